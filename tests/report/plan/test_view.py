@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
-from tests.report.sample_run import GIB, SampleTrial, spec, write_run
-from zerobench.records import Category, Failure, Place, Status
+from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
+from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
@@ -305,21 +305,12 @@ def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path:
     assert "predicted with" not in text
 
 
-def refused(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
-    """An emulated trial that its GPU refused, whose figures are those of a play with room for everything."""
-    failure = Failure(message="it needs more", bytes_asked=8 * GIB, bytes_free=GIB, bytes_needed=needed_bytes)
-    asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
-    told = {"trial_id": asked.trial_id, "status": Status.OUT_OF_DEVICE_MEMORY, "failure": failure}
-    record = trial.record.model_copy(update={**told, "reason": failure.message})
-    return SampleTrial(asked, record, [rank.model_copy(update=told) for rank in trial.ranks])
-
-
 def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp_path: Path) -> None:
     place = cluster(gpu="a10")
     simulated = [one for one in plan_trials(place) if one.record.status is Status.COMPLETED]
     too_large = [one for one in simulated if row(one, place).verdict.startswith("no: device")]
     assert too_large
-    emulated = [refused(one, 99) if one in too_large else as_emulated(one) for one in simulated]
+    emulated = [refused_trial(one, 99) if one in too_large else as_emulated(one) for one in simulated]
     text, best = shown(tmp_path, emulated, place)
     other, expected = shown(tmp_path / "simulated", simulated, place)
     assert f"{len(simulated)} configurations predicted on an emulated GPU, none measured" in text
@@ -346,7 +337,7 @@ def rows_of(text: str, how: str) -> list[str]:
 def test_what_was_refused_for_gaps_alone_does_not_fit(tmp_path: Path) -> None:
     place = cluster()
     fitting = next(one for one in plan_trials(place) if row(one, place).verdict == "yes")
-    judged = row(refused(fitting, 99), place)
+    judged = row(refused_trial(fitting, 99), place)
     assert (judged.verdict, judged.has_room, judged.device.room) == ("no: device", False, 0.0)
     assert not judged.fits
     assert recommended([judged]) is None

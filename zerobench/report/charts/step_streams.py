@@ -9,7 +9,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
-from zerobench.report.charts.shown import completed, most_telling, shown_sentence
+from zerobench.report.charts.shown import most_telling, shown_sentence, whole
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.predicted_speed import predicted_timeline
@@ -41,7 +41,7 @@ class _Panel:
 
 def figure(runs: RunFigures) -> Figure | None:
     """The steps of a few trials; None where none has a trace."""
-    known = [trial for trial in completed(runs.figures) if trial.summary.predicted_step.expected is not None]
+    known = [trial for trial in whole(runs.figures) if trial.summary.predicted_step.expected is not None]
     chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
     panels = [_Panel(trial, step) for trial in chosen if (step := _step(runs, trial)) is not None]
     if not panels:
