@@ -26,6 +26,7 @@ from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.layout import Shown
 from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
@@ -44,7 +45,9 @@ def shown(
     write_run(path / "run", trials, samples=False)
     console = Console(width=width, file=io.StringIO(), color_system=None)
     view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
-    print_parts([*view.details, *view.answer], console)
+    print_parts(view.details, console)
+    if view.answer is not None and view.table is not None:
+        print_parts([view.answer.with_next([], []), view.table], console)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
 
@@ -215,15 +218,19 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     write_run(tmp_path / "run", plan_trials(place), samples=False)
     console = Console(width=80, file=io.StringIO(), color_system=None)
     view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
-    print_parts(view.answer, console)
+    assert view.answer is not None
+    assert view.table is not None
+    print_parts([view.answer.with_next(["Next: one"], ["Run: two"]), shortened(view.table, 6)], console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     lines = text.rstrip().splitlines()
-    assert (
-        len(lines) <= 21 + 5
-    )  # five cells more than without a drive: no screen has them, but the answer, which is last
-    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 10
+    assert len(lines) <= 22
+    assert [line.partition(": ")[0] for line in lines[1:4]] == ["Memory", "Speed", "Next"]
+    kept = [line.split("  ")[0] for line in lines if line.startswith("zero")]
+    assert len(kept) == 6
+    assert lines[-1] == f"{len(view.table.lines) - 6} more with --details"
     assert view.best is not None
+    assert view.best.shown.label in kept
     assert f": take {view.best.shown.label}" in text
     assert [
         word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
