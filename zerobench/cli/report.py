@@ -14,7 +14,8 @@ from zerobench.report.figures.runs import RunFigures, run_figures
 from zerobench.report.memory_pool import given_back
 from zerobench.store import Run, find_run, load_run
 
-_STANDARD_OUTPUT = Path("-")
+STANDARD_OUTPUT = Path("-")
+"""`--out -`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def write_reports(request: Request) -> Iterator[str]:
     if not figures.figures:
         raise UserError(f"RUN: {', '.join(run.run_id for run in figures.runs)}: no trial has ended yet")
     for name in request.formats:
-        if request.out == _STANDARD_OUTPUT:
+        if request.out == STANDARD_OUTPUT:
             yield "".join(_pieces(name, figures))
         else:
             path = request.out or _default_path(name, figures)
@@ -57,7 +58,7 @@ def _check(request: Request) -> None:
         raise UserError(
             f"--out: {request.out}: one file takes one format, not {shown}; drop --out or all formats but one"
         )
-    if request.out == _STANDARD_OUTPUT and request.formats == ["csv"]:
+    if request.out == STANDARD_OUTPUT and request.formats == ["csv"]:
         raise UserError("--out: '-': --csv writes several tables; give a folder")
 
 
