@@ -49,8 +49,8 @@ def figure(runs: RunFigures) -> Figure | None:
     drawn = arranged([_drawn(panel) for panel in panels], 1, 14, y="independent", x="independent")
     title = "Streams over the expected step"
     caption = (
-        "The order in which the engine issued its work, replayed at the rates of the GPU and its links. exposed:"
-        " collectives beside which no kernel runs. What belongs to no kernel (data, logging) is left out."
+        "The engine's issue order, replayed at the rates of the GPU and its links. exposed:"
+        " collectives not overlapped with kernels. Excludes data loading and logging."
         + shown_sentence(len(panels), len(known))
     )
     return Figure(KEY, title, caption, svg(drawn, KEY, title), _table(panels))

@@ -45,7 +45,7 @@ NOT_INCLUDED = (
 """What a plan says nothing of, a sentence each."""
 
 NOT_IN_FORMULAS = (
-    "formula: allocator rounding and fragmentation (what fits is told up to a quarter too large); plan without "
+    "formula: allocator rounding and fragmentation (the largest that fits is up to a quarter too large); plan without "
     "--formula to include them"
 )
 """What a plan says nothing of beside that, by formulas that do not know in which order tensors come and go."""

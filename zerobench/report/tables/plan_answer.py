@@ -70,20 +70,23 @@ def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
 
 
 def _memory(best: PlanRow) -> str:
-    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes)} of each GPU"
+    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}"
     if not best.offloads and (best.host.room is None or best.host.room > _HARDLY):
         return f"{device}."
     if best.host.room is None:
-        needs = format_bytes(best.host.needed_bytes)
         unknown = "; give --host-memory to check it" if best.offloads else ""
-        return f"{device}; {needs} of a node's host memory{unknown}."
-    return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes)} of a node's host memory."
+        return f"{device}; {_of(best.host.needed_bytes, None, _PER_NODE)}{unknown}."
+    return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes, _PER_NODE)}."
 
 
-def _of(needed: int | None, capacity: int | None) -> str:
+_PER_NODE = "of host memory per node"
+
+
+def _of(needed: int | None, capacity: int | None, what: str) -> str:
     if needed is None or not capacity:
-        return f"{format_bytes(needed)}"
-    return f"{format_bytes(needed)} of {format_bytes(capacity)} ({show_percent(1 - needed / capacity, 0)} % free)"
+        return f"{format_bytes(needed)} {what}"
+    free = show_percent(1 - needed / capacity, 0)
+    return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free} % free)"
 
 
 def _speed(best: PlanRow, gpu: Gpu) -> str:
