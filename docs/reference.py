@@ -97,7 +97,7 @@ def _commands() -> str:
 
 
 def _json() -> str:
-    lead = "What `--json` prints, one document a command. `zerobench report --json` writes that of `show` to a file."
+    lead = "What `--json` prints, one document a command. `zerobench report --json` writes that of `show`."
     parts = [f"# JSON documents\n\n{lead}\n\n{inspect.getdoc(fields)}", _field_table(fields.EVERY)]
     parts += [f"## {command}\n\n{_field_table(found)}" for command, found in fields.FIELDS.items()]
     return "\n\n".join(parts) + "\n"

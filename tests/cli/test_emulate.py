@@ -98,7 +98,7 @@ def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
 def test_what_fits_is_said_with_what_is_left_and_by_category():
     made = emulation(account(), record())
     told = list(lines(made))
-    assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB of each GPU, 39.40 GiB to spare."
+    assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB per GPU, 39.40 GiB to spare."
     assert "  peak 90.00 GiB, in the step phase of the first step:" in told
     assert "    parameters                  60.00 GiB   66.7%" in told
     assert "    others                       4.00 KiB" in told
@@ -117,7 +117,7 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
         model=resolve_model("llama-7b"), strategy="zero1", micro_batch_size=4, own=OwnScript(name="train")
     )
     [told] = set(lines(made)) - set(unknown)
-    assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB of each GPU, \d+ % slower", told)
+    assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+ % slower", told)
     [plain] = as_plain(made)["tries"]
     assert 0.01 < plain["expected_slower"] < 1.0
     assert told.removesuffix(f", {plain['expected_slower']:.0%} slower".replace("%", " %")) in unknown
@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
     ]
     assert told[told.index("Changes, each emulated:") + 1 :][:3] == [
         "  ZeRO stage 3: does not fit the GPU",
-        "  micro batch 1 instead of 8, ZeRO stage 3: fits, 71.00 GiB of each GPU",
+        "  micro batch 1 instead of 8, ZeRO stage 3: fits, 71.00 GiB per GPU",
         "  activation checkpointing: could not be emulated: error: unrecognized arguments",
     ]
     assert exit_code(made) == 1

@@ -30,11 +30,8 @@ PLAN = (
     "--sequence-length",
     "1024",
 )
-WITHOUT = {
-    "report": "its --json writes the document of `show --json` to a file",
-    "setup": "makes an environment",
-    "watch": "standard output is the watched command's",
-}
+OF_SHOW = "report"
+"""Its --json writes the document of `show --json`, to a file or with `--out -` to standard output."""
 KINDS: dict[str, type | tuple[type, ...]] = {
     "text": str,
     "integer": int,
@@ -121,11 +118,36 @@ def test_a_command_prints_one_document_whose_fields_are_declared(
     assert undeclared(document, arguments[0]) == []
 
 
-def test_every_command_has_it_or_a_reason() -> None:
+def test_every_command_has_both() -> None:
     options = {command.name: {name for one in command.params for name in one.opts} for command in commands()}
-    assert {name for name, has in options.items() if "--quiet" not in has} == set(WITHOUT)
-    assert [name for name, has in options.items() if "--json" not in has and name not in WITHOUT] == []
-    assert set(FIELDS) == set(options) - set(WITHOUT)
+    assert [name for name, has in options.items() if not {"--json", "--quiet"} <= has] == []
+    assert set(FIELDS) == set(options) - {OF_SHOW}
+
+
+def test_a_watched_command_s_output_makes_room_for_the_document(runs: Call) -> None:
+    found, out, _ = runs("watch", "--json", "--", "sh", "-c", "echo mine; exit 3")
+    document = json.loads(out)
+    assert (found, document["exit_code"]) == (3, 3)
+    assert undeclared(document, "watch") == []
+    assert Path(document["run"]).is_dir()
+
+
+def test_quiet_leaves_the_watched_command_s_own_output(runs: Call) -> None:
+    assert runs("watch", "-q", "--", "sh", "-c", "echo mine") == (0, "mine\n", "")
+
+
+def test_setup_says_where_the_environment_lies(runs: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("zerobench.run.environments._make", lambda own, todo, say: say("made"))
+    code, out, err = runs("setup", "horovod", "--folder", str(tmp_path), "--json")
+    assert (code, json.loads(out)["folder"]) == (0, str(tmp_path / "horovod"))
+    assert undeclared(json.loads(out), "setup") == []
+    assert "made" in err
+
+
+def test_a_quiet_report_is_written_without_a_word(runs: Call, tmp_path: Path) -> None:
+    assert runs("report", "before", "--markdown", "--out", "kept.md", "--quiet") == (0, "", "")
+    assert (tmp_path / "kept.md").stat().st_size > 0
+    assert json.loads(runs("report", "before", "--json", "--out", "-", "--quiet")[1])["trials"]
 
 
 def test_quiet_prints_nothing_and_leaves_the_exit_status(runs: Call) -> None:

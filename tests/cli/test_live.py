@@ -186,6 +186,25 @@ def test_a_plan_in_a_pipe_counts_what_is_predicted_every_few_seconds(monkeypatch
     assert said.getvalue().splitlines()[1:] == ["3 of 9 predicted", "6 of 9 predicted"]
 
 
+def test_a_plan_in_a_pipe_says_where_the_trials_in_hand_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr("zerobench.cli.live.time.monotonic", lambda: now[0])
+    view = prediction_view()
+    trials = sample_trials()
+    view.run_started(write_run(tmp_path / RUN_ID, trials), 9, 0, 0)
+    [plain, offloaded] = [
+        next(trial.spec for trial in trials if (trial.spec.strategy, trial.spec.offload_optimizer) == wanted)
+        for wanted in (("zero2", "none"), ("zero3", "cpu"))
+    ]
+    for at in (1.0, 6.0, 7.0):
+        now[0] = at
+        view.playing([(plain, word(0, "timed", 1)), (offloaded, None)])
+    assert said.getvalue().splitlines()[1:] == [
+        "0 of 9 predicted | zero2: timed, step 2 of 9 | zero3 opt=cpu: starting"
+    ]
+
+
 def test_a_terminal_keeps_the_memory_by_category_of_the_trials_that_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,9 @@ def test_a_sweep_is_planned_by_formula_and_its_run_says_so(call: Call, tmp_path:
 
 
 def test_what_a_plan_does_not_read_of_ones_own_configuration_is_said_on_screen_and_in_the_record(
-    call: Call, tmp_path: Path
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
     own = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "wandb": {"enabled": True, "project": "mine"}}
     (tmp_path / "own.json").write_text(json.dumps(own))
     code, out, _ = call(*PLAN, "--formula", "--ds-config", "own.json")
@@ -113,7 +115,9 @@ def test_a_configuration_of_ones_own_that_trains_something_else_is_one_line(call
 
 
 @pytest.mark.usefixtures("by_arithmetic")
-def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call, tmp_path: Path) -> None:
+def test_a_plan_opens_on_the_choice_memory_speed_and_next_command_and_writes_the_configuration(
+    call: Call, tmp_path: Path
+) -> None:
     code, out, _ = call(*PLAN, "--host-memory", "1TB", "--tokens", "300B", "--write", "ds.json")
     assert code == 0
     label = out.partition(": take ")[2].partition("\n")[0]
@@ -121,10 +125,11 @@ def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call
     written = json.loads((tmp_path / "ds.json").read_text())
     assert f"zero{written['zero_optimization']['stage']}" == label.partition(" ")[0]
     assert "days" in out
-    assert out.splitlines()[-2:] == [
-        "Next: deepspeed train.py --deepspeed_config ds.json",
-        "Run: reports/plan-gpt2-1.5b; --details for the reasons",
-    ]
+    first = out.splitlines()[:4]
+    assert [line.partition(": ")[0] for line in first] == ["gpt2-1.5b on 8 x H200 SXM", "Memory", "Speed", "Next"]
+    assert first[3] == "Next: deepspeed train.py --deepspeed_config ds.json"
+    assert out.index("Run: reports/plan-gpt2-1.5b; --details for the reasons\n\nPredicted (") > 0
+    assert len([line for line in out.splitlines() if line.startswith("zero")]) == 9
 
 
 @pytest.mark.usefixtures("by_arithmetic")
@@ -138,7 +143,8 @@ def test_the_next_command_fits_the_terminal_and_can_be_copied(call: Call, monkey
 def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_screen(
     call: Call, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    for name, value in {"COLUMNS": "80", "LINES": "24", "FORCE_COLOR": "1", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)  # as on a terminal
     cluster = ["--gpus", "8", "--gpu", "h100", "--host-memory", "1TB", "--global-batch", "64", "--evidence", "formula"]
     model = ["--model", "llama-7b"] if verb == "plan" else ["llama-7b"]
     code, out, _ = call(verb, *model, *cluster, "--for", "trainer", "--fine-tune", "--write", "ds.json")
@@ -147,7 +153,8 @@ def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_scr
     micro, accumulation = (int(batch.partition(f"{word} ")[2].split()[0]) for word in ("micro batch", "accumulation"))
     assert 8 * micro * accumulation == 64
     assert (
-        f"per_device_train_batch_size={micro}, gradient_accumulation_steps={accumulation}, learning_rate=2e-05" in out
+        f"per_device_train_batch_size={micro}, gradient_accumulation_steps={accumulation}, learning_rate=2e-05"
+        in " ".join(out.split())
     )
     assert json.loads((tmp_path / "ds.json").read_text())["train_batch_size"] == "auto"
     [search] = tmp_path.glob("reports/*/search.json")
@@ -155,7 +162,10 @@ def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_scr
     assert found["chosen"] in found["tried"]
     assert (found["num_variants"] > found["num_tried"]) is (len(found["tried"]) < found["num_variants"])
     assert f"Searched: {found['num_variants']:,} variants by formula" in out
-    assert len(out.splitlines()) <= 26
+    lines = re.sub("\x1b.*?m", "", out).splitlines()
+    assert len(lines) <= 23, "the shell's prompt takes the last line"
+    assert ": take " in lines[0]
+    assert lines[-2].endswith("more with --details")
 
 
 @pytest.mark.usefixtures("by_arithmetic")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_page_is_drawn_when_no_trials_figures_are_held_any_more(
 
     held, draw = [], vl_convert.vegalite_to_svg
 
-    def count(*specification: object, **options: object) -> str:
+    def count(*specification: Any, **options: Any) -> str:
         held.append(sum(isinstance(thing, TrialFigures) for thing in gc.get_objects()))
         return str(draw(*specification, **options))
 

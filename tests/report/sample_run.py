@@ -36,7 +36,7 @@ from zerobench.records import (
 from zerobench.report.paper import paper_terms
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Plan, PlanEntry
 
 MIB, GIB = 2**20, 2**30
@@ -146,6 +146,15 @@ def completed_trial(
 def failed_trial(asked: TrialSpec, failure: Failure, status: Status = Status.OUT_OF_DEVICE_MEMORY) -> SampleTrial:
     """A trial whose ranks left no record."""
     return SampleTrial(asked, trial_record(asked, status, reason=failure.message, failure=failure), [])
+
+
+def refused_trial(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
+    """An emulated trial that its GPU refused, whose figures are those of a play with room for everything."""
+    failure = Failure(message="it needs more", bytes_asked=8 * GIB, bytes_free=GIB, bytes_needed=needed_bytes)
+    asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
+    told = {"trial_id": asked.trial_id, "status": Status.OUT_OF_DEVICE_MEMORY, "failure": failure}
+    record = trial.record.model_copy(update={**told, "reason": failure.message})
+    return SampleTrial(asked, record, [rank.model_copy(update=told) for rank in trial.ranks])
 
 
 def skipped_trial(asked: TrialSpec, rule: str) -> SampleTrial:

@@ -1,4 +1,4 @@
-"""What stood when memory was refused is a table wherever a run is shown, like host memory for each parameter."""
+"""Memory held at the failed allocation is a table wherever a run is shown, like host memory for each parameter."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from zerobench.progress import read_progress
 from zerobench.records import Status, TrialRecord
 from zerobench.run import simulations, simulator
 from zerobench.run.oom import OomCounters
-from zerobench.run.simulations import predict
+from zerobench.run.simulations import Playing, predict
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import PredictionSpec, TrialSpec
 
@@ -43,7 +43,9 @@ def play(
 ) -> Iterator[Play]:
     """Plays trials named by what they do, `jobs` at a time; meanwhile, once one says where it is, does `then` to it."""
 
-    def run(acts: Sequence[str], jobs: int = 1, then: Callable[[int], None] | None = None) -> dict[str, TrialRecord]:
+    def run(
+        acts: Sequence[str], jobs: int = 1, then: Callable[[int], None] | None = None, playing: Playing = lambda _: None
+    ) -> dict[str, TrialRecord]:
         as_said = {"evidence": "simulated", "prediction": PredictionSpec(gpu="A100 SXM 80GB"), "timeout_s": TIMEOUT_S}
         trials = [make_trial(f"t{at}", {0: act}, **as_said) for at, act in enumerate(acts)]
         folders = [put(trial, tmp_path) for trial in trials]
@@ -60,7 +62,8 @@ def play(
         thread.start()
         records: list[TrialRecord] = []
         started: list[TrialSpec] = []
-        predict(list(zip(trials, folders, strict=True)), "a_run", jobs, Stop(), started.append, records.append)
+        pairs = list(zip(trials, folders, strict=True))
+        predict(pairs, "a_run", jobs, Stop(), started.append, records.append, playing)
         thread.join()
         assert sorted(one.trial_id for one in started) == sorted(one.trial_id for one in trials)
         assert all(TrialRecord.model_validate_json(folder.record.read_bytes()) in records for folder in folders)
@@ -132,6 +135,13 @@ def test_a_simulation_goes_on_as_long_as_it_makes_progress_and_a_hang_beside_it_
     }
     spent_s = (records["go on"].ended_at_s or 0) - (records["go on"].started_at_s or 0)
     assert spent_s > 1.4 * TIMEOUT_S
+
+
+def test_the_trials_in_hand_are_told_with_their_latest_word(play: Play) -> None:
+    told: list[tuple[int, str | None]] = []
+    play(["go on", "complete"], playing=lambda trials: told.extend((len(trials), w and w.phase) for _, w in trials))
+    assert (1, "first") in told
+    assert {number for number, _ in told} == {1}, "one at a time"
 
 
 def test_each_trial_has_the_time_at_which_it_began_itself(play: Play) -> None:

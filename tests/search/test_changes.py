@@ -68,7 +68,7 @@ def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
     slow, fast = Changed(("a",), True, 1, slower=0.2), Changed(("b",), True, 2, slower=0.1)
     both, unknown = Changed(("a", "b"), True, 1, slower=-0.1), Changed(("c",), True, 1)
     assert smallest([Changed(("d",), False, 9), both, unknown, slow, fast], 4) == [fast, slow, unknown, both]
-    assert fast.text == "b: 2 B of each GPU, 10 % slower"
+    assert fast.text == "b: 2 B per GPU, 10 % slower"
     assert unknown.text.endswith("step time unknown")
     assert share_slower(3.0, 2.0) == 0.5
     assert changes_passage([Changed(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"

@@ -136,7 +136,7 @@ def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
 @pytest.mark.parametrize(
     ("axes", "words"),
     [
-        ({"attention": "eager"}, "attention eager"),
+        ({"attention": "eager"}, "eager attention"),
         ({"precision": "fp32"}, "precision fp32"),
         ({"strategy": "fsdp", "compile": "blocks"}, "compile blocks"),
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}}, "autotp_size"),

@@ -49,8 +49,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., int]:
             if not as_json:
                 answer.show()
         if as_json:
-            document = {"zerobench": __version__, "command": command.__name__, **answer.document()}
-            print(json.dumps(plain_value(document), indent=1, allow_nan=False))  # noqa: T201 -- what was asked for
+            print_document(command.__name__, answer.document())
         return answer.exit_code
 
     added = [inspect.Parameter(name, _KEYWORD, default=False, annotation=kind) for name, kind in _OPTIONS.items()]
@@ -59,11 +58,17 @@ def answering(command: Callable[..., Answer]) -> Callable[..., int]:
     return answered
 
 
+def print_document(command: str, document: Mapping[str, Any]) -> None:
+    """Print what `command` found out, for programs."""
+    whole = {"zerobench": __version__, "command": command, **document}
+    print(json.dumps(plain_value(whole), indent=1, allow_nan=False))  # noqa: T201 -- what was asked for
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors (and --json's document).")]
+
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_OPTIONS = {
-    "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors (and --json's document).")],
-}
+_OPTIONS = {"as_json": AsJson, "quiet": Quiet}
 
 
 @contextmanager

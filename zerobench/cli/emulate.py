@@ -80,7 +80,7 @@ def _answer(made: Emulation) -> Iterator[str]:
         worst = max(verdict.ranks, key=lambda rank: rank.needed_bytes or 0)
         needed = worst.needed_bytes or 0
         free = worst.memory_bytes - needed
-        yield f"Fits on {where}: {_of(needed, worst.memory_bytes)} of each GPU, {_gib(free)} to spare."
+        yield f"Fits on {where}: {_of(needed, worst.memory_bytes)} per GPU, {_gib(free)} to spare."
 
 
 def _fits_not(verdict: Verdict, where: str) -> str:
@@ -204,7 +204,7 @@ def _slower(made: Emulation, attempt: Try) -> float | None:
 def _came_of(attempt: Try) -> str:
     held = "" if attempt.host_node_bytes is None else f" and {_gib(attempt.host_node_bytes)} of a node's memory"
     if attempt.fits:
-        return f"fits, {_gib(attempt.needed_bytes)} of each GPU{held}"
+        return f"fits, {_gib(attempt.needed_bytes)} per GPU{held}"
     if attempt.fits_device:
         return f"fits the GPU but not host memory: {_gib(attempt.host_node_bytes)} of {_gib(attempt.host_memory_bytes)}"
     if attempt.account.end is End.OUT_OF_DEVICE_MEMORY:

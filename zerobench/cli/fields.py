@@ -205,6 +205,15 @@ gpus[].gpu         text     name
 gpus[].world_size  integer  ranks of the trials
 gpus[].ranks       integer  rank records that it is from
 """),
+    "watch": _fields("""
+run        text     folder
+status     text?    how the command ended; null where no record could be written
+exit_code  integer  the command's own
+"""),
+    "setup": _fields("""
+environment  text  name
+folder       text  where it lies
+"""),
     "export": _fields("""
 exported[]  text  a line for each tool
 """),

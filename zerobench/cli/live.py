@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -187,10 +188,14 @@ class _CountingView(PlainView):
     """Counts the predictions that ended; those that answered are in the tables below and need no line of their own."""
 
     _done = _of = 0
+    _in_hand: Sequence[tuple[TrialSpec, Progress | None]] = ()
+    _names_of: Mapping[str, str] = MappingProxyType({})
+    """Of the run's trials, as its tables have them, by their ids."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Begin to count."""
         self._done, self._of = 0, to_do
+        self._names_of = _names(store.load_run(run.path)) if run.plan.exists() else {}
         super().run_started(run, to_do, kept, skipped)
 
     def trial_ended(self, record: TrialRecord) -> None:
@@ -201,8 +206,12 @@ class _CountingView(PlainView):
 
     @property
     def counted(self) -> str:
-        """`3 of 9 predicted`."""
-        return f"{self._done} of {self._of} predicted"
+        """`3 of 9 predicted | zero2: backward | zero3: init`."""
+        words = (
+            f"{self._names_of.get(trial.trial_id, trial.trial_id)}: {describe([word] if word else [])}"
+            for trial, word in self._in_hand
+        )
+        return " | ".join([f"{self._done} of {self._of} predicted", *words])
 
 
 class _PredictingMovingView(_CountingView, LiveView):
@@ -215,9 +224,13 @@ class _PredictingMovingView(_CountingView, LiveView):
         self._painted_s = 0.0
         self.trial_progress([])
 
+    def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
+        """Repaint."""
+        self._in_hand = trials
+        self.trial_progress([])
+
     def _line(self, ranks: Sequence[Progress], spent_s: float) -> Text:  # noqa: ARG002 -- several trials at once
-        name = self._trial.trial_id if self._trial is not None else ""
-        return Text(f"{self.counted}\n{name}", overflow="ellipsis", no_wrap=True)
+        return Text(self.counted, overflow="ellipsis", no_wrap=True)
 
 
 class _PredictingStillView(_CountingView):
@@ -235,10 +248,25 @@ class _PredictingStillView(_CountingView):
 
     def trial_ended(self, record: TrialRecord) -> None:
         super().trial_ended(record)
+        self._in_hand = [pair for pair in self._in_hand if pair[0].trial_id != record.trial_id]
+        self._say_how_far()
+
+    def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
+        """Say it, unless that was just done."""
+        self._in_hand = trials
+        self._say_how_far()
+
+    def _say_how_far(self) -> None:
         now = time.monotonic()
         if now - self._said_s >= SAID_EVERY_S and self._done < self._of:
             self._said_s = now
             self.say(self.counted)
+
+
+def _names(run: store.Run) -> dict[str, str]:
+    """The names of the trials that no rule skips."""
+    ids = [entry.trial_id for entry in run.plan.trials if entry.reason is None]
+    return dict(zip(ids, labels([run.spec(trial_id) for trial_id in ids]), strict=True))
 
 
 def prediction_view() -> PlainView:

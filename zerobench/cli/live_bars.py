@@ -51,7 +51,7 @@ def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
     except (UserError, OSError):
         return None
     summary, peak = figures.summary, figures.peak(Place.DEVICE)
-    if not summary.is_completed or peak is None:
+    if not summary.is_whole or peak is None:
         return EndedTrial(trial.spec, (), summary.status.value.replace("_", " "))
     speed = f"  {show_whole(summary.tokens_per_s)} tokens/s" if summary.tokens_per_s else ""
     groups = [(group, size) for group in palette.CATEGORY_COLOURS if (size := peak.group_bytes(group) or 0) > 0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from zerobench.folder import write_whole
 from zerobench.report.plan.document import configuration_values, plan_document
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import PlanView, SearchResult, named_rows, plan_view
-from zerobench.report.render.terminal import print_parts, screen_width
+from zerobench.report.render.terminal import Console, print_parts, screen_width
+from zerobench.report.tables.model import Table
+from zerobench.report.tables.part import Part
+from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
@@ -31,6 +35,7 @@ from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.search.searched import WIDTH, Searched, searched
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import detect_machine
+from zerobench.spec.recomputation import checkpointing_code
 from zerobench.spec.training import Training, read_training
 from zerobench.spec.trial import Evidence, Offload, slug
 from zerobench.store import STAMP
@@ -60,14 +65,17 @@ def plan(request: Request, *, details: bool = False) -> Answer:
     written = None if best is None else _written(result, best, request)
 
     def show() -> None:
-        print_parts([*(view.details if details or not view.answer else ()), *view.answer])
-        for line in (*(f"note: {note}" for note in notes), *_written_lines(best, request)):
-            typer.echo(line)
-        for text in (
+        measured = (
             () if proved is None else (f"Measured on {proved.device}:", *(f"  {row.text}" for row in proved.rows))
-        ):
-            typer.echo(text)
-        _next(result, best, written, request, details=details)
+        )
+        more = "" if details else "; --details for the reasons"
+        last = [
+            *measured,
+            *(f"note: {note}" for note in notes),
+            *_written_lines(best, request),
+            f"Run: {shortest(result.folder.path)}{more}",
+        ]
+        _show(view, _next(best, written, request), last, details=details)
 
     def document() -> dict[str, Any]:
         if asked.varied is None:
@@ -133,21 +141,51 @@ def tried_in(asked: Plan) -> str:
     return ways.get(asked.world.evidence, "in the table")
 
 
-def _next(result: RunResult, best: PlanRow | None, written: Path | None, request: Request, *, details: bool) -> None:
-    """Where the configuration lies, and what to do next."""
-    if best is not None and written is not None:
-        if request.for_trainer:
-            arguments = training_arguments(best.trial.spec)
-            typer.echo(_in_width("Next: TrainingArguments(", "\n    ", f'{arguments}, deepspeed="{written}")'))
-        else:
-            typer.echo(_in_width("Next: deepspeed train.py ", "\\\n    ", f"--deepspeed_config {written}"))
-    more = "" if details else "; --details for the reasons"
-    typer.echo(f"Run: {shortest(result.folder.path)}{more}")
+def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, details: bool) -> None:
+    """The answer, then the table: on a terminal as much of it as leaves the answer on the screen."""
+    console = Console(highlight=False)
+    if view.answer is None or view.table is None:
+        print_parts([*view.details, Part("", text=last)], console)
+        return
+    if details:
+        print_parts(view.details, console)
+    head, table = view.answer.with_next(next_step, last), view.table
+    if console.is_terminal and not details:
+        table = _fitting(table, console.height - _height(head, console) - 1, console)  # the prompt comes below
+    print_parts([head, table], console)
 
 
-def _in_width(head: str, break_: str, tail: str) -> str:
+def _fitting(table: Table[PlanRow], room: int, console: Console) -> Table[PlanRow]:
+    """The table with as many of its rows as `room` lines of a screen take."""
+    tables = [table, *(shortened(table, most) for most in range(len(table.lines) - 1, 0, -1))]
+    return next((one for one in tables if _height(one, console) <= room), tables[-1])
+
+
+def _height(part: Part | Table[PlanRow], console: Console) -> int:
+    """Lines that it takes there."""
+    text = io.StringIO()
+    print_parts([part], Console(file=text, width=console.width))
+    return text.getvalue().count("\n")
+
+
+def _next(best: PlanRow | None, written: Path | None, request: Request) -> list[str]:
+    """What to do next, and where the configuration lies; the line of code that it takes beside."""
+    if best is None:
+        return []
+    spec, lines = best.trial.spec, []
+    if written is not None and request.for_trainer:
+        arguments = training_arguments(spec)
+        lines += _in_width("Next: TrainingArguments(", f'{arguments}, deepspeed="{written}")')
+    elif written is not None:
+        lines += _in_width("Next: deepspeed train.py ", f"--deepspeed_config {written}", break_="\\")
+    if spec.activation_checkpointing:
+        lines.append(f"In your script: {checkpointing_code(spec.activation_checkpointing)}")
+    return lines
+
+
+def _in_width(head: str, tail: str, break_: str = "") -> list[str]:
     """One line, or two that can be copied as one where the terminal is narrower."""
-    return head + ("" if len(head + tail) <= screen_width() else break_) + tail
+    return [head + tail] if len(head + tail) <= screen_width() else [head + break_, f"    {tail}"]
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:

@@ -20,7 +20,8 @@ from zerobench.store import Run, find_run, load_run
 if TYPE_CHECKING:
     from zerobench.report.frames.run_frames import RunFrames
 
-_STANDARD_OUTPUT = Path("-")
+STANDARD_OUTPUT = Path("-")
+"""`--out -`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _check(request: Request) -> None:
         raise UserError(
             f"--out: {request.out}: one file takes one format, not {shown}; drop --out or all formats but one"
         )
-    if request.out == _STANDARD_OUTPUT and request.formats == ["csv"]:
+    if request.out == STANDARD_OUTPUT and request.formats == ["csv"]:
         raise UserError("--out: '-': --csv writes several tables; give a folder")
 
 
@@ -118,7 +119,7 @@ def _write_csv(frames: RunFrames, path: Path) -> str:
 
 
 def _write_text(pieces: Iterable[str], path: Path) -> str:
-    if path == _STANDARD_OUTPUT:
+    if path == STANDARD_OUTPUT:
         return "".join(pieces)
     with _naming(path):
         write_pieces(path, pieces)

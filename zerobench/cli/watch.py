@@ -2,7 +2,8 @@
 
 On a terminal the command's output scrolls above that line; elsewhere it is passed on byte for byte and nothing is
 added until the command has ended. What zerobench says itself goes to standard error, so that a pipe behind the command
-gets the command's output alone.
+gets the command's output alone. With `--json` the document has standard output to itself, and all else goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from zerobench.cli.answer import print_document
 from zerobench.cli.live import REPAINT_S, describe
 from zerobench.errors import UserError
 from zerobench.records import NvmlSummary, Status
@@ -29,11 +32,16 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHORTEST_S = 0.001
 
 
-def watch_command(command: Sequence[str], name: str | None, interval: str, reports: Path) -> int:
+def watch_command(
+    command: Sequence[str], name: str | None, interval: str, reports: Path, *, as_json: bool, quiet: bool
+) -> int:
     """Run and watch `command`; its own exit status."""
-    console = Console(stderr=True, highlight=False)
-    view = LiveScreen(console) if console.is_terminal and sys.stdout.isatty() else PassThrough()
-    with view:
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    is_live = console.is_terminal and sys.stdout.isatty() and not (as_json or quiet)
+    with (
+        redirect_stdout(sys.stderr) if as_json else nullcontext(),
+        LiveScreen(console) if is_live else PassThrough() as view,
+    ):
         watched = watch(
             command,
             name=name,
@@ -42,6 +50,10 @@ def watch_command(command: Sequence[str], name: str | None, interval: str, repor
             show=Show(out=view.out, err=view.err, progress=view.progress),
         )
     _show(watched, console)
+    if as_json:
+        record = watched.record
+        status = None if record is None else record.status.value
+        print_document("watch", {"run": str(watched.folder.path), "status": status, "exit_code": watched.exit_code})
     return watched.exit_code
 
 

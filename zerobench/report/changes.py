@@ -35,11 +35,9 @@ class Changed:
 
     @property
     def text(self) -> str:
-        """`micro batch 1 instead of 4: 58.10 GiB of each GPU, 9 % slower`."""
+        """`micro batch 1 instead of 4: 58.10 GiB per GPU, 9 % slower`."""
         host = "" if not self.host_node_bytes else f" and {format_bytes(self.host_node_bytes)} of a node's memory"
-        return (
-            f"{', '.join(self.says)}: {format_bytes(self.needed_bytes)} of each GPU{host}, {slower_text(self.slower)}"
-        )
+        return f"{', '.join(self.says)}: {format_bytes(self.needed_bytes)} per GPU{host}, {slower_text(self.slower)}"
 
 
 def share_slower(step_s: float | None, unchanged_s: float | None) -> float | None:

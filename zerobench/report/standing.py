@@ -1,4 +1,4 @@
-"""What stood when memory was refused, in lines: by what for, by module, by who allocated it, and what lay free."""
+"""Memory held at the failed allocation, in lines: by what for, by module, by who allocated it, and what lay free."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HeldShare:
 
 
 def stood(failure: Failure | None) -> Iterator[HeldShare]:
-    """What stood when memory was refused, the largest of each kind first; nothing where nobody looked on."""
+    """Memory held at the failed allocation, the largest of each kind first; nothing where nobody looked on."""
     if failure is not None and failure.standing is not None:
         yield from _stood(failure.standing)
 

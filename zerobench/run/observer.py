@@ -31,6 +31,9 @@ class Observer:
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
         """The latest word of each rank of the trial in hand that has spoken."""
 
+    def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
+        """The predicted trials in hand, several at a time, each with its latest word, if it has said one."""
+
     def trial_ended(self, record: TrialRecord) -> None:
         """The trial in hand ended and is on disk."""
 

@@ -310,7 +310,7 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
     def predicted_one(record: TrialRecord) -> None:
         ended(cut_off(record, run.folder.trial(record.trial_id), taken))
 
-    predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one)
+    predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one, observer.playing)
     measured = [pair for pair in trials if not pair[0].evidence.is_predicted]
     failures = {} if stop.asked else compile_first(measured, site, stop, observer)
     for trial, folder in measured:

@@ -41,9 +41,19 @@ _MOST_BARREN = 2
 
 Started = Callable[[TrialSpec], None]
 Ended = Callable[[TrialRecord], None]
+Playing = Callable[[Sequence[tuple[TrialSpec, Progress | None]]], None]
+"""Told a few times a second which trials are in hand, and the latest word of each."""
 
 
-def predict(trials: Sequence[Pair], run_id: str, num_cpus: int, stop: Stop, started: Started, ended: Ended) -> None:
+def predict(
+    trials: Sequence[Pair],
+    run_id: str,
+    num_cpus: int,
+    stop: Stop,
+    started: Started,
+    ended: Ended,
+    playing: Playing = lambda _: None,
+) -> None:
     """Run predicted trials, whose specs lie in their folders; each leaves its record there.
 
     Raises OSError: a folder cannot be written.
@@ -62,7 +72,7 @@ def predict(trials: Sequence[Pair], run_id: str, num_cpus: int, stop: Stop, star
         except UserError as error:
             _skip_all(played, run_id, str(error), started, ended)
         else:
-            _Simulations(played, run_id, min(num_cpus, len(played)), stop, started, ended, added).run()
+            _Simulations(played, run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
 
 
 def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:
@@ -135,11 +145,12 @@ class _Simulations:
         started: Started,
         ended: Ended,
         added: Mapping[str, str],
+        playing: Playing,
     ) -> None:
         self._waiting = deque(trials)
         self._world, self._added = trials[0][0].evidence, added
         self._run_id, self._jobs, self._stop = run_id, jobs, stop
-        self._started, self._ended = started, ended
+        self._started, self._ended, self._playing = started, ended, playing
         self._told: set[Path] = set()
         self._played: dict[str, _PlayedTrial] = {}
         self._barren = 0
@@ -176,6 +187,7 @@ class _Simulations:
             if time.monotonic() - looked >= POLL_S:
                 looked = time.monotonic()
                 self._end_quiet_ones(process)
+                self._playing([(played.trial, played.word) for played in self._played.values()])
 
     def _send(self, process: Simulator, trial: TrialSpec, folder: TrialFolder) -> None:
         self._tell(trial, folder)

@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_the_older_file_whole(kept: store.Run, tmp_path: Path
 
 
 def test_a_run_that_kept_nothing_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--memory-viz: no trial has kept its memory over the step"):
+    with pytest.raises(UserError, match=r"^--memory-viz: no memory over the step recorded"):
         write_memory_viz([], tmp_path / "none")
     assert not (tmp_path / "none").exists()
     assert snapshot([])["device_traces"] == []

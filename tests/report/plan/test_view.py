@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
-from tests.report.sample_run import GIB, SampleTrial, spec, write_run
-from zerobench.records import Category, Failure, Place, Status
+from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
+from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
@@ -26,6 +26,7 @@ from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.layout import Shown
 from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
@@ -44,7 +45,9 @@ def shown(
     write_run(path / "run", trials, samples=False)
     console = Console(width=width, file=io.StringIO(), color_system=None)
     view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
-    print_parts([*view.details, *view.answer], console)
+    print_parts(view.details, console)
+    if view.answer is not None and view.table is not None:
+        print_parts([view.answer.with_next([], []), view.table], console)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
 
@@ -215,15 +218,19 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     write_run(tmp_path / "run", plan_trials(place), samples=False)
     console = Console(width=80, file=io.StringIO(), color_system=None)
     view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
-    print_parts(view.answer, console)
+    assert view.answer is not None
+    assert view.table is not None
+    print_parts([view.answer.with_next(["Next: one"], ["Run: two"]), shortened(view.table, 6)], console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     lines = text.rstrip().splitlines()
-    assert (
-        len(lines) <= 21 + 5
-    )  # five cells more than without a drive: no screen has them, but the answer, which is last
-    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 10
+    assert len(lines) <= 22
+    assert [line.partition(": ")[0] for line in lines[1:4]] == ["Memory", "Speed", "Next"]
+    kept = [line.split("  ")[0] for line in lines if line.startswith("zero")]
+    assert len(kept) == 6
+    assert lines[-1] == f"{len(view.table.lines) - 6} more with --details"
     assert view.best is not None
+    assert view.best.shown.label in kept
     assert f": take {view.best.shown.label}" in text
     assert [
         word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
@@ -305,21 +312,12 @@ def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path:
     assert "predicted with" not in text
 
 
-def refused(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
-    """An emulated trial that its GPU refused, whose figures are those of a play with room for everything."""
-    failure = Failure(message="it needs more", bytes_asked=8 * GIB, bytes_free=GIB, bytes_needed=needed_bytes)
-    asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
-    told = {"trial_id": asked.trial_id, "status": Status.OUT_OF_DEVICE_MEMORY, "failure": failure}
-    record = trial.record.model_copy(update={**told, "reason": failure.message})
-    return SampleTrial(asked, record, [rank.model_copy(update=told) for rank in trial.ranks])
-
-
 def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp_path: Path) -> None:
     place = cluster(gpu="a10")
     simulated = [one for one in plan_trials(place) if one.record.status is Status.COMPLETED]
     too_large = [one for one in simulated if row(one, place).verdict.startswith("no: device")]
     assert too_large
-    emulated = [refused(one, 99) if one in too_large else as_emulated(one) for one in simulated]
+    emulated = [refused_trial(one, 99) if one in too_large else as_emulated(one) for one in simulated]
     text, best = shown(tmp_path, emulated, place)
     other, expected = shown(tmp_path / "simulated", simulated, place)
     assert f"{len(simulated)} configurations predicted on an emulated GPU, none measured" in text
@@ -346,7 +344,7 @@ def rows_of(text: str, how: str) -> list[str]:
 def test_what_was_refused_for_gaps_alone_does_not_fit(tmp_path: Path) -> None:
     place = cluster()
     fitting = next(one for one in plan_trials(place) if row(one, place).verdict == "yes")
-    judged = row(refused(fitting, 99), place)
+    judged = row(refused_trial(fitting, 99), place)
     assert (judged.verdict, judged.has_room, judged.device.room) == ("no: device", False, 0.0)
     assert not judged.fits
     assert recommended([judged]) is None

@@ -77,7 +77,7 @@ def test_a_trial_that_does_not_fit_says_by_how_much_and_what_would_have_to_shrin
     sentences = why_not(stage_2(), large, H100)
     assert sentences[0] == (
         "stage 2 does not fit: it needs 92.00 GiB of device memory, 12.00 GiB more than the available 80.00 GiB, "
-        "at the peak of backward of the steady step"
+        "at the backward peak of a steady step"
     )
     assert sentences[1] == (
         "activations: 90.00 GiB, 98 % of the tensors (8 x 1,024 tokens per micro batch, without activation "

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Quiet
 from zerobench.cli.options import REPORTS, Reports
 
 
@@ -23,11 +24,13 @@ def report(
         typer.Option("--out", metavar="PATH", help="Output path (beside the run); `-` prints, except --csv."),
     ] = None,
     reports: Reports = REPORTS,
+    quiet: Quiet = False,
 ) -> None:
     """Write a report as a page, Markdown, CSV or JSON. For one run or several."""
-    from zerobench.cli.report import Request, write_reports
+    from zerobench.cli.report import STANDARD_OUTPUT, Request, write_reports
 
     chosen = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     formats = [name for name, is_chosen in chosen.items() if is_chosen] or ["html"]
     for line in write_reports(Request(runs=runs or [], formats=formats, out=out, reports=reports)):
-        typer.echo(line, nl=not line.endswith("\n"))
+        if not quiet or out == STANDARD_OUTPUT:
+            typer.echo(line, nl=not line.endswith("\n"))

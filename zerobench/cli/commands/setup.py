@@ -9,7 +9,10 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 
+
+@answering
 def setup(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Environment: horovod, tensorflow or emulator.")],
     folder: Annotated[
@@ -17,8 +20,9 @@ def setup(
         typer.Option("--folder", metavar="DIR", help="Folder of environments (ZEROBENCH_ENVIRONMENTS, or user data)."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Parallel compilers.")] = 1,
-) -> None:
+) -> Answer:
     """Set up the environment of a strategy or of the emulated GPU. Resumes where it was interrupted."""
     from zerobench.run.environments import set_up
 
-    set_up(name, folder, typer.echo, jobs)
+    made = set_up(name, folder, typer.echo, jobs)
+    return Answer(lambda: {"environment": name, "folder": str(made.path)})

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import AsJson
 from zerobench.cli.options import REPORTS, Reports
 
 
@@ -18,8 +19,12 @@ def watch(
         str, typer.Option(metavar="TIME", help="NVML sampling interval; 83 bytes per sample.")
     ] = "100ms",
     reports: Reports = REPORTS,
+    as_json: AsJson = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No tables: the command's own output (and --json's document).")
+    ] = False,
 ) -> int:
     """Run your own command and record its GPU and host memory. The command is not modified."""
     from zerobench.cli import watch
 
-    return watch.watch_command(command, name, interval, reports)
+    return watch.watch_command(command, name, interval, reports, as_json=as_json, quiet=quiet)

@@ -9,7 +9,7 @@ import altair as alt
 from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.charts.marks import point, points, strategy_stroke
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
-from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence
+from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
 from zerobench.report.charts.words import byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
@@ -27,7 +27,7 @@ Size = tuple[TrialFigures, BatchFigures]
 
 def figure(runs: RunFigures) -> Figure | None:
     """Each size of the batch of ramped trials and of their fixed ones; None where no trial's batch grew."""
-    batches = [(trial, size) for trial in with_their_fixed(completed(runs.figures)) for size in trial.batches]
+    batches = [(trial, size) for trial in with_their_fixed(whole(runs.figures)) for size in trial.batches]
     if not batches:
         return None
     title = "Batch ramp"

@@ -15,7 +15,7 @@ import altair as alt
 from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
-from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
+from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence, whole
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of
@@ -66,7 +66,7 @@ def figure(runs: RunFigures) -> Figure | None:
 
     Raises UserError: a course is torn, corrupt or newer than this version.
     """
-    known = [trial for trial in completed(runs.figures) if kept_by(runs, trial) is not None]
+    known = [trial for trial in whole(runs.figures) if kept_by(runs, trial) is not None]
     chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
     panels = [panel for trial in chosen if (panel := _panel(runs, trial)) is not None]
     if not panels:

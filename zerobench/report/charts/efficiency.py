@@ -17,7 +17,7 @@ from zerobench.report.charts import intervals, lines, series
 from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
-from zerobench.report.charts.shown import completed, doubt_sentence
+from zerobench.report.charts.shown import doubt_sentence, whole
 from zerobench.report.charts.world_size import VARYING, ranks_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
@@ -59,7 +59,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
 
 def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]) -> tuple[list[Series], int]:
     """Lines of trials at their per cent, 100 on the fewest ranks of each; and how many lines there are."""
-    rates = [(trial, trial.summary.rate) for trial in completed(runs.figures)]
+    rates = [(trial, trial.summary.rate) for trial in whole(runs.figures)]
     places = [
         Place(trial, trial.spec.world_size, rate.tokens_per_s, rate.interval)
         for trial, rate in rates

@@ -10,7 +10,7 @@ from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
-from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence
+from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
@@ -35,7 +35,7 @@ def memory_lines(
 
     `axis` makes the axis for the values that are drawn, and says what they are counted in; `say` puts one in words.
     """
-    known = [(trial, x(trial.summary), trial.summary.device_peak_bytes) for trial in completed(runs.figures)]
+    known = [(trial, x(trial.summary), trial.summary.device_peak_bytes) for trial in whole(runs.figures)]
     drawn, number = series.with_series(
         [Place(trial, value, peak) for trial, value, peak in known if value is not None and peak], varying
     )

@@ -12,11 +12,11 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import (
-    completed,
     doubt_sentence,
     evidence_sentence,
     most_telling,
     shown_sentence,
+    whole,
 )
 from zerobench.report.charts.stack import stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis, part_sentence
@@ -61,7 +61,7 @@ class _OffloadedBytes:
 
 def figure(runs: RunFigures) -> Figure | None:
     """Traffic and offloaded bytes of the trials that offload; None where none uses NVMe (bars.py has the host)."""
-    offloading = [_held(trial) for trial in completed(runs.figures) if trial.summary.offloads()]
+    offloading = [_held(trial) for trial in whole(runs.figures) if trial.summary.offloads()]
     if not any(Place.NVME in held_bytes.sizes for held_bytes in offloading):
         return None
     by_trial = {id(held_bytes.trial): held_bytes for held_bytes in offloading}

@@ -13,7 +13,7 @@ import altair as alt
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, point, points, strategies_sentence
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
-from zerobench.report.charts.shown import completed
+from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import plain
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -51,7 +51,7 @@ def figure(runs: RunFigures) -> Figure | None:
     """Tokens per second and GPU over the device's peak, a plot for each model; None where no trial has a speed."""
     known = [
         (trial, peak, rate)
-        for trial in completed(runs.figures)
+        for trial in whole(runs.figures)
         for peak, rate in [(trial.summary.device_peak_bytes, trial.summary.rate)]
         if peak is not None and rate is not None
     ]

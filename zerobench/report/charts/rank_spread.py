@@ -12,7 +12,7 @@ import altair as alt
 
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
-from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
+from zerobench.report.charts.shown import MOST_ROWS, doubt_sentence, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
@@ -54,7 +54,7 @@ def figure(runs: RunFigures) -> Figure | None:
 
 def spreads(runs: RunFigures) -> list[Spread]:
     """The spread of the steady device peak of each completed trial with two ranks or more."""
-    known = ((trial, _peaks(trial)) for trial in completed(runs.figures))
+    known = ((trial, _peaks(trial)) for trial in whole(runs.figures))
     pairs = ((trial, spread_over_ranks(peaks)) for trial, peaks in known if len(peaks) > 1)
     return [(trial, spread) for trial, spread in pairs if spread is not None]
 

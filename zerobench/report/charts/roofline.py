@@ -9,7 +9,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, drawing, layered
-from zerobench.report.charts.shown import completed
+from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import share
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -31,7 +31,7 @@ def figure(runs: RunFigures) -> Figure | None:
 
     Stages and offload move states and leave kernels as they are: one trial speaks for those of its shape.
     """
-    timed = [(trial, trial.summary.rate) for trial in completed(runs.figures)]
+    timed = [(trial, trial.summary.rate) for trial in whole(runs.figures)]
     ranked = sorted(
         ((rate.tokens_per_s, trial) for trial, rate in timed if rate and rate.interval), key=lambda it: -it[0]
     )

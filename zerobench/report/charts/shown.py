@@ -13,9 +13,9 @@ MOST_ROWS = 30
 """Trials in a chart with a row for each: what a person can read."""
 
 
-def completed(trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Those that ran to their end."""
-    return [trial for trial in trials if trial.summary.is_completed]
+def whole(trials: Sequence[TrialFigures]) -> list[TrialFigures]:
+    """Those whose figures are of all their work."""
+    return [trial for trial in trials if trial.summary.is_whole]
 
 
 def most_telling(

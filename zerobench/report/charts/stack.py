@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from zerobench.records import Category, Place
 from zerobench.report import palette
-from zerobench.report.charts.shown import completed
+from zerobench.report.charts.shown import whole
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_view import Instant
 
@@ -88,8 +88,8 @@ class TrialBar:
 
 
 def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[TrialBar]:
-    """A bar for each completed trial whose peak of `place` is known by category, but for the categories `without`."""
-    peaks = ((trial, trial.peak(place)) for trial in completed(trials))
+    """A bar for each whole trial whose peak of `place` is known by category, but for the categories `without`."""
+    peaks = ((trial, trial.peak(place)) for trial in whole(trials))
     bars = ((trial, _bar(trial, instant, place, without)) for trial, instant in peaks if instant is not None)
     return [TrialBar(trial, bar) for trial, bar in bars if bar.parts]
 

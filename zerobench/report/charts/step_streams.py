@@ -9,7 +9,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
-from zerobench.report.charts.shown import completed, most_telling, shown_sentence
+from zerobench.report.charts.shown import most_telling, shown_sentence, whole
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.predicted_speed import predicted_timeline
@@ -41,7 +41,7 @@ class _Panel:
 
 def figure(runs: RunFigures) -> Figure | None:
     """The steps of a few trials; None where none has a trace."""
-    known = [trial for trial in completed(runs.figures) if trial.summary.predicted_step.expected is not None]
+    known = [trial for trial in whole(runs.figures) if trial.summary.predicted_step.expected is not None]
     chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
     panels = [_Panel(trial, step) for trial in chosen if (step := _step(runs, trial)) is not None]
     if not panels:
@@ -49,8 +49,8 @@ def figure(runs: RunFigures) -> Figure | None:
     drawn = arranged([_drawn(panel) for panel in panels], 1, 14, y="independent", x="independent")
     title = "Streams over the expected step"
     caption = (
-        "The order in which the engine issued its work, replayed at the rates of the GPU and its links. exposed:"
-        " collectives beside which no kernel runs. What belongs to no kernel (data, logging) is left out."
+        "The engine's issue order, replayed at the rates of the GPU and its links. exposed:"
+        " collectives not overlapped with kernels. Excludes data loading and logging."
         + shown_sentence(len(panels), len(known))
     )
     return Figure(KEY, title, caption, drawing(drawn, KEY, title), _table(panels))

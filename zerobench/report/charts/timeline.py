@@ -16,7 +16,7 @@ from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
-from zerobench.report.charts.shown import completed, doubt_sentence, most_telling
+from zerobench.report.charts.shown import doubt_sentence, most_telling, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -73,7 +73,7 @@ def figure(runs: RunFigures) -> Figure | None:
     """The steady step of a few trials that NVML watched, or that kept no course by category; None where none did."""
     trials = [
         trial
-        for trial in completed(runs.figures)
+        for trial in whole(runs.figures)
         if _steady(trial) and (trial.summary.nvml_peak_bytes is not None or course.kept_by(runs, trial) is None)
     ]
     if not trials:

@@ -11,7 +11,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, data, drawing, layered
-from zerobench.report.charts.shown import completed
+from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
@@ -46,7 +46,7 @@ class Step:
 
 def figure(runs: RunFigures) -> Figure | None:
     """The waterfall of the measured trial with the largest use of a device; None where NVML saw none."""
-    measured = [trial for trial in completed(runs.figures) if trial.summary.is_measured]
+    measured = [trial for trial in whole(runs.figures) if trial.summary.is_measured]
     if not measured:
         return None
     used = [

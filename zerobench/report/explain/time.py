@@ -164,12 +164,11 @@ def _untimed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Iterator[
     bounds = bound_of(a), bound_of(b)
     yield "Measured speed: not timed in both trials."
     if bounds[0] and bounds[1] and bounds[0].step_s and bounds[0].step_s == bounds[1].step_s:
-        yield f"The hardware's peak rates allow neither a step under {format_seconds(bounds[0].step_s)}."
+        yield f"Lower bound of both steps by the hardware's peak rates: {format_seconds(bounds[0].step_s)}."
     elif bounds[0] and bounds[1] and bounds[0].step_s and bounds[1].step_s:
         yield (
-            f"The hardware's peak rates allow {names[0]} no step under {format_seconds(bounds[0].step_s)}, for "
-            f"{bounds[0].limited_by}, and {names[1]} none under {format_seconds(bounds[1].step_s)}, for "
-            f"{bounds[1].limited_by}."
+            f"Lower bound by the hardware's peak rates: {names[0]} {format_seconds(bounds[0].step_s)}, limited by "
+            f"{bounds[0].limited_by}; {names[1]} {format_seconds(bounds[1].step_s)}, limited by {bounds[1].limited_by}."
         )
     yield from _traffic_difference(a, b, names)
 

@@ -29,16 +29,16 @@ class Figure:
         return f"{self.group}/{self.column}"
 
 
-_PHASE_HELP = "Median time of one phase of a timed step, on the rank that was slowest in the step."
+_PHASE_HELP = "Median phase time of a timed step, slowest rank."
 _NVME = "in a steady step, over all ranks."
 
 FIGURES = (
-    Figure("step_time_s_median", "speed", "step_time_seconds", "Median time of a timed step, by its slowest rank."),
+    Figure("step_time_s_median", "speed", "step_time_seconds", "Median time of a timed step, slowest rank."),
     Figure("forward_s", "speed", "step_phase_time_seconds", _PHASE_HELP, phase="forward"),
     Figure("backward_s", "speed", "step_phase_time_seconds", _PHASE_HELP, phase="backward"),
     Figure("step_s", "speed", "step_phase_time_seconds", _PHASE_HELP, phase="step"),
-    Figure("samples_per_s", "speed", "samples_per_second", "Sequences trained on per second, over all ranks."),
-    Figure("tokens_per_s", "speed", "tokens_per_second", "Tokens trained on per second, over all ranks."),
+    Figure("samples_per_s", "speed", "samples_per_second", "Sequences per second, all ranks."),
+    Figure("tokens_per_s", "speed", "tokens_per_second", "Tokens per second, all ranks."),
     Figure("tflops_per_gpu", "speed", "rank_flops_per_second", "Model FLOP/s of one rank.", scale=1e12),
     Figure("mfu", "speed", "model_flops_utilization_ratio", "Model FLOP/s over the device's peak, 0 to 1."),
     Figure("energy_joules", "speed", "timed_steps_energy_joules", "Energy of all devices over the timed steps."),
@@ -48,30 +48,28 @@ FIGURES = (
         "device_peak_bytes",
         "memory",
         "device_highest_peak_bytes",
-        "The most that the device's allocator held on one rank, start-up included: what has to fit.",
+        "Peak allocator memory of the largest rank, including start-up.",
     ),
     Figure(
         "host_peak_bytes",
         "memory",
         "host_highest_peak_bytes",
-        "The most host memory that one rank held, start-up included.",
+        "Peak host memory of the largest rank, including start-up.",
     ),
-    Figure(
-        "nvml_peak_bytes", "memory", "nvml_used_peak_bytes", "The most that NVML saw in use on one of the trial's GPUs."
-    ),
+    Figure("nvml_peak_bytes", "memory", "nvml_used_peak_bytes", "Peak memory used by NVML, fullest GPU."),
     Figure("loss_first", "loss", "loss_first", "Mean loss of the first step's global batch."),
     Figure("loss_last", "loss", "loss_last", "Mean loss of the last step's global batch."),
     Figure(
         "loss_parity",
         "loss",
         "loss_largest_difference",
-        "Largest difference of a step's loss from that of the trial that it is held against.",
+        "Largest loss difference from the reference trial.",
     ),
     Figure(
         "norm_parity",
         "loss",
         "gradient_norm_largest_difference",
-        "Largest distance of gradients' norms from those of the trial that it is held against, as a fraction.",
+        "Largest relative gradient norm difference from the reference trial.",
     ),
     Figure("num_params", "model", "model_parameters", "Parameters of the whole model."),
 )

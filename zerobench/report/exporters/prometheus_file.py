@@ -20,9 +20,7 @@ from zerobench.report.exporters.libraries import require
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
 
-_PEAK_HELP = (
-    "Bytes in {place} memory at the peak instant of a steady step, by what they are for, on the rank with most."
-)
+_PEAK_HELP = "Bytes in {place} memory at a steady step's peak, by category, largest rank."
 
 
 def write_prometheus(trials: Iterable[ExportedTrial], path: Path) -> int:
@@ -68,8 +66,8 @@ def _families(trials: Iterable[ExportedTrial], gauge: Any) -> list[Any]:
 def _samples(trial: ExportedTrial) -> Iterator[tuple[str, str, dict[str, str], float]]:
     """Name, help, further labels and value."""
     record = trial.record
-    yield "trial_info", "What defines a trial; the value is always 1.", _info(trial), 1.0
-    yield "trial_status", "How a trial ended; the value is always 1.", {"status": record.status.value}, 1.0
+    yield "trial_info", "Trial definition; the value is always 1.", _info(trial), 1.0
+    yield "trial_status", "Trial outcome; the value is always 1.", {"status": record.status.value}, 1.0
     times = {"started": record.started_at_s, "ended": record.ended_at_s}
     for name, at_s in times.items():
         if at_s is not None:

@@ -12,7 +12,7 @@ from zerobench.report.memory_courses import ranks_with_courses, read_courses
 from zerobench.report.trials import LossesOnly, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence
 
-NOTHING_KEPT = "no trial has kept its memory over the step; a rank whose memory is tracked keeps it beside its record"
+NOTHING_KEPT = "no memory over the step recorded; trials with memory steps record it"
 """What is said of a run without any."""
 
 

@@ -16,7 +16,7 @@ from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import devices_of, nvml_peak_bytes
 from zerobench.report.parity import losses
 from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, timed_tokens, why_void
-from zerobench.report.trials import Trial, all_ranks_ran, completed, num_params
+from zerobench.report.trials import Trial, all_ranks_ran, completed, is_whole, num_params
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
@@ -34,8 +34,8 @@ class Rate:
 class Summary:
     """Bytes, seconds and losses of one trial; None: not available.
 
-    Speed, device and host peaks and losses are those of completed trials: what a failed one got to before it
-    ended is in its records and in the memory table. What NVML saw stands for every trial that it watched.
+    Speed and losses are those of completed trials, device and host peaks those of trials whose work was played whole:
+    what a failed one got to before it ended is in its records. What NVML saw stands for every trial that it watched.
     """
 
     spec: TrialSpec
@@ -44,6 +44,8 @@ class Summary:
     status: Status
     reason: str | None
     rule: str | None
+    is_whole: bool
+    """Whether its memory is that of all the work: it completed, or did not fit and was played again with room."""
     why: str | None
     """Why it has no figures, in one line; None where it completed."""
     started_at_s: float | None
@@ -144,6 +146,7 @@ def summary_of(trial: Trial) -> Summary:
         status=record.status,
         reason=record.reason,
         rule=record.rule,
+        is_whole=is_whole(trial),
         why=None if completed(trial) else why_without_figures(record),
         started_at_s=record.started_at_s,
         ended_at_s=record.ended_at_s,
@@ -155,9 +158,9 @@ def summary_of(trial: Trial) -> Summary:
         is_alone=not all_ranks_ran(trial),
         void=why_void(trial),
         flops_formulas=tuple(dict.fromkeys(rank.flops_formula for rank in trial.ranks if rank.flops_formula)),
-        device_peak_bytes=device_peak_bytes(trial) if completed(trial) else None,
+        device_peak_bytes=device_peak_bytes(trial) if is_whole(trial) else None,
         nvml_peak_bytes=nvml_peak_bytes(trial),
-        host_peak_bytes=host_peak_bytes(trial) if completed(trial) else None,
+        host_peak_bytes=host_peak_bytes(trial) if is_whole(trial) else None,
         nvme_held_bytes=_nvme_held_bytes(trial),
         nvme_read_bytes_per_s=read,
         nvme_write_bytes_per_s=written,

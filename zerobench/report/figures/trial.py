@@ -136,7 +136,7 @@ class TrialFigures:
     holders: Sequence[Holder]
     """Of host memory, where states are offloaded."""
     standing: Sequence[HeldShare]
-    """What stood when memory was refused."""
+    """Memory held at the failed allocation."""
     resumed: CheckpointFigures | None
     """What its checkpoints cost; without the distance of its losses, which takes another trial."""
 

@@ -83,7 +83,7 @@ class Candidate:
 
 
 def candidates(runs: RunFigures) -> list[Candidate]:
-    """The trials that completed and agree with their reference, repeats joined, in the runs' order.
+    """The trials whose work was whole and that agree with their reference, repeats joined, in the runs' order.
 
     A prediction of what was measured too is left out: the measurement counts.
     """
@@ -103,7 +103,7 @@ def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]
     """The believed trials of each piece of work, on each device."""
     groups: dict[object, list[TrialFigures]] = {}
     for trial in trials:
-        if trial.summary.is_completed and trial.is_believed:
+        if trial.summary.is_whole and trial.is_believed:
             summary = trial.summary
             key = (trial.run_id, summary.config_hash, trial.spec.evidence, summary.gpu, summary.device_name)
             groups.setdefault(key, []).append(trial)

@@ -83,7 +83,8 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
         return f"{'All ' if len(trials) > 1 else ''}{counted(len(trials), 'trial')} completed."
     counts = Counter(map(status_text, others))
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    reasons = Counter(reason for summary in others if (reason := summary.rule or summary.reason))
+    unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
+    reasons = Counter(reason for summary in unknown if (reason := summary.rule or summary.reason))
     common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
     return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {statuses}{common}."
 
@@ -125,10 +126,10 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
 
 
 def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:
-    """The trials that ran out of device memory, repeats once."""
+    """The trials that ran out of device memory, so that nobody knows their need; repeats once."""
     works: dict[object, str] = {}
     for trial in trials:
-        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY:
+        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and not trial.summary.is_whole:
             works.setdefault((trial.run_id, trial.summary.config_hash, trial.spec.evidence), trial.label)
     return list(works.values())
 

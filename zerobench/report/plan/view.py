@@ -25,7 +25,7 @@ from zerobench.report.step_time.expected import expected_step
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.part import Part
-from zerobench.report.tables.plan_answer import answer, plan_table
+from zerobench.report.tables.plan_answer import PlanAnswer, answer, plan_table
 from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
 from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
@@ -45,7 +45,7 @@ NOT_INCLUDED = (
 """What a plan says nothing of, a sentence each."""
 
 NOT_IN_FORMULAS = (
-    "formula: allocator rounding and fragmentation (what fits is told up to a quarter too large); plan without "
+    "formula: allocator rounding and fragmentation (the largest that fits is up to a quarter too large); plan without "
     "--formula to include them"
 )
 """What a plan says nothing of beside that, by formulas that do not know in which order tensors come and go."""
@@ -81,7 +81,10 @@ def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
 class PlanView:
     """A plan as it is shown."""
 
-    answer: Sequence[Part | Table[Any]]
+    answer: PlanAnswer | None
+    """None where no trial has figures."""
+    table: Table[PlanRow] | None
+    """All that was tried."""
     details: Sequence[Part | Table[Any]]
     best: PlanRow | None
     """None where nothing fits with room."""
@@ -117,8 +120,8 @@ def plan_view(
         environment = store.load_run(path).environment
         details = list(_details(shown, rows, best, cluster, training, environment))
         if not rows:
-            return PlanView((), details, None)
-        return PlanView((plan_table(rows), answer(rows, choice, cluster, others, training)), details, best)
+            return PlanView(None, None, details, None)
+        return PlanView(answer(rows, choice, cluster, others, training), plan_table(rows), details, best)
 
 
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:

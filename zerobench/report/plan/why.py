@@ -84,9 +84,10 @@ def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
 def _when(instant: Instant | None) -> str:
     if instant is None:
         return ""
-    step = "first step" if instant.step == "first" else "steady step"
-    phase = "initialisation" if instant.phase == "init" else f"{instant.phase.value} of the {step}"
-    return f", at the peak of {phase}"
+    if instant.phase == "init":
+        return ", at the peak of initialisation"
+    phase = "optimizer step" if instant.phase == "step" else instant.phase.value
+    return f", at the {phase} peak of {'the first' if instant.step == 'first' else 'a steady'} step"
 
 
 def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:

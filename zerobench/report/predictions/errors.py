@@ -43,7 +43,7 @@ class CellError:
         """The cell's error, which is defined."""
         error = self.cell.error
         if error is None:
-            raise ValueError("nothing measured, so no relative error")
+            raise ValueError("nothing measured, no relative error")
         return error
 
 

@@ -78,7 +78,7 @@ def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: fl
     longer = max(1.0, least_s / sum(seconds))
     trials = f"{steps.num_trials} trial{'s' if steps.num_trials > 1 else ''}"
     what = "computing takes" if steps.of_passes else "steps take"
-    words = f"{what} {steps.factor * longer:.3g} times as long as published rates say, as did {trials} of {run_id}"
+    words = f"{what} {steps.factor * longer:.3g} times the published rates' time, as in {trials} of {run_id}"
     share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
     others = {each: spread for each, spread in found.assumed.items() if each not in steps.covered}
     assumed = {words: share * steps.spread, **others}
@@ -106,8 +106,8 @@ def why_no_time(trial: Trial, gpu: Gpu) -> str:
     if decoder_of(trial.spec.model) is None:
         return f"{trial.spec.model.name}: no closed form of its blocks"
     if device_of(gpu, trial.spec.precision) is None:
-        return f"{gpu.name}: its {trial.spec.precision.value} peak or memory bandwidth is not in the catalogue"
-    return "a link's rate is not known, or nothing was counted"
+        return f"{gpu.name}: {trial.spec.precision.value} peak or memory bandwidth missing in the catalogue"
+    return "link rate unknown, or no collectives counted"
 
 
 def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:

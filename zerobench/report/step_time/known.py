@@ -13,8 +13,8 @@ _WHOLE = ("single", "ddp", "zero0", "zero1", "zero2", *_FITTED)
 """Strategies whose ranks each run the whole decoder."""
 
 _DIVIDED = {
-    "tensor": {"a rank's parts of matrices run as whole ones of their size do, with DTensor's launches hidden": 0.15},
-    "pipeline": {"every stage's blocks take as long as the recorded one's, and passes follow the schedule": 0.12},
+    "tensor": {"matrix shards run at the rate of whole matrices of their size, DTensor's launches hidden": 0.15},
+    "pipeline": {"all stages' blocks take the recorded stage's time, and passes follow the schedule": 0.12},
 }
 """Strategies whose ranks divide the decoder, and what is taken for granted of each."""
 
@@ -25,27 +25,27 @@ _JUDGED_RANKS = 512
 def why_unknown(spec: TrialSpec) -> str | None:
     """Why no time is expected of such work, whatever its GPU and its record; None where one is."""
     if spec.own is not None:
-        return "a script of one's own"
+        return "user script"
     if spec.strategy not in {*_WHOLE, *_DIVIDED}:
-        return f"{spec.strategy}: what its ranks wait for is not modelled"
+        return f"{spec.strategy}: rank synchronization not modelled"
     if autotp_size(spec) > 1:
-        return f"{AUTOTP_SIZE}: what its parts communicate is not modelled"
+        return f"{AUTOTP_SIZE}: tensor-parallel communication not modelled"
     if not (spec.trains_all or (spec.adapter is not None and not lora_of(spec.adapter).targets)):
-        return "part of the model is trained"
+        return "partially frozen model"
     if spec.attention is Attention.EAGER:
-        return "attention eager: rates are of fused kernels"
+        return "eager attention: rates cover fused kernels only"
     if spec.compile is not Compile.NONE:
-        return f"compile {spec.compile.value}: rates are of eager kernels"
+        return f"compile {spec.compile.value}: rates cover eager kernels only"
     if spec.precision is Precision.FP32:
-        return "precision fp32: rates are of 16 bits"
-    return None if spec.batch_ramp is None else "a batch ramp: its steps are not alike"
+        return "precision fp32: rates cover 16 bits only"
+    return None if spec.batch_ramp is None else "batch ramp: step sizes vary"
 
 
 def assumptions(spec: TrialSpec) -> dict[str, float]:
     """What of this work the fitted rows have not, and the spread that it brings (of the time's logarithm)."""
     found = dict(_DIVIDED.get(spec.strategy, {}))
     if spec.strategy not in {*_FITTED, *_DIVIDED}:
-        found[f"{spec.strategy} takes as long beside its collectives as FSDP does"] = 0.08
+        found[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.08
     if spec.strategy == "zero3":
         found["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
@@ -55,7 +55,7 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
         if lora_of(spec.adapter).base is not None:
             found["dequantising a matrix for each product is memory-bound"] = 0.1
     if spec.world_size > _JUDGED_RANKS:
-        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as they do up to that size"] = 0.05
+        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
-        found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
+        found[f"elementwise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
     return found

@@ -31,8 +31,8 @@ class Peak:
 
 
 def _instants(trial: TrialFigures, place: Place) -> list[Instant]:
-    """The steady peaks of a completed trial; of one with a server, of the server and of its workers."""
-    return [instant for where, instant in trial.steady if where is place and trial.summary.is_completed]
+    """The steady peaks of a whole trial; of one with a server, of the server and of its workers."""
+    return [instant for where, instant in trial.steady if where is place and trial.summary.is_whole]
 
 
 def _peaks(trial: TrialFigures) -> list[Peak]:
@@ -133,10 +133,10 @@ class OverRanks:
 
 
 def over_ranks(trial: TrialFigures) -> list[OverRanks]:
-    """Of a completed trial, its ranks beside each other; a server is none of them."""
+    """Of a whole trial, its ranks beside each other; a server is none of them."""
     known = {rank.rank: rank.device_peak_bytes for rank in trial.among_ranks if rank.device_peak_bytes is not None}
     spread = spread_over_ranks(known)
-    if spread is None or not trial.summary.is_completed:
+    if spread is None or not trial.summary.is_whole:
         return []
     first = (rank.first_peak_bytes for rank in trial.among_ranks)
     return [OverRanks(spread, len(known), max((size for size in first if size is not None), default=None))]
@@ -208,7 +208,7 @@ def host_table(trials: Sequence[TrialFigures]) -> Table[Instant]:
 def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial that offloads to NVMe: what lies there, and how fast it moved."""
     lines = lines_of(
-        trials, lambda trial: [trial] if trial.summary.is_completed and trial.summary.offloads(Offload.NVME) else []
+        trials, lambda trial: [trial] if trial.summary.is_whole and trial.summary.offloads(Offload.NVME) else []
     )
     unit, speed = byte_unit(trial.summary.nvme_held_bytes for trial in figures_of(lines)), Unit("GB/s", 1e9, 2)
     columns = [

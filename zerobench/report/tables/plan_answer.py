@@ -1,8 +1,9 @@
-"""A plan's answer: what to take, what it needs, how fast it is expected to be, and one table of all that was tried."""
+"""A plan's answer: what to take, what it needs, how fast it is expected to be; then one table of all that was tried."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
@@ -13,9 +14,22 @@ from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.hardware import Gpu
-from zerobench.spec.recomputation import checkpointing_code
 from zerobench.spec.training import Training
 from zerobench.units import format_bytes, format_count, format_seconds
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """The answer in a few lines."""
+
+    title: str
+    first: Sequence[str] = ()
+    """What it needs and how fast it is; what to do next stands right below."""
+    rest: Sequence[str] = ()
+
+    def with_next(self, what_to_do: Sequence[str], last: Sequence[str]) -> Part:
+        """All of it, `what_to_do` in its place and `last` at the end."""
+        return Part(self.title, text=[*self.first, *what_to_do, *self.rest, *last])
 
 
 def answer(
@@ -24,20 +38,14 @@ def answer(
     cluster: Cluster,
     others: Sequence[str],
     training: Training | None = None,
-) -> Part:
-    """The answer in a few lines; `others` says of trials without figures, `training` what is to be trained."""
+) -> PlanAnswer:
+    """The answer; `others` says of trials without figures, `training` what is to be trained."""
     if choice is None:
-        return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
+        return PlanAnswer(f"{_where(rows, cluster)}: nothing fits", [_nearest(rows)], others)
     best = choice.best
+    rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *others]
     title = f"{_where(rows, cluster)}: take {_taken(best)}"
-    lines = [
-        *_batch(rows, best),
-        _memory(best),
-        _speed(best, cluster.gpu),
-        *_training(best, cluster, training),
-        f"Why: {choice.reason}.",
-    ]
-    return Part(title, text=[*lines, *others])
+    return PlanAnswer(title, [_memory(best), _speed(best, cluster.gpu)], rest)
 
 
 def _taken(best: PlanRow) -> str:
@@ -52,32 +60,33 @@ def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
 
 
 def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
-    """How the global batch comes about, where rows differ in it; checkpointing as the line of code that turns it on."""
+    """How the global batch comes about, where rows differ in it."""
     spec = best.trial.spec
     if len({row.trial.spec.micro_batch_size for row in rows}) > 1:
         yield (
             f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
             f"{spec.gradient_accumulation_steps} x {spec.world_size} GPUs."
         )
-    if spec.activation_checkpointing:
-        yield f"In your script: {checkpointing_code(spec.activation_checkpointing)}"
 
 
 def _memory(best: PlanRow) -> str:
-    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes)} of each GPU"
+    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}"
     if not best.offloads and (best.host.room is None or best.host.room > _HARDLY):
         return f"{device}."
     if best.host.room is None:
-        needs = format_bytes(best.host.needed_bytes)
         unknown = "; give --host-memory to check it" if best.offloads else ""
-        return f"{device}; {needs} of a node's host memory{unknown}."
-    return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes)} of a node's host memory."
+        return f"{device}; {_of(best.host.needed_bytes, None, _PER_NODE)}{unknown}."
+    return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes, _PER_NODE)}."
 
 
-def _of(needed: int | None, capacity: int | None) -> str:
+_PER_NODE = "of host memory per node"
+
+
+def _of(needed: int | None, capacity: int | None, what: str) -> str:
     if needed is None or not capacity:
-        return f"{format_bytes(needed)}"
-    return f"{format_bytes(needed)} of {format_bytes(capacity)} ({show_percent(1 - needed / capacity, 0)} % free)"
+        return f"{format_bytes(needed)} {what}"
+    free = show_percent(1 - needed / capacity, 0)
+    return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free} % free)"
 
 
 def _speed(best: PlanRow, gpu: Gpu) -> str:
@@ -145,6 +154,20 @@ def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:
         [Line(row.name, row) for row in rows],
         narrow_caption="GPU, host: peaks. tight: under 5% room. low, high: 80% interval.",
     )
+
+
+def shortened(table: Table[PlanRow], most: int) -> Table[PlanRow]:
+    """`table` with the `most` lines that fit and are expected to be fastest, in its order; the rest are counted."""
+    if len(table.lines) <= most:
+        return table
+    telling = sorted(table.lines, key=lambda line: _interest(line.figures), reverse=True)[: max(1, most)]
+    kept = {id(line) for line in telling}
+    rest = f"{len(table.lines) - len(telling)} more with --details"
+    return replace(table, lines=[line for line in table.lines if id(line) in kept], below=[*table.below, rest])
+
+
+def _interest(row: PlanRow) -> tuple[bool, bool, float]:
+    return row.has_room, row.fits, row.expected_tokens_per_s or (-row.step_s if row.step_s else 0.0)
 
 
 def _columns(rows: Sequence[PlanRow]) -> Iterator[Column[PlanRow]]:

@@ -9,10 +9,10 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.standing import HeldShare
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 
-TITLE = "What stood when memory was refused"
+TITLE = "Memory held at the failed allocation"
 HOW_TO_READ = (
-    "Of the rank that asked, at that instant: what torch had allocated, by category, by the class of the "
-    "model's module, and by the function that allocated it; the six largest of each, from 1 % on."
+    "Rank with the failed allocation: torch's allocations by category, by module class and by allocating function; "
+    "the six largest of each, from 1 % on."
 )
 
 
