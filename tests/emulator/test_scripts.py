@@ -15,6 +15,7 @@ import pytest
 from benchmarks.prediction.simulated import simulate
 from zerobench.emulator.emulator import Emulator
 from zerobench.records import Category, Phase, Place, Status, StepKind
+from zerobench.report.nvml_view import waterfall
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import load_run
@@ -79,6 +80,10 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     assert 0 < start[Category.TOTAL] <= rank["start_peak_bytes"]
     assert start[Category.PARAMETERS] >= 2 * 17_990_912
     assert (trial.folder.path / "memory_snapshot_0.pickle").stat().st_size > 0
+    seen = waterfall(trial)
+    assert seen is not None
+    assert (seen.context_bytes or 0) + (seen.collectives_bytes or 0) == rank["outside_torch_bytes"]
+    assert (seen.used_bytes, seen.unexplained_bytes) == (rank["needed_bytes"], 0)
 
 
 def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly(emulate, tmp_path):

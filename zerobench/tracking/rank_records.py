@@ -190,6 +190,7 @@ def _rank_record(found: Found, trial: TrialSpec, work: Work, device: Device, mor
         device_name=device.name,
         device_uuid=device.uuid,
         backend=device.backend,
+        context=work.context(),
         parameters=parameters,
         micro_batch_size=trial.micro_batch_size,
         flops_per_step=flops,

@@ -11,6 +11,7 @@ from zerobench.errors import UserError
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.records import ContextMemory
 from zerobench.spec.trial import StepsSpec, TrialSpec
 from zerobench.tracking.engine_hooks import EngineHooks, Listener
 from zerobench.tracking.own_trial import engine_file, engine_trial
@@ -56,6 +57,9 @@ class Work(Protocol):
     def departures(self, world_size: int, num_params: int) -> list[str]:
         """Where its memory departs from the ZeRO paper."""
 
+    def context(self) -> ContextMemory | None:
+        """Device memory outside torch, where somebody knows it; a tracker that comes later cannot read it."""
+
     def hooks(self, listener: Listener) -> Hooks:
         """How to hear of its calls."""
 
@@ -95,6 +99,10 @@ class EngineWork:
             return departures(self.given(), world_size, num_params)
         except (UserError, KeyError, TypeError, ValueError, IndexError, AttributeError):
             return []
+
+    def context(self) -> ContextMemory | None:
+        """Nobody read the driver before the engine was made."""
+        return None
 
     def hooks(self, listener: Listener) -> Hooks:
         """The engine's methods, wrapped."""

@@ -329,6 +329,7 @@ class RankRun:
     def _collect(self, strategy: Strategy) -> None:
         """Put into the record what the phases left, also after a failure."""
         record = self.record
+        record.context = self.world.outside_torch() or record.context
         record.marks = self.marks.marks
         record.memory = self._ledger.rows() + list(self._nvme.rows.values())
         record.process_memory = self._ledger.process_rows()

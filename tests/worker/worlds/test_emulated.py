@@ -174,9 +174,28 @@ def test_a_record_says_that_no_value_was_computed_by_which_torch_and_judges_noth
     assert (rank.device_type, rank.backend, rank.process_memory) == ("cuda", "nccl", [])
 
 
-def test_memory_outside_torch_is_what_others_have_measured(played):
-    context, known = played["zero2"].emulated.context, overhead_of(GPU, 16)
-    assert (context.context_bytes, context.collectives_bytes) == (known.context_bytes, known.collectives_bytes)
+COMMUNICATORS = {"zero0": 2, "zero2": 2, "zero3": 1, "offload": 2, "fsdp": 1, "fp32": 2}
+"""Below stage 3 DeepSpeed's engine has a group of its own beside the one in which ranks meet (groups.py,
+`_clone_world_group`)."""
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_memory_outside_torch_is_what_others_have_measured_of_each_communicator(played, name):
+    known = overhead_of(GPU, 16)
+    for rank in (played[name].emulated, played[name].simulated):
+        assert rank.context.context_bytes == known.context_bytes
+        assert rank.context.collectives_bytes == COMMUNICATORS[name] * known.collectives_bytes
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_stand_in_driver_shows_the_process_and_nothing_of_it_is_unexplained(played, name):
+    rank = played[name].emulated
+    steady = [row for row in rank.device_memory if row.step is StepKind.STEADY]
+    assert steady
+    for row in steady:
+        assert row.nvml_used_bytes == row.nvml_process_bytes
+        outside = rank.context.context_bytes + rank.context.collectives_bytes
+        assert row.nvml_used_bytes == row.reserved_bytes + outside
 
 
 def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(tmp_path, monkeypatch):

@@ -149,11 +149,14 @@ static _Atomic int hidden;
 void zb_hide(int kind) { hidden |= kind; }
 int zb_hidden(void) { return hidden; }
 
-uint64_t zb_managed_bytes(void) {
+static uint64_t own(int use) {
   uint64_t sum = 0;
-  for (int d = 0; mine && d < ZB_MAX_DEVICES; d++) sum += mine->device[d].bytes[ZB_PAGED];
+  for (int d = 0; mine && d < ZB_MAX_DEVICES; d++) sum += mine->device[d].bytes[use];
   return sum;
 }
+uint64_t zb_managed_bytes(void) { return own(ZB_PAGED); }
+uint64_t zb_context_bytes(void) { return own(ZB_CONTEXT); }
+uint64_t zb_collectives_bytes(void) { return own(ZB_NCCL); }
 
 static void raise_peak(_Atomic uint64_t *peak, uint64_t bytes) {
   uint64_t seen = *peak;

@@ -2,10 +2,10 @@
 // asks the heuristics for engines, makes a plan of the first one that is finalized, and asks it for its workspace.
 // Every graph is supported here, by one engine without knobs and notes. How much workspace a real plan wants is known
 // to cuDNN alone, and no document of NVIDIA's gives a rule: it is counted as 0, and where there were convolutions,
-// whose workspace may be large (pytorch/pytorch 31500: 48 GiB for one), the account says so. What grows with the sequence in the
-// backward pass of attention is the frontend's own workspace and real here, since it is compiled into torch: dQ in
-// fp32, the row sums, dK and dV of every head where heads are grouped, and dP where the result must be deterministic
-// (scaled_dot_product_flash_attention.h, get_fe_workspace_size_node).
+// whose workspace may be large (pytorch/pytorch 31500: 48 GiB for one), the account says so. What grows with the
+// sequence in the backward pass of attention is the frontend's own workspace and real here, since it is compiled into
+// torch: dQ in fp32, the row sums, dK and dV of every head where heads are grouped, and dP where the result must be
+// deterministic (scaled_dot_product_flash_attention.h, get_fe_workspace_size_node).
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -73,6 +73,9 @@ void zb_give(int physical, int use, uint64_t bytes);
 void zb_pinned(int64_t bytes);
 // What this process has of managed memory, wherever its pages are.
 uint64_t zb_managed_bytes(void);
+// What its contexts have, and its communicators.
+uint64_t zb_context_bytes(void);
+uint64_t zb_collectives_bytes(void);
 // What all processes have on the thread's current device without managed memory.
 uint64_t zb_unmanaged_bytes(void);
 // This process asked cuDNN for what takes a workspace that is not counted; the kinds it asked for, together.

@@ -9,10 +9,10 @@
 
 #include "gpu.h"
 
-enum { LSTM = 2, GRU = 3 };                   // cudnnRNNMode_t
-enum { NO_BIAS, INPUT_BIAS, DOUBLE_BIAS };    // cudnnRNNBiasMode_t; 3: of the recurrent side alone
-enum { DOUBLE = 1, HALF = 2, BF16 = 9 };      // cudnnDataType_t
-enum { MAX_DIMS = 8 };                        // CUDNN_DIM_MAX
+enum { LSTM = 2, GRU = 3 };                 // cudnnRNNMode_t
+enum { NO_BIAS, INPUT_BIAS, DOUBLE_BIAS };  // cudnnRNNBiasMode_t; 3: of the recurrent side alone
+enum { DOUBLE = 1, HALF = 2, BF16 = 9 };    // cudnnDataType_t
+enum { MAX_DIMS = 8 };                      // CUDNN_DIM_MAX
 
 struct tensor {
   int type, dims, sizes[MAX_DIMS], strides[MAX_DIMS];
@@ -117,8 +117,10 @@ int cudnnGetRNNWeightParams(void *handle, const struct rnn *rnn, int pseudo, siz
     int has = side < 2 && (rnn->bias == DOUBLE_BIAS || (rnn->bias != NO_BIAS && side == (rnn->bias != INPUT_BIAS)));
     int64_t first = before(rnn, rnn->layers * rnn->directions) + pseudo * count * biases(rnn) * rnn->hidden;
     int64_t index = biases(rnn) == 2 ? which : which % count;
-    if (has) shape(bias, rnn->type, rnn->hidden, 1);
-    else *bias = (struct tensor){.type = rnn->type};
+    if (has)
+      shape(bias, rnn->type, rnn->hidden, 1);
+    else
+      *bias = (struct tensor){.type = rnn->type};
     *bias_at = has ? weights + (first + index * rnn->hidden) * element(rnn->type) : NULL;
   }
   return 0;

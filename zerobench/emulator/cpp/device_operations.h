@@ -2,13 +2,13 @@
 
 #pragma once
 
-#include "operations.h"
-
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
 #include <cstring>
 #include <limits>
+
+#include "operations.h"
 
 namespace zerobench {
 namespace {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
-
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -55,7 +54,8 @@ struct AddressSpace final : c10::Allocator {
     if (bytes < kLargeBytes) {
       c10::DataPtr taken = behind->allocate(bytes);
       bool is_ours = taken.compare_exchange_deleter(give_back_behind, &give_back);
-      TORCH_CHECK(is_ours || taken.get() == nullptr, "torch's CPU allocator gave a block with another deleter than its own");
+      TORCH_CHECK(is_ours || taken.get() == nullptr,
+                  "torch's CPU allocator gave a block with another deleter than its own");
       return taken;
     }
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,22 +65,16 @@ struct AddressSpace final : c10::Allocator {
     return {data, data, &give_back, c10::DeviceType::CPU};
   }
 
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &give_back;
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     if (bytes < kLargeBytes) default_copy_data(to, from, bytes);
   }
 };
 
-void before_fork() {
-  mutex.lock();
-}
+void before_fork() { mutex.lock(); }
 
-void after_fork() {
-  mutex.unlock();
-}
+void after_fork() { mutex.unlock(); }
 
 // A large block holds nothing, because what should be in it was not computed.
 void mark_hollow(const void* data) {

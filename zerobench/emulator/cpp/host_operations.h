@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include "operations.h"
-
 #include <atomic>
+
+#include "operations.h"
 
 namespace zerobench {
 namespace {
@@ -41,7 +41,8 @@ struct OnHost final : Watching {
     Stack given;
     size_t next = 0;
     for (size_t i = 0; i < signature.is_new.size(); ++i)
-      given.push_back(signature.is_new[i] ? changed(results[i], zeros_of) : (*stack)[first + signature.written.at(next++)]);
+      given.push_back(signature.is_new[i] ? changed(results[i], zeros_of)
+                                          : (*stack)[first + signature.written.at(next++)]);
     torch::jit::drop(*stack, signature.num_arguments);
     for (c10::IValue& value : given) stack->push_back(std::move(value));
     return true;

@@ -2,8 +2,6 @@
 
 #pragma once
 
-#include "host_memory.h"
-
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
@@ -13,6 +11,8 @@
 #include <string>
 #include <unordered_set>
 #include <vector>
+
+#include "host_memory.h"
 
 namespace zerobench {
 namespace {
@@ -25,8 +25,11 @@ constexpr size_t kCopiedBytes = 64 << 10;         // copies from and to the devi
 
 // They change what a tensor is, or read one value, not what it holds.
 const std::unordered_set<std::string> kStructural = {
-    "aten::set_", "aten::set", "aten::resize_", "aten::resize", "aten::resize_as_", "aten::_resize_output_",
-    "aten::_resize_output", "aten::_local_scalar_dense", "aten::set_data",
+    "aten::set_",           "aten::set",
+    "aten::resize_",        "aten::resize",
+    "aten::resize_as_",     "aten::_resize_output_",
+    "aten::_resize_output", "aten::_local_scalar_dense",
+    "aten::set_data",
 };
 
 // One kernel for all devices, of which the CPU and the GPU get their own.
@@ -38,9 +41,7 @@ bool is_number(at::ScalarType type) {
   return at::isFloatingType(type) || at::isComplexType(type) || (c10::elementSize(type) == 1 && type != at::kBool);
 }
 
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided;
-}
+bool is_plain(const at::Tensor& tensor) { return tensor.defined() && tensor.layout() == at::kStrided; }
 
 bool is_large_on_host(const at::Tensor& tensor) {
   if (!is_plain(tensor) || !tensor.device().is_cpu() || tensor.nbytes() < kLargeBytes) return false;
@@ -124,8 +125,7 @@ std::optional<c10::SafeKernelFunction> kernel_of(const c10::OperatorHandle& op, 
 }
 
 struct Watching : c10::OperatorKernel {
-  Watching(const c10::OperatorHandle& op, c10::DispatchKey key)
-      : signature(op.schema()), kernel(*kernel_of(op, key)) {}
+  Watching(const c10::OperatorHandle& op, c10::DispatchKey key) : signature(op.schema()), kernel(*kernel_of(op, key)) {}
 
   Signature signature;
   c10::SafeKernelFunction kernel;

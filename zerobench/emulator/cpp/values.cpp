@@ -1,18 +1,18 @@
 // Which values exist under an emulated GPU: small ones, so that programs count and decide as they do on a real one.
 //
 // On the host, an operation with a large tensor of numbers among its arguments is not computed. Results get their shape
-// from the operation's Meta kernel and are zero; what would be written in place stays as it was. Large means kLargeBytes or
-// more of floating point, complex or 8 bits (quantized weights, the bytes of a storage that moves), or what came of such an
-// operation. Other integers and booleans are computed at any size. Operations without a Meta kernel (nonzero), and those
-// that give a view or no tensor, are always computed.
+// from the operation's Meta kernel and are zero; what would be written in place stays as it was. Large means
+// kLargeBytes or more of floating point, complex or 8 bits (quantized weights, the bytes of a storage that moves), or
+// what came of such an operation. Other integers and booleans are computed at any size. Operations without a Meta
+// kernel (nonzero), and those that give a view or no tensor, are always computed.
 //
-// On the device no kernel runs, and a result is zero at its birth. An operation whose arguments and results are all small is
-// computed on the host after its kernel was launched into nothing, and its results are put into the device's memory:
-// numbers up to kDeviceNumberBytes, integers and booleans up to kDeviceIntegerBytes. Not a number becomes zero, since a zero
-// that nobody computed may have been divided by another. Random numbers are zero.
+// On the device no kernel runs, and a result is zero at its birth. An operation whose arguments and results are all
+// small is computed on the host after its kernel was launched into nothing, and its results are put into the device's
+// memory: numbers up to kDeviceNumberBytes, integers and booleans up to kDeviceIntegerBytes. Not a number becomes zero,
+// since a zero that nobody computed may have been divided by another. Random numbers are zero.
 //
-// Ties are broken in turn: where topk or argmax finds rows whose numbers are all equal, as those of a router that was not
-// computed are, row r gets the entries after r * k. So each expert gets as many tokens as any other.
+// Ties are broken in turn: where topk or argmax finds rows whose numbers are all equal, as those of a router that was
+// not computed are, row r gets the entries after r * k. So each expert gets as many tokens as any other.
 
 #include "device_operations.h"
 #include "host_operations.h"
@@ -49,7 +49,8 @@ int64_t watch(c10::DispatchKey key) {
     if (!op->hasKernelForDispatchKey(key) && kShared.count(name.name) == 0) continue;
     auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(*op));
     // Kept for the life of the process.
-    new c10::RegistrationHandleRAII(dispatcher.registerImpl(name, key, std::move(kernel), std::nullopt, nullptr, "zerobench"));
+    new c10::RegistrationHandleRAII(
+        dispatcher.registerImpl(name, key, std::move(kernel), std::nullopt, nullptr, "zerobench"));
     ++count;
   }
   return count;
@@ -76,12 +77,8 @@ int64_t zerobench_values_open() {
 }
 
 // Operations passed over on the host, and computed for the device, so far.
-int64_t zerobench_values_not_computed() {
-  return zerobench::not_computed;
-}
+int64_t zerobench_values_not_computed() { return zerobench::not_computed; }
 
-int64_t zerobench_values_computed() {
-  return zerobench::computed;
-}
+int64_t zerobench_values_computed() { return zerobench::computed; }
 
 }  // extern "C"

@@ -6,6 +6,9 @@ import ctypes
 from functools import cache
 
 from zerobench.emulator.build import CORE
+from zerobench.records import ContextMemory
+
+_COUNTS = ("zb_managed_bytes", "zb_unmanaged_bytes", "zb_context_bytes", "zb_collectives_bytes")
 
 
 def managed_bytes() -> int:
@@ -18,6 +21,16 @@ def unmanaged_bytes() -> int:
     return int(_library().zb_unmanaged_bytes())
 
 
+def outside_torch() -> ContextMemory:
+    """What this process holds on its device for its context and its NCCL communicators, all that there are now."""
+    library = _library()
+    return ContextMemory(
+        before_bytes=0,
+        context_bytes=int(library.zb_context_bytes()),
+        collectives_bytes=int(library.zb_collectives_bytes()),
+    )
+
+
 def uncounted_workspaces() -> list[str]:
     """What this process asked of cuDNN that takes a workspace whose size cuDNN alone knows."""
     kinds = _library().zb_hidden()
@@ -27,6 +40,6 @@ def uncounted_workspaces() -> list[str]:
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(CORE)  # by its name: CUDA's stand-ins have loaded it
-    for name in ("zb_managed_bytes", "zb_unmanaged_bytes"):
+    for name in _COUNTS:
         getattr(library, name).restype = ctypes.c_uint64
     return library

@@ -11,10 +11,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.emulate.part import Part, as_emulated
+from zerobench.emulator.inside.account import outside_torch
 from zerobench.memory.engine_tensors import Named, walk_deepspeed, walk_module, walk_optimizer_states
 from zerobench.memory.flat_tensors import walk_flat
 from zerobench.memory.fsdp_tensors import walk_fsdp
-from zerobench.records import Category
+from zerobench.records import Category, ContextMemory
 from zerobench.spec.trial import SCRIPT, StepsSpec, TrialSpec
 from zerobench.tracking.emulated.pipeline_hooks import PipelineHooks
 from zerobench.tracking.emulated.pipeline_peers import StagesBefore
@@ -43,6 +44,10 @@ class EmulatedEngine(EngineWork):
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
         """With how its figures were come by."""
         return as_emulated(super().trial(name, steps, sequence_length), self._part)
+
+    def context(self) -> ContextMemory | None:
+        """By the emulated device's account."""
+        return outside_torch()
 
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
         """Installed before."""
@@ -98,6 +103,10 @@ class EmulatedLoop:
     def departures(self, world_size: int, num_params: int) -> list[str]:  # noqa: ARG002 -- as promised
         """No ZeRO."""
         return []
+
+    def context(self) -> ContextMemory | None:
+        """By the emulated device's account."""
+        return outside_torch()
 
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
         """The whole process is looked on at already."""

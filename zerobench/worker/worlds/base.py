@@ -6,12 +6,14 @@ nothing else asks which world it is in.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from zerobench.emulator.gpu import VARIABLE
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
@@ -55,8 +57,14 @@ class World(ABC):
         """Start the process group, and let its library take what it takes at its first collective."""
 
     def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
-        """Device memory outside torch, where the world knows it without a driver, and where the figures are from."""
-        return None, []
+        """Device memory outside torch, where the world knows it without a driver, and where the figures are from; and
+        that no value is computed where the GPU is an emulated one.
+        """
+        return None, [no_values()] if VARIABLE in os.environ else []
+
+    def outside_torch(self) -> ContextMemory | None:
+        """The same at the trial's end, with the communicators that its engine made; None where nobody can tell."""
+        return None
 
     def active(self) -> AbstractContextManager[None]:
         """The context in which model, engine and steps live."""
@@ -111,3 +119,11 @@ class World(ABC):
 
     def leave(self) -> None:  # noqa: B027 -- alone there is nobody to wait for
         """End together with the others."""
+
+
+def no_values() -> str:
+    """What a reader of an emulated rank's figures must know."""
+    return (
+        f"emulated: torch {torch.__version__} built for CUDA {torch.version.cuda}; no values are "
+        "computed: no losses, no times"
+    )

@@ -17,16 +17,20 @@ from torch.utils.flop_counter import flop_registry
 
 from zerobench.emulator.inside import kernels
 from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
+from zerobench.emulator.inside.account import outside_torch
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
 from zerobench.memory.heard_collectives import HearingCounter
+from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.storages import Listener, Storage
 from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
+from zerobench.records import ContextMemory
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
+from zerobench.worker.worlds.base import no_values
 from zerobench.worker.worlds.deviceless import DevicelessWorld
 
 
@@ -51,7 +55,15 @@ class EmulatedWorld(DevicelessWorld):
         gpu = self.trial.prediction.gpu
         if gpu is None or find_gpu(properties.name) != find_gpu(gpu):
             raise RuntimeError(f"prediction.gpu: {gpu!r} should be emulated, but torch finds {properties.name!r}")
-        return Device(device, gpu, None, "nccl")
+        return Device(device, gpu, f"GPU-{properties.uuid}", "nccl")
+
+    def reader(self, device: Device) -> DeviceReader | None:
+        """The stand-in driver, by the account that all stand-ins keep."""
+        return DeviceReader.open(device.uuid)
+
+    def outside_torch(self) -> ContextMemory | None:
+        """By the same account."""
+        return outside_torch()
 
     def join(self, rank: Rank, device: Device) -> None:
         """Start torch's NCCL group, whose other ranks are not there, and let DeepSpeed find it."""
@@ -131,11 +143,3 @@ class EmulatedCounter(HearingCounter):
         super()._keep(storage, entry)
         if entry.device == "cpu" and entry.nbytes and storage.is_pinned():
             self.pinned.add(entry.serial)
-
-
-def no_values() -> str:
-    """What a reader of an emulated rank's figures must know."""
-    return (
-        f"emulated: torch {torch.__version__} built for CUDA {torch.version.cuda}; no values are "
-        "computed: no losses, no times"
-    )

@@ -23,14 +23,17 @@ give what is to be called where somebody waits for it."""
 
 def join(rank: int, world_size: int, listener: Listener, *devices: str, ranks_per_node: int = 1) -> None:
     """Make the default group: this process is `rank` of `world_size`, on tensors of `devices`."""
-    InstantGroup.listener, InstantGroup.ranks_per_node = listener, ranks_per_node
+    InstantGroup.listener, InstantGroup.ranks_per_node, InstantGroup.connected = listener, ranks_per_node, []
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, devices=list(devices))
     dist.init_process_group(BACKEND, store=FakeStore(), rank=rank, world_size=world_size)
 
 
 def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGroup:
-    return InstantGroup(rank, world_size)
+    group = InstantGroup(rank, world_size)
+    if not InstantGroup.connected:  # the one of all ranks, who meet by a collective
+        group.connect()
+    return group
 
 
 class _Done(dist.Work):
@@ -93,11 +96,20 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     listener: ClassVar[Any]
     """A Listener, of all groups of the process."""
     ranks_per_node: ClassVar[int]
+    connected: ClassVar[list[int]]
+    """The sizes of the groups that have communicated: NCCL makes a communicator of each, with buffers of its own."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
         self._rank = rank
         self._world_size = world_size
+        self._is_connected = False
+
+    def connect(self) -> None:
+        """The first collective makes the communicator."""
+        if not self._is_connected:
+            self._is_connected = True
+            self.connected.append(self._world_size)
 
     def size(self) -> int:
         """Ranks of the group."""
@@ -125,6 +137,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     def _heard(
         self, kind: str, message_bytes: int, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
     ) -> _Done:
+        self.connect()
         waited = type(self).listener(kind, self._world_size, message_bytes, self.num_nodes())
         return _Done(results, inputs, [] if waited is None else [waited])
 

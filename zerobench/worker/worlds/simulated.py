@@ -21,9 +21,9 @@ from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows
 from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.progress import Rank
-from zerobench.records import Category
+from zerobench.records import Category, ContextMemory
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.overheads import workspace_of
+from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing import trace
@@ -128,6 +128,16 @@ class SimulatedWorld(DevicelessWorld):
         """Make the group of which this is the only member that is there."""
         under_deepspeed, per_node = uses_deepspeed(self.trial), self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
+
+    def outside_torch(self) -> ContextMemory | None:
+        """NCCL's buffers of each group that has communicated."""
+        context, _ = self.context_memory()
+        gpu = self.trial.prediction.gpu
+        if context is None or gpu is None:
+            return None
+        sizes = instant_group.InstantGroup.connected
+        nbytes = sum(overhead_of(gpu, size).collectives_bytes for size in sizes)
+        return context.model_copy(update={"collectives_bytes": nbytes})
 
     def notes(self) -> list[str]:
         """What is modelled of the allocator's settings."""
