@@ -232,11 +232,16 @@ def _linear_elements(trial: TrialSpec) -> int:
 
 
 def _context(trial: TrialSpec) -> ContextMemory | None:
-    """What others have measured of the GPU, or a calibration file: as in a simulation."""
+    """What others have measured of the GPU, or a calibration file: as in a simulation.
+
+    Below stage 3 DeepSpeed's engine has a communicator of its own (groups.py, `_clone_world_group`) beside the one in which
+    ranks meet.
+    """
     if trial.prediction.gpu is None:
         return None
     found = overhead_of(trial.prediction.gpu, trial.world_size)
-    return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=found.collectives_bytes)
+    nbytes = found.collectives_bytes * (2 if trial.zero_stage in {0, 1, 2} else 1)
+    return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=nbytes)
 
 
 def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
