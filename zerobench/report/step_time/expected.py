@@ -16,7 +16,7 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
-from zerobench.report.step_time.replayed import kernels_of, timeline_of
+from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
@@ -34,7 +34,7 @@ from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import Expected, Phases, expected, replayed, step
+from zerobench.timing.step import Expected, Phases, expected, step
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
@@ -91,11 +91,7 @@ def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     if asked is None:
         return None
     rates, granted = asked.device.rates, {**asked.device.assumptions, **assumptions(trial.spec)}
-    found = _replay(asked)
-    if _is_pipeline(trial.spec):
-        parts = _in_stages(asked, found)
-    else:
-        parts = _in_closed_form(asked) if found is None else (*replayed(found, rates), 0.0)
+    parts = _in_stages(asked) if _is_pipeline(trial.spec) else _in_order(asked) or _in_closed_form(asked)
     return None if parts is None else expected(parts, rates.spread, granted)
 
 
@@ -137,9 +133,7 @@ def _is_pipeline(spec: TrialSpec) -> bool:
 
 
 def _replay(asked: _Asked) -> Timeline | None:
-    if asked.work.spec.adapter is not None:
-        return None
-    return timeline_of(asked.work, asked.device, asked.decoder, asked.update_s)
+    return None if asked.work.spec.adapter is not None else timeline_of(*asked)
 
 
 def _asked(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
@@ -166,9 +160,15 @@ def _computing(asked: _Asked) -> Passes:
     return passes(decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora)
 
 
-def _in_stages(asked: _Asked, found: Timeline | None) -> _Parts | None:
+def _in_order(asked: _Asked) -> _Parts | None:
+    """By its trace; None where there is none to replay."""
+    found = None if asked.work.spec.adapter is not None else parts_of(*asked)
+    return None if found is None else (*found, 0.0)
+
+
+def _in_stages(asked: _Asked) -> _Parts | None:
     work, rates = asked.work, asked.device.rates
-    stages = piped(work, _computing(asked), asked.decoder, rates, found)
+    stages = piped(work, _computing(asked), asked.decoder, rates, _replay(asked))
     update = _collectives_s(work, Phase.STEP)
     if stages is None or update is None:
         return None
