@@ -90,7 +90,7 @@ def test_the_figures_by_formula_are_those_of_today() -> None:
         and str(trial.activation_checkpointing).lower() == choice.checkpointing
         and trial.offload_optimizer.value == choice.offload_optimizer
     )
-    row = formula_row(request, case.cluster)
+    row = formula_row(request, case.cluster, plays_allocator=True)
     assert row is not None
     assert figure(case, "formula", "tune", row, tried=True) == choice
     assert request.micro_batch_size * request.gradient_accumulation_steps == SHARE

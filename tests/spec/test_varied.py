@@ -27,7 +27,14 @@ def test_every_variant_trains_the_global_batch_and_no_two_are_alike() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "offload", "num_settings"),
-    [("zero0", Offload.NONE, 1), ("zero1", Offload.NONE, 4), ("zero2", Offload.CPU, 2), ("zero3", Offload.NONE, 2)],
+    [
+        ("zero0", Offload.NONE, 1),
+        ("zero1", Offload.NONE, 4),
+        ("zero2", Offload.CPU, 2),
+        ("zero3", Offload.NONE, 2),
+        ("zero3", Offload.CPU, 8),
+        ("zero3", Offload.NVME, 2),
+    ],
 )
 def test_keys_are_varied_where_the_stage_reads_them_and_defaults_come_first(
     strategy: str, offload: Offload, num_settings: int

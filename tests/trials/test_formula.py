@@ -11,11 +11,12 @@ import pytest
 from benchmarks.prediction.simulated import gpu_trial, simulate
 from tests.report.sample_run import SampleTrial, trial_record
 from zerobench.formulas import formula_record
-from zerobench.records import NvmeTraffic, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.choice import ROOM
 from zerobench.report.memory_view import phase_peak
 from zerobench.report.step_time.bound import step_bound
+from zerobench.report.step_time.expected import expected_step
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.presets import resolve_model
@@ -49,6 +50,14 @@ WIDE = resolve_model(
 ON_HOST = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
 ON_DRIVE = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
 PLAIN = {"activation_checkpointing": False}
+PARTLY = {
+    name: {
+        "zero_optimization.offload_optimizer.ratio": ratio,
+        "zero_optimization.sub_group_size": 200_000,
+    }
+    for name, ratio in (("half", 0.5), ("most", 0.7), ("none", 0.0))
+}
+"""Of the optimizer offloaded, in sub-groups of which one rank has several."""
 
 GRID: dict[str, tuple[Any, int, int, dict[str, Any]]] = {
     "zero0": (LLAMA, 0, 8, PLAIN),
@@ -61,6 +70,14 @@ GRID: dict[str, tuple[Any, int, int, dict[str, Any]]] = {
     "zero3 n64": (LLAMA, 3, 64, PLAIN),
     "zero2 host": (LLAMA, 2, 8, {**ON_HOST}),
     "zero3 host": (LLAMA, 3, 8, {**ON_HOST, **PLAIN, "offload_param": "cpu"}),
+    "zero3 part": (LLAMA, 3, 8, {**ON_HOST, "ds_config": PARTLY["half"]}),
+    "zero3 part n1": (LLAMA, 3, 1, {**ON_HOST, "ds_config": PARTLY["none"]}),
+    "zero3 host part": (
+        GPT2,
+        3,
+        8,
+        {**ON_HOST, "offload_param": "cpu", "ds_config": PARTLY["most"], "gradient_accumulation_steps": 2},
+    ),
     "zero3 drive": (LLAMA, 3, 8, {**ON_DRIVE, **PLAIN}),
     "zero2 host n1": (LLAMA, 2, 1, {**ON_HOST}),
     "zero1 gpt2": (GPT2, 1, 8, PLAIN),
@@ -118,6 +135,53 @@ def test_the_flops_by_formula_are_those_that_were_counted(pairs: Pairs, name: st
     _, simulated, formula = pairs[name]
     found = [{row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY} for one in (simulated, formula)]
     assert found[1] == {phase: found[0][phase] for phase in (Phase.FORWARD, Phase.BACKWARD)}
+
+
+@pytest.mark.parametrize("name", [name for name in GRID if "part" in name])
+def test_a_partly_offloaded_optimizer_lies_where_the_engine_has_it(pairs: Pairs, name: str) -> None:
+    def held(rank: RankRecord, *, at_peak: bool) -> dict[tuple[StepKind, Phase, Place, Category], int]:
+        return {
+            (row.step, row.phase, row.place, row.category): nbytes
+            for row in rank.memory
+            if (nbytes := (row.foreseeable_peak_bytes if at_peak else row.live_bytes) or 0) and row.category in STATES
+            if not at_peak or (row.phase is Phase.STEP and row.place is Place.DEVICE)
+        }
+
+    for at_peak in (False, True):
+        simulated, formula = (held(rank, at_peak=at_peak) for rank in pairs[name][1:])
+        assert formula == simulated
+        assert Place.DEVICE in {key[2] for key in simulated if key[3] is Category.FIRST_MOMENT}
+    by_adamw = [_update_temporaries(rank) for rank in pairs[name][1:]]
+    assert by_adamw[1] == pytest.approx(by_adamw[0], rel=0.005)
+
+
+def _update_temporaries(rank: RankRecord) -> list[int]:
+    return [
+        row.foreseeable_peak_bytes or 0
+        for row in rank.memory
+        if row.category is Category.TEMPORARIES and row.phase is Phase.STEP and row.place is Place.DEVICE
+    ]
+
+
+STATES = (
+    Category.PARAMETERS,
+    Category.GRADIENTS,
+    Category.MASTER_WEIGHTS,
+    Category.FIRST_MOMENT,
+    Category.SECOND_MOMENT,
+)
+
+
+@pytest.mark.parametrize("name", [name for name in GRID if "part" in name])
+def test_its_time_in_closed_form_is_that_of_the_replay(pairs: Pairs, name: str) -> None:
+    trial, simulated, _ = pairs[name]
+    place = cluster()
+    times = []
+    for rank in (simulated, simulated.model_copy(update={"step_trace": None})):
+        found = expected_step(SampleTrial(trial, trial_record(trial), [rank]), place.gpu, place.links)
+        assert found is not None
+        times.append(found.step_s)
+    assert times[1] == pytest.approx(times[0], rel=0.1)
 
 
 def test_the_bytes_on_the_drive_by_formula_are_those_that_were_swapped(pairs: Pairs) -> None:

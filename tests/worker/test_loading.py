@@ -10,7 +10,7 @@ import pytest
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
-from zerobench.report.host_parameters import holders
+from zerobench.report.host_parameters import HeldBytes, Holder, holders
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
 LLAMA |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
@@ -43,6 +43,11 @@ def check_named(ranks: Ranks) -> None:
         assert unnamed <= 0.01 * whole, (place, ranks[0].notes)
 
 
+def at_load(holder: Holder) -> HeldBytes:
+    assert holder.load is not None
+    return holder.load
+
+
 STRATEGIES: list[dict[str, Any]] = [{"strategy": name} for name in ("ddp", "zero0", "zero1", "zero2", "zero3")]
 STRATEGIES += [{"strategy": "zero3", "zero_init": False}, {"strategy": "zero3", "adapter": "lora-8"}]
 
@@ -72,11 +77,13 @@ def test_what_is_read_as_it_is_stored_lies_in_the_page_cache_and_fp32_on_every_r
     check_named(stored)
     held = {one.name: one for one in holders(sample(stored, weights="loaded", **asked))}
     assert list(held)[-1] == "files, as page cache"
-    assert held["files, as page cache"].load_peak == pytest.approx(
+    assert at_load(held["files, as page cache"]).a_parameter == pytest.approx(
         max(rank.mapped_peak_bytes or 0 for rank in stored) / total(stored[0])
     )
     in_32 = {one.name: one for one in holders(sample(in_fp32, weights="loaded-fp32", **asked))}
-    assert (in_32["together"].load_peak or 0) > (held["together"].load_peak or 0) + 2
+    assert at_load(in_32["together"]).a_parameter > at_load(held["together"]).a_parameter + 2
+    more = at_load(in_32["together"]).node_bytes - at_load(held["together"]).node_bytes
+    assert more == pytest.approx(2 * 4 * total(stored[0]), rel=0.01)  # 4 bytes on each of the node's two ranks
 
 
 def test_under_zero_init_one_rank_reads_and_each_keeps_its_part(ran: RunTrial) -> None:

@@ -17,6 +17,9 @@ from zerobench.ds_config.reading import (
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.trial import Offload, Precision
 
+RATIO = "offload_optimizer.ratio"
+"""The share of stage 3's sub-groups whose states are offloaded."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -110,6 +113,13 @@ class Case:
     def offload_param(self) -> Offload:
         """Where the parameters go; DeepSpeed ignores it below stage 3."""
         return Offload(device_of(self.config, "offload_param")) if self.stage == 3 else Offload.NONE
+
+    def kept_sub_groups(self, count: int) -> int:
+        """How many of a rank's `count` sub-groups, the first ones, keep their states on the device though the optimizer
+        is offloaded (stage3.py, _create_fp32_partitions).
+        """
+        keeps = self.stage == 3 and self.offload_optimizer is not Offload.NONE
+        return int((1 - float(self.zero(RATIO))) * count) if keeps else 0
 
     @property
     def micro_steps(self) -> int:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from zerobench.ds_config import build_ds_config
-from zerobench.ds_config.case import Case
-from zerobench.ds_config.reading import optimizer_of
+from zerobench.ds_config.case import RATIO, Case
+from zerobench.ds_config.reading import get, optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import activations, knows_adapters, trial_logits, trial_shape
 from zerobench.formulas.allocator import allocator_rows
@@ -178,10 +178,10 @@ def _config(trial: TrialSpec) -> dict[str, Any]:
     if _is_plain(trial):
         return {}
     config = build_ds_config(trial.model_copy(update={"nvme_path": trial.nvme_path or "/nvme"}))
-    ratio = config.get("zero_optimization", {}).get("offload_optimizer", {}).get("ratio", 1)
-    if ratio != 1:
+    ratio = get(config, f"zero_optimization.{RATIO}")
+    if ratio != 1 and trial.offload_optimizer is Offload.NVME:
         raise UserError(
-            f"ds_config: zero_optimization.offload_optimizer.ratio: {ratio} has no formula; choices: 1, or evidence "
+            f"ds_config: zero_optimization.{RATIO}: {ratio} has no formula beside NVMe; choices: 1, or evidence "
             f"{Evidence.SIMULATED}"
         )
     return config

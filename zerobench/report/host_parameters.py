@@ -30,19 +30,33 @@ _LEAST = 0.005
 
 
 @dataclass(frozen=True)
+class HeldBytes:
+    """What somebody holds at a moment."""
+
+    a_parameter: float
+    """Bytes, of all ranks."""
+    rank_bytes: int | None
+    """On the rank that holds most; None where ranks share it."""
+    node_bytes: int
+    """By all ranks of a node."""
+
+
+@dataclass(frozen=True)
 class Holder:
-    """One line: bytes a parameter; None was not seen."""
+    """One line; None was not seen."""
 
     name: str
-    load_peak: float | None
+    load: HeldBytes | None
     """At the worst moment of start-up."""
-    load_end: float | None
-    steady: float | None
+    init: HeldBytes | None
+    """At its end."""
+    steady: HeldBytes | None
     """At the worst moment of a steady step."""
-    rank_bytes: int | None
-    """Of a steady step, on the rank that holds most."""
-    node_bytes: int | None
-    """By all ranks of a node."""
+
+    @property
+    def most(self) -> float:
+        """Bytes a parameter at the worst of all moments."""
+        return max(held.a_parameter if held is not None else 0.0 for held in (self.load, self.steady))
 
 
 def holders(trial: Trial) -> Iterator[Holder]:
@@ -61,11 +75,16 @@ def holders(trial: Trial) -> Iterator[Holder]:
     scale = _Scale(spec.world_size / len(ranks) / total, spec.gpus_per_node / len(ranks))
     categories = [category for category in Category if category is not Category.REST_OF_PROCESS]
     lines = [_holder(category, rows, scale) for category in categories]
-    shown = [holder for holder in lines if max(holder.load_peak or 0, holder.steady or 0) >= _LEAST]
+    shown = [holder for holder in lines if holder.most >= _LEAST]
     mapped = [rank.mapped_peak_bytes for rank in ranks if rank.mapped_peak_bytes]
     if mapped:  # the pages of a file are there once for all ranks of a node
-        shown.append(Holder(PAGE_CACHE, max(mapped) * spec.num_nodes / total, 0.0, None, None, None))
-    yield from sorted(shown, key=lambda holder: (_LAST.get(holder.name, 0), -(holder.steady or 0)))
+        files = HeldBytes(max(mapped) * spec.num_nodes / total, None, max(mapped))
+        shown.append(Holder(PAGE_CACHE, files, HeldBytes(0.0, None, 0), None))
+    yield from sorted(shown, key=lambda holder: (_LAST.get(holder.name, 0), -_steady(holder)))
+
+
+def _steady(holder: Holder) -> float:
+    return 0.0 if holder.steady is None else holder.steady.a_parameter
 
 
 @dataclass(frozen=True)
@@ -75,19 +94,18 @@ class _Scale:
     a_parameter: float
     a_node: float
 
+    def held(self, ranks: Sequence[int]) -> HeldBytes | None:
+        """What all hold of which the ranks looked at hold these; None without any."""
+        if not ranks:
+            return None
+        return HeldBytes(sum(ranks) * self.a_parameter, max(ranks), round(sum(ranks) * self.a_node))
+
 
 def _holder(category: Category, ranks: Sequence[Sequence[MemoryRow]], scale: _Scale) -> Holder:
-    per_rank = [_of_rank(category, rows) for rows in ranks]
-    load_peak, load_end = (sum(figures[index] or 0 for figures in per_rank) for index in (0, 1))
-    steady = [figures[2] for figures in per_rank if figures[2] is not None]
-    return Holder(
-        name=_ALL if category is Category.TOTAL else _HOLDERS.get(category, category.value.replace("_", " ")),
-        load_peak=load_peak * scale.a_parameter,
-        load_end=load_end * scale.a_parameter,
-        steady=sum(steady) * scale.a_parameter if steady else None,
-        rank_bytes=max(steady, default=None),
-        node_bytes=round(sum(steady) * scale.a_node) if steady else None,
-    )
+    moments = zip(*(_of_rank(category, rows) for rows in ranks), strict=True)
+    load, init, steady = (scale.held([nbytes for nbytes in moment if nbytes is not None]) for moment in moments)
+    name = _ALL if category is Category.TOTAL else _HOLDERS.get(category, category.value.replace("_", " "))
+    return Holder(name, load, init, steady)
 
 
 def _of_rank(category: Category, rows: Sequence[MemoryRow]) -> tuple[int, int, int | None]:

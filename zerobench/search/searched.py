@@ -25,8 +25,9 @@ from zerobench.spec.plan import checked, document, in_world
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import load_run
 
-MICRO_BATCHES_PLAYED = 2
-"""Of a step, in a trial: the first one makes gradients, the second adds to them, and all others are like it."""
+MICRO_BATCHES_PLAYED = 3
+"""Of a step, in a trial: the first one makes gradients, the second adds to them, the last hands them on; all others are
+like the second."""
 WIDTH = 4
 """Trials of a round of `tune`: what two cores predict in ten seconds."""
 
@@ -160,12 +161,16 @@ def shortened(spec: TrialSpec) -> TrialSpec:
     return spec.model_copy(update={"gradient_accumulation_steps": micro_batches})
 
 
+_COUNTED = ("collectives", "flops", "flops_per_step", "flops_formula", "nvme")
+"""Fields of a rank's record that grow with micro-batches."""
+
+
 def lengthened(by_formula: PlanRow, played: Trial, cluster: Cluster) -> PlanRow:
-    """The variant as it was asked for: memory as its shortened trial has it, collectives and FLOPs of all of its
-    micro-batches as the formula counts them.
+    """The variant as it was asked for: memory as its shortened trial has it; collectives, FLOPs and bytes on drives of
+    all of its micro-batches as the formula counts them.
     """
     said = by_formula.trial.ranks[0]
-    counted = {name: getattr(said, name) for name in ("collectives", "flops", "flops_per_step", "flops_formula")}
+    counted = {name: getattr(said, name) for name in _COUNTED}
     spec = by_formula.trial.spec.model_copy(update={"evidence": played.spec.evidence})
     record = played.record.model_copy(update={"trial_id": spec.trial_id, "config_hash": spec.config_hash})
     ranks = tuple(rank.model_copy(update=counted) for rank in played.ranks)

@@ -92,15 +92,27 @@ _SMALL = 50_000_000
 """Elements: a tenth of DeepSpeed's buckets, still some milliseconds of a link."""
 
 
+_RATIOS = (0.75, 0.5, 0.25)
+"""Of an optimizer that is offloaded: the shares that leave the GPU."""
+_SUB_GROUP = 100_000_000
+"""Elements: sub-groups move whole, and a rank's part is often one of DeepSpeed's, of 1e9."""
+
+
 def _settings(cell: TrialSpec) -> Sequence[dict[str, Any]]:
-    """DeepSpeed's defaults first; reduction beside the backward pass, which stages 1 and 2 do not do by themselves;
-    small buckets, which no expected time is better for, so that they are taken where they make something else fit.
+    """DeepSpeed's defaults first; reduction beside the backward pass, which stages 1 and 2 do not do by themselves; a
+    part of the optimizer offloaded, which stage 3 can; small buckets, which no expected time is better for, so that
+    they are taken where they make something else fit.
     """
     stage = cell.zero_stage or 0
     if stage == 0:
         return [{}]
-    overlaps: list[dict[str, Any]] = [{}]
+    ways: list[dict[str, Any]] = [{}]
     if stage in {1, 2} and cell.offload_optimizer is Offload.NONE:
-        overlaps.append({"zero_optimization.overlap_comm": True})
+        ways.append({"zero_optimization.overlap_comm": True})
+    if stage == 3 and cell.offload_optimizer is Offload.CPU:
+        ways += [
+            {"zero_optimization.offload_optimizer.ratio": ratio, "zero_optimization.sub_group_size": _SUB_GROUP}
+            for ratio in _RATIOS
+        ]
     small = {f"zero_optimization.{name}": _SMALL for name in _BUCKETS[stage]}
-    return [overlap | more for more in ({}, small) for overlap in overlaps]
+    return [way | more for more in ({}, small) for way in ways]

@@ -13,7 +13,7 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -109,6 +109,8 @@ class Begins(NamedTuple):
 
 Item = Kernels | Call | Awaited | Recorded | Waits | Copied | Host | Drive | Drained | Begins
 _ITEMS: tuple[type[Any], ...] = (Kernels, Call, Awaited, Recorded, Waits, Copied, Host, Drive, Drained, Begins)
+FORWARD = "forward"
+"""The phase that each micro-batch begins with (zerobench.records.Phase)."""
 _LARGEST_BYTES = 1 << 26
 """Of a trace when it is unpacked: a record of ours has less by far."""
 
@@ -128,11 +130,32 @@ class StepTrace:
                 phase = item.phase
             yield phase, item
 
+    @property
+    def micro_batches(self) -> int:
+        """How many passes it has."""
+        return sum(item == Begins(FORWARD) for item in self.items)
+
+    def lengthened(self, more: int) -> StepTrace:
+        """The step with its last micro-batch but one `more` times again: of three neither the one that makes gradients
+        nor the one that hands them on. It needs two.
+        """
+        *_, begin, end = (at for at, item in enumerate(self.items) if item == Begins(FORWARD))
+        again = self.items[begin:end]
+        calls = sum(isinstance(item, Call) for item in again)
+        repeated = [item for number in range(more) for item in _later(again, (number + 1) * calls)]
+        return StepTrace(self.works, (*self.items[:end], *repeated, *_later(self.items[end:], more * calls)))
+
     def pack(self) -> str:
         """Text for a record: a few kilobytes, since layers repeat."""
         items = [[_ITEMS.index(type(item)), *item] for item in self.items]
         plain = json.dumps([self.works, items], separators=(",", ":")).encode()
         return base64.b64encode(zlib.compress(plain, 9)).decode("ascii")
+
+
+def _later(items: Iterable[Item], calls: int) -> Iterator[Item]:
+    """`items` after so many more calls: events happen again under their numbers, calls have one each."""
+    for item in items:
+        yield item._replace(call=item.call + calls) if isinstance(item, Awaited) else item
 
 
 def unpack(text: str) -> StepTrace:

@@ -87,6 +87,33 @@ def closed(trial: SampleTrial) -> SampleTrial:
     return replace(trial, ranks=[trial.ranks[0].model_copy(update={"step_trace": None})])
 
 
+LONG: dict[str, dict[str, Any]] = {
+    "zero1": {"stage": 1},
+    "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "zero3": {"stage": 3},
+}
+
+
+def test_a_trace_of_three_micro_batches_tells_the_time_of_a_step_of_many() -> None:
+    shape = SHAPE.model_copy(update={"num_layers": 3})
+    usual: dict[str, Any] = {
+        "model": shape.to_model(),
+        "world_size": 16,
+        "sequence_length": 1024,
+        "micro_batch_size": 4,
+    }
+    asked = [
+        gpu_trial(**usual | axes, gradient_accumulation_steps=number) for axes in LONG.values() for number in (3, 7)
+    ]
+    records = simulate(asked)
+    for name, short, spec, whole in zip(LONG, records[::2], asked[1::2], records[1::2], strict=True):
+        trials = [SampleTrial(spec, trial_record(spec), [record]) for record in (whole, short)]
+        for there, given in PLACES:
+            all_of_it, extended = (expected(trial, there, links(there, **given)) for trial in trials)
+            assert extended.step_s == pytest.approx(all_of_it.step_s, rel=0.01), name
+            assert extended.compute_s == pytest.approx(all_of_it.compute_s, rel=0.01), name
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", [name for name in AXES if name != "swapped"])
 def test_the_closed_form_is_within_ten_percent_of_the_replay(

@@ -188,6 +188,16 @@ class Setting:
         return (*groups, filled) if filled else tuple(groups)
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        """Those of them whose states stay on the device though the optimizer is offloaded."""
+        return self.sub_groups[: self.case.kept_sub_groups(len(self.sub_groups))]
+
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """The others."""
+        return self.sub_groups[len(self.kept) :]
+
+    @property
     def sub_group(self) -> int:
         """Elements of the largest of the sub-groups."""
         return max(self.sub_groups)
@@ -265,12 +275,13 @@ class Setting:
             )
         )
 
-    def update_temporaries(self, tensors: Sequence[int], *, on_host: bool = False) -> Held:
-        """What the optimizer's step makes and frees over fp32 `tensors`."""
+    def update_temporaries(self, tensors: Sequence[int], *, on_host: bool = False, by: Optimizer | None = None) -> Held:
+        """What the step of the optimizer, or of the one named, makes and frees over fp32 `tensors`."""
         in_loop = on_host or not self.on_gpu
-        nbytes = self.optimizer_info.temporaries.nbytes(tensors, on_gpu=not in_loop)
+        optimizer = by or self.optimizer
+        nbytes = OPTIMIZERS[optimizer].temporaries.nbytes(tensors, on_gpu=not in_loop)
         elements = max(tensors) if in_loop else sum(tensors)
-        words = f"temporaries of the {self.optimizer} step: {nbytes / elements:g} bytes x {elements:,} elements"
+        words = f"temporaries of the {optimizer} step: {nbytes / elements:g} bytes x {elements:,} elements"
         return hold(Category.TEMPORARIES, nbytes, words)
 
     def norm(self, elements: int) -> Held:

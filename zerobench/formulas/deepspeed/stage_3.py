@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
@@ -92,7 +93,7 @@ def _held(setting: Setting, step: StepKind | None) -> Held:
     bucket = setting.bucket("stage3.py, _setup_for_real_optimizer") if case.zero("contiguous_gradients") else {}
     held = add(setting.share(Category.PARAMETERS, case.element, parameters), bucket)
     if setting.offloads:
-        return held
+        return add(held, kept(setting, step))
     source = "stage3.py, grad_partitions_flat_buffer"
     gradients = setting.share(Category.GRADIENTS, case.gradient_element, elements, source=source)
     return add(held, gradients, setting.master_and_moments(setting.sub_groups, step))
@@ -121,7 +122,9 @@ def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
     built = add(_held(setting, None), _released_copy(setting, None))
     before = built.of(Category.PARAMETERS, Category.MASTER_WEIGHTS)
     if setting.offloads:  # a blocking copy to the host is cast there (aten/src/ATen/native/cuda/Copy.cu)
-        return before, built
+        largest = max(setting.kept, default=0)
+        kept_one = of_elements(Category.MASTER_WEIGHTS, 4, largest, "a kept sub-group cast to fp32, to be cloned")
+        return add(before, kept_one), built
     cast = setting.sub_group if setting.case.element == 2 else 0
     return (
         add(before, of_elements(Category.MASTER_WEIGHTS, 4, cast, "a sub-group cast to fp32, to be cloned")),
@@ -252,9 +255,9 @@ def _step(setting: Setting, step: StepKind, copied: Bytes) -> tuple[Bytes, ...]:
     """step(): everything is released, sub-groups are updated one after the other, small parameters gathered again."""
     after = _held(setting, step)
     end = add(after, _persistent(setting))
-    if setting.offloads:
-        return add(after, copied, _unswapped_gradients(setting)), end
     before = add(_held(setting, None if step is StepKind.FIRST else step), copied)
+    if setting.offloads:
+        return *kept_updates(setting, before, step), add(after, copied, _unswapped_gradients(setting)), end
     norm = setting.norm(max(setting.parts))
     return (add(before, norm), *_sub_group_updates(setting, before, step), end)
 

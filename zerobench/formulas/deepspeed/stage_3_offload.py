@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Moments, Setting, constant
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
-from zerobench.formulas.terms import Bytes, add, of_elements
+from zerobench.formulas.terms import Bytes, Held, add, of_elements
 from zerobench.records import Category, StepKind
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import Offload
 
 
@@ -22,12 +23,35 @@ def host(setting: Setting, step: StepKind) -> Moments:
     gradients = setting.share(Category.GRADIENTS, element, setting.sharded, "as they were reduced")
     if swaps_optimizer(setting):
         return constant(add(always, gradients, optimizer_buffers(setting)))
-    in_fp32 = setting.share(Category.GRADIENTS, 4, setting.sharded, "in fp32, for the update")
-    built = add(always, in_fp32, gradients, setting.master_and_moments(setting.sub_groups, None))
-    updated = add(built, setting.moments(setting.sub_groups))
+    moved = setting.moved
+    in_fp32 = setting.share(Category.GRADIENTS, 4, sum(moved), "in fp32, for the update")
+    built = add(always, in_fp32, gradients, setting.master_and_moments(moved, None))
+    updated = add(built, setting.moments(moved))
     held = built if step is StepKind.FIRST else updated
-    update = setting.update_temporaries([setting.sub_group], on_host=True)
+    update = setting.update_temporaries([max(moved)], on_host=True) if moved else {}
     return Moments((built,), held, held, held, held, (), held, (add(updated, update), updated))
+
+
+def kept(setting: Setting, step: StepKind | None) -> Held:
+    """What the sub-groups that are not offloaded have on the device; `step` None is before the first step's end."""
+    if not setting.kept:
+        return Held()
+    what = f"in fp32, of {len(setting.kept)} of {len(setting.sub_groups)} sub-groups (offload_optimizer.ratio)"
+    source = "stage3.py, _create_fp32_partitions"
+    states = (
+        of_elements(category, 4, sum(setting.kept), what, source)
+        for category in (Category.GRADIENTS, Category.MASTER_WEIGHTS)
+    )
+    return add(*states, {} if step is None else setting.moments(setting.kept))
+
+
+def kept_updates(setting: Setting, before: Bytes, step: StepKind) -> list[Bytes]:
+    """Each of them as it is updated by the torch.optim.AdamW that stage 3 has beside DeepSpeedCPUAdam."""
+    instants: list[Bytes] = []
+    for number, group in enumerate(setting.kept, 1):
+        made = setting.moments(setting.kept[:number]) if step is StepKind.FIRST else {}
+        instants.append(add(before, made, setting.update_temporaries([group], by=Optimizer.ADAMW)))
+    return instants
 
 
 def nvme(setting: Setting, step: StepKind) -> Moments:

@@ -16,10 +16,10 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
-from zerobench.report.step_time.replayed import kernels_of, timeline_of
+from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_of
 from zerobench.report.step_time.stages import piped
-from zerobench.report.step_time.terms import Term, Work, optimizer
-from zerobench.report.step_time.transfers import nvme, offload
+from zerobench.report.step_time.terms import Work, optimizer, update_seconds
+from zerobench.report.step_time.transfers import nvme, offload, offloaded_share
 from zerobench.report.trials import Trial
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
@@ -34,7 +34,7 @@ from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import Expected, Phases, expected, replayed, step
+from zerobench.timing.step import Expected, Phases, expected, step
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
@@ -91,11 +91,7 @@ def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     if asked is None:
         return None
     rates, granted = asked.device.rates, {**asked.device.assumptions, **assumptions(trial.spec)}
-    found = _replay(asked)
-    if _is_pipeline(trial.spec):
-        parts = _in_stages(asked, found)
-    else:
-        parts = _in_closed_form(asked) if found is None else (*replayed(found, rates), 0.0)
+    parts = _in_stages(asked) if _is_pipeline(trial.spec) else _in_order(asked) or _in_closed_form(asked)
     return None if parts is None else expected(parts, rates.spread, granted)
 
 
@@ -137,9 +133,7 @@ def _is_pipeline(spec: TrialSpec) -> bool:
 
 
 def _replay(asked: _Asked) -> Timeline | None:
-    if asked.work.spec.adapter is not None:
-        return None
-    return timeline_of(asked.work, asked.device, asked.decoder, asked.update_s)
+    return None if asked.work.spec.adapter is not None else timeline_of(*asked)
 
 
 def _asked(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
@@ -166,9 +160,15 @@ def _computing(asked: _Asked) -> Passes:
     return passes(decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora)
 
 
-def _in_stages(asked: _Asked, found: Timeline | None) -> _Parts | None:
+def _in_order(asked: _Asked) -> _Parts | None:
+    """By its trace; None where there is none to replay."""
+    found = None if asked.work.spec.adapter is not None else parts_of(*asked)
+    return None if found is None else (*found, 0.0)
+
+
+def _in_stages(asked: _Asked) -> _Parts | None:
     work, rates = asked.work, asked.device.rates
-    stages = piped(work, _computing(asked), asked.decoder, rates, found)
+    stages = piped(work, _computing(asked), asked.decoder, rates, _replay(asked))
     update = _collectives_s(work, Phase.STEP)
     if stages is None or update is None:
         return None
@@ -191,7 +191,7 @@ def _in_closed_form(asked: _Asked) -> _Parts | None:
         overlaps=_overlaps(work),
     )
     copies, swaps = (term.passes_s or 0.0 for term in transfers)
-    exposed += copies * _copied_times(spec) + max(0.0, swaps - compute)
+    exposed += copies * _copied_times(work) + max(0.0, swaps - compute)
     return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers), 0.0
 
 
@@ -245,22 +245,23 @@ def _overlaps(work: Work) -> bool:
 
 
 def _update_s(work: Work, device: Device) -> float | None:
-    """The update's own work, on the device or on the host."""
-    term: Term = optimizer(work)
-    if term.update_s is None:
+    """The update's own work, on the device and on the host, which DeepSpeed does one after the other."""
+    if optimizer(work).update_s is None:
         return None
-    on_host = work.spec.offload_optimizer is not Offload.NONE
-    return term.update_s * _host_passes(work.spec) if on_host else term.update_s / device.rates.memory_share
+    on_device, on_host = update_seconds(work)
+    return on_device / device.rates.memory_share + on_host * _host_passes(work.spec)
 
 
-def _copied_times(spec: TrialSpec) -> int:
+def _copied_times(work: Work) -> float:
     """Over the bound's 16 bits: how often gradients go to the host, as simulated engines copy them.
 
-    DeepSpeed's stages 1 and 2 copy them in fp32, stage 3 in 16 bits and in fp32; little runs beside it.
+    DeepSpeed's stages 1 and 2 copy them in fp32, stage 3 in 16 bits and, where they are updated there, in fp32; little
+    runs beside it.
     """
-    if spec.zero_stage is None or spec.offload_param is not Offload.NONE:
+    stage = work.spec.zero_stage
+    if stage is None or work.spec.offload_param is not Offload.NONE:
         return 1
-    return 3 if spec.zero_stage == 3 else 2
+    return 1 + 2 * offloaded_share(work) if stage == 3 else 2
 
 
 def _host_passes(spec: TrialSpec) -> float:

@@ -14,6 +14,7 @@ from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.terms import Work
+from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.trial import Offload
 from zerobench.timing.device import Device
 from zerobench.timing.kernels import attention_flops, moved_s
@@ -21,6 +22,7 @@ from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.roofline import KernelClass, kernel_classes
+from zerobench.timing.step import replayed
 from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 from zerobench.timing.trace import Work as Gathered
 
@@ -34,6 +36,33 @@ def timeline_of(work: Work, device: Device, decoder: Decoder, update_s: float) -
     """
     paced = _paced(work, device, decoder, update_s)
     return None if paced is None else replay(*paced)
+
+
+def parts_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> tuple[float, float, float] | None:
+    """What `timing.step.replayed` says of the same replay, of all micro-batches that a step of the trial has.
+
+    A trace may have fewer of them (three say all). What one more takes is then told by a replay of some more,
+    which are alike, and counted for each that lacks.
+    """
+    paced = _paced(work, device, decoder, update_s)
+    if paced is None:
+        return None
+    trace, pace = paced
+    lacking = micro_batches_per_step(work.spec, work.spec.world_size - 1) - trace.micro_batches
+    times = [0] if lacking <= 0 or trace.micro_batches < 2 else [_UNTIL_ALIKE, _UNTIL_ALIKE + 1]
+    timelines = [replay(trace.lengthened(more) if more else trace, pace) for more in times]
+    parts = [replayed(found, device.rates) for found in timelines if found is not None]
+    if len(parts) < len(times):
+        return None
+    one_more = [later - sooner for sooner, later in zip(parts[0], parts[-1], strict=True)]
+    compute, exposed, update = (
+        part + (max(lacking, 0) - times[0]) * more for part, more in zip(parts[0], one_more, strict=True)
+    )
+    return compute, exposed, update
+
+
+_UNTIL_ALIKE = 2
+"""Further micro-batches after which each takes as long as the one before it."""
 
 
 def kernels_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> list[KernelClass] | None:

@@ -188,27 +188,36 @@ def optimizer(work: Work) -> Term:
 
     States in host memory, or swapped through it, cross the host's memory bandwidth, which the node's ranks share.
     """
-    on_device = _update_bytes(work)
-    on_host = 2 * (
-        work.live_bytes(Phase.STEP, Place.HOST, *OPTIMIZER_STATES)
-        + work.live_bytes(Phase.STEP, Place.NVME, *OPTIMIZER_STATES)
-    )
+    on_device, on_host = _update_bytes(work), _host_update_bytes(work)
     memory, host = work.gpu.memory_gb_per_s, work.links.host_memory_gb_per_s
-    times, said = [], []
+    said = []
     if on_device and memory is not None:
-        times.append(on_device / (memory * 1e9))
         said.append(f"{format_bytes(on_device)} through device memory at {memory:g} GB/s")
     if on_host and host is not None:
-        nbytes = on_host * work.spec.gpus_per_node
-        times.append(nbytes / (host * 1e9))
-        said.append(f"{format_bytes(nbytes)} a node through host memory at {host:g} GB/s")
-    if times:
-        return timed("optimizer", 0.0, max(times), f"optimizer: {' beside '.join(said)}")
+        said.append(f"{format_bytes(on_host)} a node through host memory at {host:g} GB/s")
+    if said:
+        return timed("optimizer", 0.0, max(update_seconds(work)), f"optimizer: {' beside '.join(said)}")
     if on_host:
         return missing("optimizer", "host memory bandwidth not given")
     if on_device:
         return missing("optimizer", f"the catalogue has no memory bandwidth for {work.gpu.name}")
     return missing("optimizer", "no memory ledger of a steady step")
+
+
+def update_seconds(work: Work) -> tuple[float, float]:
+    """Of the update on the device and on the host, none where a rate is not known."""
+    pairs = (
+        (_update_bytes(work), work.gpu.memory_gb_per_s),
+        (_host_update_bytes(work), work.links.host_memory_gb_per_s),
+    )
+    on_device, on_host = (0.0 if rate is None else nbytes / (rate * 1e9) for nbytes, rate in pairs)
+    return on_device, on_host
+
+
+def _host_update_bytes(work: Work) -> int:
+    """Of all ranks of a node."""
+    states = sum(work.live_bytes(Phase.STEP, place, *OPTIMIZER_STATES) for place in (Place.HOST, Place.NVME))
+    return 2 * states * work.spec.gpus_per_node
 
 
 def _update_bytes(work: Work) -> float:

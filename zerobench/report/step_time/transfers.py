@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zerobench.records import StepKind
+from zerobench.records import Phase, Place, StepKind
+from zerobench.report.memory_view import OPTIMIZER_STATES
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
 from zerobench.spec.trial import Offload
@@ -34,16 +35,24 @@ def offload(work: Work) -> Term:
 def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
     offloads_param = work.spec.offload_param is not Offload.NONE
     offloads_states = work.spec.offload_optimizer is not Offload.NONE
-    ratio = (
-        float(work.case.zero("offload_optimizer.ratio")) if work.case is not None and work.spec.zero_stage == 3 else 1
-    )
-    states = share * ratio if offloads_states else 0.0
+    moved = offloaded_share(work) * share if offloads_states else 0.0
     return {
         "passes up": max(share, _gathered_share(work)) if offloads_param else 0.0,
-        "passes down": states,
-        "update up": 0.0 if offloads_param else states,
-        "update down": share if offloads_param and not offloads_states else 0.0,
+        "passes down": share if offloads_states else 0.0,
+        "update up": 0.0 if offloads_param else moved,
+        "update down": share - moved if offloads_param else 0.0,
     }
+
+
+def offloaded_share(work: Work) -> float:
+    """Of an offloaded optimizer's states those that lie on the host or a drive: `offload_optimizer.ratio` leaves whole
+    sub-groups of stage 3 on the device, whose gradients pass through the host all the same.
+    """
+    kept, *elsewhere = (
+        work.live_bytes(Phase.STEP, place, *OPTIMIZER_STATES) for place in (Place.DEVICE, Place.HOST, Place.NVME)
+    )
+    moved = sum(elsewhere)
+    return moved / (kept + moved) if kept + moved else 1.0
 
 
 def _gathered_share(work: Work) -> float:
