@@ -234,8 +234,8 @@ def _linear_elements(trial: TrialSpec) -> int:
 def _context(trial: TrialSpec) -> ContextMemory | None:
     """What others have measured of the GPU, or a calibration file: as in a simulation.
 
-    Below stage 3 DeepSpeed's engine has a communicator of its own (groups.py, `_clone_world_group`) beside the one in which
-    ranks meet.
+    Below stage 3 DeepSpeed's engine has a communicator of its own (groups.py, `_clone_world_group`) beside the one in
+    which ranks meet.
     """
     if trial.prediction.gpu is None:
         return None
