@@ -51,6 +51,21 @@ def test_a_workspace_at_the_address_of_a_later_tensor_does_not_take_its_name():
     assert result.at_peak == {Category.TEMPORARIES: 4096, Category.ACTIVATIONS: 0}
 
 
+def test_a_workspace_as_large_as_the_tensor_that_comes_to_lie_there_does_not_take_its_name_either():
+    out = storage(1, 0x5000, 512)
+    trace = [entry("alloc", 0x5000, 512), entry("free_requested", 0x5000, 512), entry("alloc", 0x5000, 512)]
+    result = compose(trace, [out], [(out, 512)], named({out: Category.GRADIENTS}))
+    assert result.live == {Category.GRADIENTS: 512}
+    assert result.own_peak == {Category.GRADIENTS: 512, Category.TEMPORARIES: 512}
+
+
+def test_a_tensor_whose_block_was_given_back_before_it_takes_the_block_that_it_had():
+    resized = storage(1, 0x5000, 512)
+    trace = [entry("alloc", 0x5000, 512), entry("free_requested", 0x5000, 512), entry("alloc", 0x5000, 4096)]
+    result = compose(trace, [resized], [(resized, 512)], named({resized: Category.PARAMETERS}))
+    assert result.own_peak[Category.PARAMETERS] == 512
+
+
 def test_a_block_from_before_the_phase_without_an_owner_was_no_workspace_of_the_phase():
     result = compose([entry("free_requested", 0x5000, 4096)], [], [], named({}))
     assert result.at_peak == {None: 4096}

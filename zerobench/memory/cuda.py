@@ -179,10 +179,12 @@ def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, in
     died = _by_address(s for s, delta in events if delta < 0)
     standing: dict[int, Block] = {}
     changes: list[tuple[Block, int]] = []
-    for entry in trace:
+    stays = _last_blocks(trace)
+    for place, entry in enumerate(trace):
         if entry["action"] == _ALLOCATION:
             address, nbytes = entry["addr"], entry["size"]
-            block = standing[address] = Block(address, nbytes, storage=_take(born, address, nbytes))
+            is_last = stays.get((address, nbytes), place) == place
+            block = standing[address] = Block(address, nbytes, storage=_take(born, address, nbytes, is_last=is_last))
             changes.append((block, nbytes))
         elif entry["action"] == _FREE:
             address, nbytes = entry["addr"], entry["size"]
@@ -205,10 +207,23 @@ def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
     return found
 
 
-def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int) -> Storage | None:
-    """The next storage at this address with this size; workspaces that no tensor owned may lie between."""
+def _last_blocks(trace: Sequence[dict[str, Any]]) -> dict[tuple[int, int], int]:
+    """Where in the trace each block was allocated that stands at its end, by its address and size."""
+    standing: dict[int, tuple[int, int]] = {}
+    for place, entry in enumerate(trace):
+        if entry["action"] == _ALLOCATION:
+            standing[entry["addr"]] = entry["size"], place
+        elif entry["action"] == _FREE:
+            standing.pop(entry["addr"], None)
+    return {(address, nbytes): place for address, (nbytes, place) in standing.items()}
+
+
+def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int, *, is_last: bool = True) -> Storage | None:
+    """The next storage at this address with this size; workspaces that no tensor owned may lie between. One that is
+    alive owns the block that stands at the end, where there is one, and none that was given back before.
+    """
     for storage in waiting.get(address, []):
-        if storage.nbytes == nbytes:
+        if storage.nbytes == nbytes and (is_last or not storage.alive):
             waiting[address].remove(storage)
             return storage
     return None
