@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from zerobench.report.choice import ROOM, Option, choose
 from zerobench.report.plan.rows import PlanRow, recommended
@@ -17,7 +18,7 @@ from zerobench.spec.cluster import Cluster
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
-from zerobench.spec.varied import Varied
+from zerobench.spec.varied import Varied, key_changes
 
 AS_FAST = 0.01
 """A shorter step than another's by less than this share is no gain: the simpler of the two is taken."""
@@ -114,14 +115,69 @@ def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None)
         if not chosen:
             return number - 1
         say(f"round {number}: {len(chosen)} of {sum(len(cell.by_formula) for cell in cells):,} variants")
-        rows = {row.trial.spec.config_hash: row for row in make(chosen)}
-        for pick in chosen:
-            cell, key = picks[id(pick)][0], pick.trial.spec.config_hash
-            if key in rows:
-                cell.tried[key] = rows[key]
-            else:
-                cell.failed.add(key)
+        _make([(picks[id(pick)][0], pick) for pick in chosen], make)
     return MOST_ROUNDS
+
+
+def _make(picks: Sequence[tuple[Cell, PlanRow]], make: Try) -> None:
+    """Try each cell's pick, and let it know."""
+    rows = {row.trial.spec.config_hash: row for row in make([pick for _, pick in picks])}
+    for cell, pick in picks:
+        key = pick.trial.spec.config_hash
+        if key in rows:
+            cell.tried[key] = rows[key]
+        else:
+            cell.failed.add(key)
+
+
+def refine(cells: Sequence[Cell], cluster: Cluster, make: Try, say: Say) -> int:
+    """Try keys of the fastest that only a replay of its step tells apart, then those together that made it shorter; how
+    many rounds it took: none where its time is not of a replay.
+    """
+    found = _replayed_best(cells)
+    if found is None:
+        return 0
+    cell, said, best = found
+    changes = key_changes(said.trial.spec)
+    steps = _with_keys(cell, said, changes, cluster, make, say)
+    gains = [
+        change for step_s, change in sorted(zip(steps, changes, strict=True), key=_first) if step_s < _step_s(best)
+    ]
+    together = {key: value for change in reversed(gains) for key, value in change.items()}
+    if len(together) < 2:
+        return bool(changes)
+    _with_keys(cell, said, [together], cluster, make, say)
+    return 2
+
+
+def _first(pair: tuple[float, dict[str, Any]]) -> float:
+    return pair[0]
+
+
+def _replayed_best(cells: Sequence[Cell]) -> tuple[Cell, PlanRow, PlanRow] | None:
+    """The fastest that was tried, its cell, and what the formula said of it."""
+    best = fastest(cell.best for cell in cells)
+    if best is None or not best.is_replayed:
+        return None
+    return next((cell, cell.by_formula[key], best) for cell in cells for key, row in cell.tried.items() if row is best)
+
+
+def _with_keys(
+    cell: Cell, said: PlanRow, changes: Sequence[dict[str, Any]], cluster: Cluster, make: Try, say: Say
+) -> list[float]:
+    """Seconds of a step of the variant with each change of keys, infinite where it does not fit or was not tried."""
+    rows = [formula_row(_changed(said.trial.spec, change), cluster) for change in changes]
+    asked = [row for row in rows if row is not None]
+    if asked:
+        say(f"keys of the fastest: {len(asked)} variants")
+        cell.by_formula.update({row.trial.spec.config_hash: row for row in asked})
+        _make([(cell, row) for row in asked], make)
+    tried = [None if row is None else cell.tried.get(row.trial.spec.config_hash) for row in rows]
+    return [_step_s(row) if row is not None and row.has_room else float("inf") for row in tried]
+
+
+def _changed(trial: TrialSpec, keys: dict[str, Any]) -> TrialSpec:
+    return trial.model_copy(update={"ds_config": {**trial.ds_config, **keys}})
 
 
 def _promising(picks: Sequence[PlanRow], cells: Sequence[Cell], width: int | None) -> Sequence[PlanRow]:

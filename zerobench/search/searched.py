@@ -16,7 +16,7 @@ from zerobench.report.render.layout import Shown
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
-from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
+from zerobench.search.fastest import Cell, asked_of_formulas, fastest, refine, search
 from zerobench.search.formula import Told
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
@@ -114,6 +114,8 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
         )
     rounds = Rounds(plan, reports, observer)
     number = search(cells, rounds.make, observer.note, width)
+    if plan.varied is not None and plan.varied.sets_keys:
+        number += refine(cells, plan.cluster, rounds.make, observer.note)
     if rounds.result is None or rounds.result.interrupted:
         raise KeyboardInterrupt
     return Searched(rounds.result, cells, number)

@@ -92,6 +92,26 @@ _SMALL = 50_000_000
 """Elements: a tenth of DeepSpeed's buckets, still some milliseconds of a link."""
 
 
+_REPLAYED: dict[int, tuple[tuple[str, int], ...]] = {
+    1: (("reduce_bucket_size", _SMALL), ("allgather_bucket_size", _SMALL)),
+    2: (("reduce_bucket_size", _SMALL), ("allgather_bucket_size", _SMALL)),
+    3: (
+        ("reduce_bucket_size", _SMALL),
+        ("stage3_prefetch_bucket_size", 200_000_000),
+        ("stage3_prefetch_bucket_size", 5_000_000),
+        ("stage3_param_persistence_threshold", 1_000_000),
+    ),
+}
+"""By stage: keys that only the order of what an engine issues tells apart, with values beside DeepSpeed's defaults."""
+
+
+def key_changes(trial: TrialSpec) -> list[dict[str, Any]]:
+    """Changes of single keys that move collectives in a step of `trial`, of which its closed form knows nothing."""
+    pairs = _REPLAYED.get(trial.zero_stage or 0, ()) if trial.world_size > 1 else ()
+    changes = [{f"zero_optimization.{name}": value} for name, value in pairs]
+    return [change for change in changes if not change.items() <= trial.ds_config.items()]
+
+
 _RATIOS = (0.75, 0.5, 0.25)
 """Of an optimizer that is offloaded: the shares that leave the GPU."""
 _SUB_GROUP = 100_000_000

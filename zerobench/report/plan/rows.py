@@ -97,6 +97,11 @@ class PlanRow:
         return self.evidence is Evidence.FORMULA and not any(rank.device_memory for rank in self.trial.ranks)
 
     @property
+    def is_replayed(self) -> bool:
+        """Whether its expected time is that of the order in which an engine issued its work, which keys change."""
+        return any(rank.step_trace for rank in self.trial.ranks) and self.trial.spec.adapter is None
+
+    @property
     def step_s(self) -> float | None:
         """The shortest that a step can take."""
         return None if self.bound is None else self.bound.step_s
