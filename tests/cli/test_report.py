@@ -39,10 +39,13 @@ def test_a_page_is_drawn_when_no_trials_figures_are_held_any_more(
 
     from zerobench.report.figures.trial import TrialFigures
 
-    held, draw = [], vl_convert.vegalite_to_svg
+    def figures() -> set[int]:
+        return {id(thing) for thing in gc.get_objects() if isinstance(thing, TrialFigures)}
+
+    before, held, draw = figures(), [], vl_convert.vegalite_to_svg  # those of other tests live on
 
     def count(*specification: Any, **options: Any) -> str:
-        held.append(sum(isinstance(thing, TrialFigures) for thing in gc.get_objects()))
+        held.append(len(figures() - before))
         return str(draw(*specification, **options))
 
     monkeypatch.setattr(vl_convert, "vegalite_to_svg", count)

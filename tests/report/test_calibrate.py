@@ -208,7 +208,7 @@ def test_a_rank_alone_tells_of_computing_and_of_nothing_that_goes_over_links(
     assert shipped.exposed_communication_s > 0
     assert found.update_s == pytest.approx(shipped.update_s)
     assert found.step_s == pytest.approx(sum(found.parts.values()))
-    assert any("computing takes 1.5 times as long" in words for words in found.assumptions)
+    assert any("computing takes 1.5 times the published rates' time" in words for words in found.assumptions)
     assert found.high_s / found.low_s < shipped.high_s / shipped.low_s
     calibrate(tmp_path, monkeypatch, timed_alone(1.5), timed(1.2), timed_alone(1.5, micro_batch_size=2))
     assert expected(predicted(CHIP, **asked), CHIP).step_s == pytest.approx(1.2 * shipped.step_s, rel=1e-3), "all ranks"
