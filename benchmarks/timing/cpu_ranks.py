@@ -6,7 +6,8 @@
 
 One run of one rank says how fast a thread multiplies matrices (its passes) and moves bytes (its update). Nothing else
 is calibrated: each other cell is simulated, and the order in which its engine issued its work replayed at those rates.
-On a loopback every byte is copied by the ranks' own processors, so collectives take what their copies take.
+On a loopback every byte is copied by the ranks' own processors, so collectives take what their copies take, and nothing
+is hidden behind computing. How often gloo copies and adds stands in torch's and gloo's sources (`moved_by_call`).
 
 The run of one rank is measured again between any two cells, so that each is judged by the machine as it was then: its
 rates are the mean of those before and after. How much slower that was than the fastest of all such runs is the cell's
@@ -42,23 +43,24 @@ from zerobench.records import Phase, RankRecord, Status
 from zerobench.report.speed import Speed, speed_of
 from zerobench.report.step_time.links import flow
 from zerobench.report.trials import completed, ended_trials
+from zerobench.spec.architecture import dimensions
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.device import Device
+from zerobench.timing.pipeline import StageTimes, passes_s
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.replay import Pace, replay
-from zerobench.timing.trace import Call, Kernels, StepTrace, Work, unpack
+from zerobench.timing.replay import Pace, Timeline, replay
+from zerobench.timing.trace import Awaited, Call, Item, Kernels, StepTrace, Work, unpack
 
 FILE = Path(__file__).with_name("cpu_ranks.csv")
 RESTLESS = 0.2
 """Unrest at which a cell's rates are not told well enough to judge it alone."""
 ENGINES = ("zero0", "zero1", "zero2", "zero3", "fsdp")
 RANKS = 2
-_COPIES = 4
-"""Of each byte that a rank sends: out of its memory, into the socket's, out of that, and into the other's; each is read
-and written once."""
 _CALL_S = 2e-4
 """Of one call on a loopback: threads are woken on both sides."""
+_LAUNCH_S = 7e-6
+"""In which Python and torch's dispatcher come to one operation, which a CPU then computes and nobody overlaps."""
 
 
 Cell = Mapping[str, object]
@@ -94,8 +96,16 @@ class Thread(Pace):
 
     def work_s(self, phase: str, work: Work) -> dict[str, float]:
         """Seconds of a piece of work by class."""
-        products = sum(2 * count * a * b * c for (a, b, c), count in work.products) / self.flops_per_s
-        return {"products": products, "elementwise": work.moved_bytes * self.byte_s[phase]}
+        return {
+            "products": flops_of(work) / self.flops_per_s,
+            "elementwise": work.moved_bytes * self.byte_s[phase],
+            "launches": work.launches * _LAUNCH_S,
+        }
+
+
+def flops_of(work: Work) -> float:
+    """Of products, and of fused attention, which leaves out what the causal mask hides (FlashAttentionKernel.cpp)."""
+    return sum(2 * count * a * b * c for (a, b, c), count in work.products) + sum(work.attention) / 2
 
 
 @dataclass(frozen=True)
@@ -131,13 +141,18 @@ def calibrated(trace: StepTrace, passes_s: float, update_s: float) -> Thread:
     """From a run of one rank. Raises UserError where its passes take no longer than their bytes alone."""
     flops = passed = updated = 0.0
     for phase, item in trace.in_phases():
-        if isinstance(item, Kernels):
-            work = trace.works[item.work]
-            flops += sum(2 * count * a * b * c for (a, b, c), count in work.products)
-            passed += work.moved_bytes * (phase != Phase.STEP)
-            updated += work.moved_bytes * (phase == Phase.STEP)
+        if not isinstance(item, Kernels):
+            continue
+        work = trace.works[item.work]
+        if phase == Phase.STEP:
+            updated += work.moved_bytes
+            update_s -= work.launches * _LAUNCH_S
+        else:
+            flops += flops_of(work)
+            passed += work.moved_bytes
+            passes_s -= work.launches * _LAUNCH_S
     byte_s = update_s / updated if updated else 0.0
-    if not byte_s or passes_s <= passed * byte_s:
+    if byte_s <= 0 or passes_s <= passed * byte_s:
         raise UserError(f"calibration: passes of {passes_s:.3g} s and an update of {update_s:.3g} s say no rates")
     device = Device(1.0, 1 / byte_s, 1, kind_rates("a100"), {})
     return Thread(
@@ -154,17 +169,62 @@ def calibrated(trace: StepTrace, passes_s: float, update_s: float) -> Thread:
 
 def call_s(call: Call, byte_s: float) -> float:
     """Seconds of one collective of ranks on one machine."""
-    moved = flow(call.kind, call.group_size, call.message_bytes)
-    return _CALL_S + (0.0 if moved is None else 2 * _COPIES * moved.slower_bytes * byte_s)
+    return _CALL_S + moved_by_call(call.kind, call.group_size, call.message_bytes) * byte_s
 
 
-def expected_s(trial: TrialSpec, rank: RankRecord, pace: Thread) -> float:
-    """The step by replay. The stages of a pipeline wait for the first micro-batch to come through, and the last."""
-    timeline = None if rank.step_trace is None else replay(unpack(rank.step_trace), pace)
+def moved_by_call(kind: str, size: int, message_bytes: int) -> float:
+    """Bytes that a rank's processor reads and writes in one collective of gloo's.
+
+    What it sends it copies into the kernel, and what it receives out of it (tcp_sendmsg, tcp_recvmsg; a loopback copies
+    no third time): each byte is read and written. Sums read two and write one. ProcessGroupGloo has no reduce-scatter:
+    it clones the input, reduces all of it everywhere and copies its own part out; its all-gather goes into a flat
+    tensor, own part too, and from there into the outputs (ProcessGroupGloo.cpp, reduce_scatter_tensor_coalesced,
+    AllgatherWork).
+    """
+    passing = flow("all_reduce" if kind == "reduce_scatter" else kind, size, message_bytes)
+    if passing is None or size <= 1:
+        return 0.0
+    moved, part = 2 * (passing.in_bytes + passing.out_bytes), message_bytes / size
+    if kind in {"all_reduce", "reduce_scatter", "reduce"}:
+        moved += 3 * (message_bytes - part)
+    if kind == "reduce_scatter":
+        moved += 2 * (message_bytes + part)
+    if kind == "all_gather":
+        moved += 2 * (message_bytes + part)
+    return moved
+
+
+def one_at_a_time(trace: StepTrace) -> StepTrace:
+    """The step of ranks that have a processor each: who computes does not pass on bytes meanwhile."""
+    items: list[Item] = []
+    calls = 0
+    for item in trace.items:
+        items.append(item)
+        if isinstance(item, Call):
+            items.append(Awaited(item.stream, calls))
+            calls += 1
+    return StepTrace(trace.works, tuple(items))
+
+
+def expected_s(trial: TrialSpec, ranks: Sequence[RankRecord], pace: Thread) -> float:
+    """The step by replay of one rank, or of each stage of a pipeline. Raises UserError: one left no trace."""
+    timelines = [_replayed(trial, rank, pace) for rank in ranks]
+    if trial.strategy != "pipeline":
+        return timelines[0].step_s
+    nbytes = 4 * trial.micro_batch_size * trial.sequence_length * (dimensions(trial.model).hidden_size or 0)
+    border_s = sum(pace.call_s(Call(0, kind, RANKS, 1, nbytes)) for kind in ("send", "recv"))
+    batches = trial.gradient_accumulation_steps
+    passes = [timeline.total_s("compute") / batches for timeline in timelines]
+    stages = [StageTimes(seconds / 3, seconds * 2 / 3, border_s) for seconds in passes]
+    update_s = max(timeline.step_s - timeline.passes_s for timeline in timelines)
+    return passes_s(stages, batches, forward_first=False) + update_s
+
+
+def _replayed(trial: TrialSpec, rank: RankRecord, pace: Thread) -> Timeline:
+    timeline = None if rank.step_trace is None else replay(one_at_a_time(unpack(rank.step_trace)), pace)
     if timeline is None:
         raise UserError(f"{trial.trial_id}: no trace of its step")
-    waits = trial.world_size - 1 if trial.strategy == "pipeline" else 0
-    return timeline.step_s + timeline.passes_s * waits / trial.gradient_accumulation_steps
+    return timeline
 
 
 def run(cell: Cell) -> Speed:
@@ -264,20 +324,22 @@ def _append(row: MeasuredCell) -> None:
 
 def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float, Thread]]:
     """Each row with the step that is expected of it, and the rates that it was expected at."""
-    all_cells: list[Cell] = [REFERENCE, *(json.loads(row.cell) for row in rows)]
     usual = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256, "precision": "fp32"}
-    specs = []
-    for cell in all_cells:
+    played: list[TrialSpec] = []
+    for cell in (REFERENCE, *(json.loads(row.cell) for row in rows)):
         axes = {**usual, **cell}
         axes |= {"gpus_per_node": axes.pop("world_size", RANKS), "model": resolve_model(str(axes["model"]))}
-        axes |= {"evidence": "simulated", "prediction": {"rank": 0}, "threads_per_rank": 1}
-        specs.append(TrialSpec.model_validate({**axes, "steps": {"warmup": 1, "timed": 1, "memory": 1}}))
-    reference, *records = simulate(specs, jobs=1)
+        axes |= {"evidence": "simulated", "threads_per_rank": 1, "steps": {"warmup": 1, "timed": 1, "memory": 1}}
+        stages = RANKS if cell["strategy"] == "pipeline" else 1
+        played += [TrialSpec.model_validate({**axes, "prediction": {"rank": rank}}) for rank in range(stages)]
+    (_, reference), *ended = zip(played, simulate(played, jobs=1), strict=True)
     trace = unpack(reference.step_trace or "")
-    for row, spec, record in zip(rows, specs[1:], records, strict=True):
+    for row in rows:
+        spec, record = ended.pop(0)
+        records = [record, *(ended.pop(0)[1] for _ in range(1, RANKS if spec.strategy == "pipeline" else 1))]
         crowded = max(1.0, row.crowding)  # nobody has more beside others: less is the probe's own noise
         pace = calibrated(trace, crowded * row.passes_s, crowded * row.update_s)
-        yield row, expected_s(spec, record, pace), pace
+        yield row, expected_s(spec, records, pace), pace
 
 
 def lines(rows: Sequence[MeasuredCell]) -> list[str]:

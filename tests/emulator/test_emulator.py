@@ -66,7 +66,14 @@ def test_every_nvidia_gpu_of_the_catalogue_that_has_its_memory_can_be_described(
 @pytest.mark.parametrize(
     ("gpu", "message"),
     [
-        (known_gpu("MI300X"), r"^gpu: MI300X: cannot be emulated: .*sm_count and compute_capability$"),
+        (
+            known_gpu("MI300X"),
+            r"^gpu: MI300X: cannot be emulated: .* no compute_capability, which NVIDIA's GPUs have; ",
+        ),
+        (
+            Gpu(name="X", memory_bytes=1, compute_capability="9.0", source="a test"),
+            r"^gpu: X: cannot be emulated: the hardware catalogue gives it no sm_count$",
+        ),
         (
             Gpu(name="X", memory_bytes=1, sm_count=1, compute_capability="6.1", source="a test"),
             r"^gpu: X: compute_capability 6\.1 is not known; choices: 7\.0, ",
@@ -105,7 +112,7 @@ def test_where_the_users_torch_is_a_cuda_build_the_stand_ins_are_loaded_before_i
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_node_has_one_to_sixteen_gpus(count):
-    with pytest.raises(UserError, match=rf"^num_gpus: {count} GPUs in one emulated node; give 1 to 16$"):
+    with pytest.raises(UserError, match=rf"^gpus_per_node: {count} GPUs in one emulated node; give 1 to 16$"):
         EMULATOR.variables(H200, count)
 
 

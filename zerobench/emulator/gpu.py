@@ -77,9 +77,14 @@ class EmulatedGpu:
             raise UserError(
                 f"gpu: {gpu.name}: compute_capability {gpu.compute_capability} is not known; choices: {known}"
             )
-        if not (architecture and gpu.compute_capability and gpu.memory_bytes and gpu.sm_count):
-            needed = "memory_bytes, sm_count and compute_capability"
-            raise UserError(f"gpu: {gpu.name}: cannot be emulated: the hardware catalogue does not give its {needed}")
+        if not (architecture and gpu.compute_capability):
+            raise UserError(
+                f"gpu: {gpu.name}: cannot be emulated: the hardware catalogue gives it no compute_capability, which "
+                "NVIDIA's GPUs have; zerobench plan --evidence simulated predicts others"
+            )
+        if not (gpu.memory_bytes and gpu.sm_count):
+            missing = " or ".join(name for name in ("memory_bytes", "sm_count") if not getattr(gpu, name))
+            raise UserError(f"gpu: {gpu.name}: cannot be emulated: the hardware catalogue gives it no {missing}")
         major, minor = map(int, gpu.compute_capability.split("."))
         fp32 = gpu.peak_tflops.get("fp32", 0.0)
         return cls(

@@ -17,12 +17,14 @@ BETTER_WITH_ROOM = [(1, 20, 0), (1, -20, 0), (2, 90, 0), (2, -90, 0), (3, 20, 0)
 """Where the first segment went back, the third storage pins the second one, which the fourth cannot have."""
 
 
-def rows(events: list[tuple[int, int, int]], capacity_bytes: int) -> Any:
+def rows(events: list[tuple[int, int, int]], *room_bytes: int) -> Any:
+    """After all events; the last room stays."""
     from zerobench.worker.simulation.allocator import SimulatedRows
 
     waiting = [(SimpleNamespace(serial=serial, birth=None), size * MIB, stream) for serial, size, stream in events]
     counter: Any = SimpleNamespace(take_device_events=lambda: [waiting.pop(0) for _ in list(waiting)])
-    found = SimulatedRows(counter, capacity_bytes)
+    rooms = list(room_bytes)
+    found = SimulatedRows(counter, lambda: rooms.pop(0) if rooms[1:] else rooms[0])
     found.note(StepKind.FIRST, Phase.FORWARD)
     return found.rows[StepKind.FIRST, Phase.FORWARD]
 
@@ -37,3 +39,10 @@ def test_what_fits_is_told_by_the_gpus_own_allocator(events):
     """Also where segments had to be given back for it."""
     fitting = rows(events[:3], CAPACITY)
     assert (fitting.alloc_retries, fitting.held_bytes) == (1, events[2][1] * MIB)
+
+
+def test_a_communicator_that_is_made_later_takes_of_the_room():
+    """86 MiB (torch asks for 15 as 16) fit into a hundred, and no longer once twenty of them are a communicator's."""
+    events = GIVEN_BACK_FIRST[:4]
+    assert rows(events, CAPACITY).held_bytes == 86 * MIB
+    assert rows(events, CAPACITY, CAPACITY - 20 * MIB).held_bytes == 130 * MIB

@@ -46,3 +46,15 @@ def test_another_kernel_is_told_by_what_it_reads_and_writes(func: Any, args: Any
 )
 def test_views_and_allocations_cost_nothing(func: Any, args: Any) -> None:
     assert cost(func, *args) is None
+
+
+def test_fused_attention_on_a_cpu_is_told_by_its_flops() -> None:
+    """Two products forward and five backward, of 7 x 11 scores in 2 x 3 heads of 5; torch's counter has neither."""
+    query, key, value = torch.ones(2, 3, 7, 5), torch.ones(2, 3, 11, 5), torch.ones(2, 3, 11, 5)
+    forward = ATEN._scaled_dot_product_flash_attention_for_cpu.default
+    product = 2 * (2 * 3) * 7 * 11 * 5
+    assert cost(forward, query, key, value) == Cost(Where.HOST, attention_flops=2 * product)
+    out, logsumexp = forward(query, key, value)
+    backward = ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
+    found = cost(backward, out, query, key, value, out, logsumexp, 0.0, False)
+    assert found == Cost(Where.HOST, attention_flops=5 * product, is_backward=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.memory.caching_allocator import OutOfMemory
@@ -32,9 +33,11 @@ class SimulatedRows(DeviceRows):
     again for the same reason (zerobench.worker.with_room).
     """
 
-    def __init__(self, counter: SimulatedCounter, capacity_bytes: int) -> None:
+    def __init__(self, counter: SimulatedCounter, room: Callable[[], int]) -> None:
+        """`room` says the bytes that the device has for torch now: each communicator takes of it."""
         self._counter = counter
-        self._plays = [_Play(capacity_bytes), _Play(None)]
+        self._room = room
+        self._plays = [_Play(room()), _Play(None)]
         self._sizes: dict[int, int] = {}
         self.rows = self._plays[0].rows
 
@@ -70,6 +73,8 @@ class SimulatedRows(DeviceRows):
         A storage that changes its size is given back and asked for anew, as `resize_` does.
         """
         sizes = self._sizes
+        for play in self._plays[:-1]:
+            play.allocator.capacity_bytes = self._room()
         for entry, delta, stream in self._counter.take_device_events():
             old = sizes.pop(entry.serial, 0)
             if old:

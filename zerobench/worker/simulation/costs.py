@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 from zerobench.timing.trace import Product
 from zerobench.worker.simulation.device import DEVICE
@@ -30,6 +31,11 @@ _FILLS = (_ATEN.copy_, _ATEN.fill_, _ATEN.zero_, _ATEN._foreach_copy_, _ATEN._fo
 _GATHERS = (_ATEN.embedding, _ATEN.nll_loss_forward, _ATEN.index_select, _ATEN.gather)
 """They read as much as they write, wherever it lies."""
 _COPIES = (_ATEN.copy_, _ATEN._to_copy)
+_CPU_ATTENTION = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
+}
+"""FLOPs of torch's fused attention on a CPU by the shapes of so many arguments; torch's own counter leaves them out."""
 
 
 class Where(StrEnum):
@@ -52,6 +58,8 @@ class Cost(NamedTuple):
     moved_bytes: int = 0
     blocks: bool = False
     """Of a copy: whether the host waits for it."""
+    attention_flops: int = 0
+    is_backward: bool = False
 
 
 def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
@@ -72,6 +80,10 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
         left, right = args[_MATRICES[packet]], args[_MATRICES[packet] + 1]
         count = left.shape[0] if left.dim() == 3 else 1
         return Cost(where, (left.shape[-2], right.shape[-1], left.shape[-1]), count)
+    if packet in _CPU_ATTENTION:
+        count_flops, shapes = _CPU_ATTENTION[packet]
+        flops = count_flops(*(argument.shape for argument in args[:shapes]))
+        return Cost(where, attention_flops=flops, is_backward=count_flops is sdpa_backward_flop_count)
     moved = sum(map(_held_bytes, written))
     moved += moved if packet in _GATHERS else sum(map(_held_bytes, read))
     return Cost(where, moved_bytes=moved)

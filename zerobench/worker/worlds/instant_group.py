@@ -96,7 +96,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     listener: ClassVar[Any]
     """A Listener, of all groups of the process."""
     ranks_per_node: ClassVar[int]
-    connected: ClassVar[list[int]]
+    connected: ClassVar[list[int]] = []
     """The sizes of the groups that have communicated: NCCL makes a communicator of each, with buffers of its own."""
 
     def __init__(self, rank: int, world_size: int) -> None:

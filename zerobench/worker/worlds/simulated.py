@@ -86,7 +86,9 @@ class SimulatedWorld(DevicelessWorld):
         issued, stream = self.traffic.issued, streams.current_number()
         if issued is None:
             return
-        if cost.where is Where.DEVICE or self.trial.prediction.gpu is None:
+        if cost.attention_flops:
+            issued.attention(stream, cost.attention_flops, is_backward=cost.is_backward)
+        elif cost.where is Where.DEVICE or self.trial.prediction.gpu is None:
             issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
         elif cost.where is not Where.HOST:
             issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
@@ -174,10 +176,14 @@ class SimulatedWorld(DevicelessWorld):
         """The caching allocator's figures, by a model of it, on a simulated GPU."""
         if self.trial.prediction.gpu is None or self._counter is None:
             return None
-        context, _ = self.context_memory()
-        outside = 0 if context is None else (context.context_bytes or 0) + (context.collectives_bytes or 0)
-        self._rows = SimulatedRows(self._counter, self.capacity_bytes - outside)
+        self._rows = SimulatedRows(self._counter, self._room_bytes)
         return self._rows
+
+    def _room_bytes(self) -> int:
+        """What the context and the communicators made until now leave to torch."""
+        outside = self.outside_torch()
+        taken = 0 if outside is None else (outside.context_bytes or 0) + (outside.collectives_bytes or 0)
+        return self.capacity_bytes - taken
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
         """Tokens without values."""
