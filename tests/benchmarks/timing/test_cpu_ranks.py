@@ -7,21 +7,21 @@ import pytest
 from benchmarks.timing import cpu_ranks
 from benchmarks.timing.cpu_ranks import calibrated, moved_by_call, one_at_a_time
 from zerobench.timing.replay import replay
-from zerobench.timing.trace import Awaited, Begins, Call, Kernels, StepTrace, Work
+from zerobench.timing.trace import Awaited, Begins, Call, Item, Kernels, StepTrace, Work
 
 PASSES = Work((((64, 32, 16), 3),), (2000, 4000), 10_000, 5)
 UPDATE = Work((), (0, 0), 40_000, 2)
 
 
 def step(*between: Call) -> StepTrace:
-    items = (Begins("forward"), Kernels(0, 0), *between, Begins("step"), Kernels(0, 1))
+    items: tuple[Item, ...] = (Begins("forward"), Kernels(0, 0), *between, Begins("step"), Kernels(0, 1))
     return StepTrace((PASSES, UPDATE), items)
 
 
 def test_a_run_of_one_rank_is_replayed_at_its_own_times():
     timeline = replay(step(), calibrated(step(), 0.5, 0.1))
     assert timeline is not None
-    assert (timeline.passes_s, timeline.step_s) == (pytest.approx(0.5), pytest.approx(0.6))
+    assert [timeline.passes_s, timeline.step_s] == pytest.approx([0.5, 0.6])
 
 
 def test_a_product_takes_longer_by_its_flops_alone_and_an_update_by_its_bytes():

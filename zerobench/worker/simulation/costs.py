@@ -6,6 +6,7 @@ its results once each, which is what eager elementwise kernels do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ _FILLS = (_ATEN.copy_, _ATEN.fill_, _ATEN.zero_, _ATEN._foreach_copy_, _ATEN._fo
 _GATHERS = (_ATEN.embedding, _ATEN.nll_loss_forward, _ATEN.index_select, _ATEN.gather)
 """They read as much as they write, wherever it lies."""
 _COPIES = (_ATEN.copy_, _ATEN._to_copy)
-_CPU_ATTENTION = {
+_CPU_ATTENTION: dict[Any, tuple[Callable[..., int], int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
 }
