@@ -8,6 +8,7 @@ PROCESSES ?= 2
 LOGIN  ?= .venv-login
 MINUTES ?= 9.5
 EACH ?= 10
+C      := $(wildcard zerobench/emulator/c/*.[ch] zerobench/emulator/cpp/*.h zerobench/emulator/cpp/*.cpp)
 PACKAGES ?= formulas spec ds_config report/frames run/outcome.py
 
 .PHONY: sweep test test-fast test-extras mutants login check format docs bench gpu-campaign clean
@@ -45,10 +46,12 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(C)
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(C)
 
 # The pages of docs/ with the reference, as a site in site/. A link that leads nowhere fails it; with --quiet it would not.
 docs: $(VENV)/installed-dev
