@@ -107,6 +107,16 @@ def test_what_fits_is_said_with_what_is_left_and_by_category():
     assert exit_code(made) == 0
 
 
+def test_what_lies_in_swap_files_is_told_where_there_are_any():
+    swapped = record()
+    total = row(Phase.STEP, Place.NVME, Category.TOTAL, None)
+    swapped.memory.extend(total.model_copy(update={"live_bytes": size * GIB}) for size in (50, 40))
+    made = emulation(account(), swapped)
+    assert "  NVMe: 50.00 GiB in swap files" in list(lines(made))
+    assert as_plain(made)["ranks"][0]["nvme_bytes"] == 50 * GIB
+    assert "NVMe" not in "".join(lines(emulation(account(), record())))
+
+
 def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     before = Draft(("train.py", "ds.json"), {"train_micro_batch_size_per_gpu": 4}, 1)
     after = before.with_ds({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4})

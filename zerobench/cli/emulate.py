@@ -134,6 +134,8 @@ def _rank(rank: RankFit) -> Iterator[str]:
         yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it fits, the rest on the host"
     if account.start_peak_bytes is not None:
         yield f"  start-up peak: {_gib(account.start_peak_bytes)}"
+    if rank.nvme_bytes:
+        yield f"  NVMe: {_gib(rank.nvme_bytes)} in swap files"
     if refusal is not None and account.end is not End.OUT_OF_DEVICE_MEMORY:
         yield f"  note: {_gib(refusal.bytes_asked)} refused in {refusal.during}; the script went on"
     for note in account.notes:
@@ -278,6 +280,7 @@ def _plain_rank(rank: RankFit) -> dict[str, Any]:
         "categories": {} if rank.peak is None else rank.peak.categories,
         "refusal": None if account.refusal is None else _plain_refusal(account.refusal),
         "host_bytes": None if rank.host is None else rank.host.total_bytes,
+        "nvme_bytes": rank.nvme_bytes,
         "notes": account.notes,
     }
 

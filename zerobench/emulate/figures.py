@@ -34,6 +34,8 @@ class RankFit:
     start: Peak | None
     host: Peak | None
     """Of the same, where it did not fit and was played so."""
+    nvme_bytes: int
+    """The most that its swap files held; of the same."""
 
     @property
     def fits(self) -> bool | None:
@@ -66,14 +68,20 @@ def rank_fit(
     """The figures of one rank; the records are the ledger's, where there are any."""
     rows = [] if record is None else record.memory
     steps = [row for row in rows if row.phase is not Phase.INIT]
+    whole = rows if needed_record is None else needed_record.memory
     return RankFit(
         account=account,
         memory_bytes=memory_bytes,
         needed=needed,
         peak=_peak(steps, Place.DEVICE),
         start=_peak([row for row in rows if row.phase is Phase.INIT], Place.DEVICE),
-        host=_peak(rows, Place.HOST) if needed_record is None else _peak(needed_record.memory, Place.HOST),
+        host=_peak(whole, Place.HOST),
+        nvme_bytes=max((row.live_bytes or 0 for row in whole if _is_swapped_total(row)), default=0),
     )
+
+
+def _is_swapped_total(row: MemoryRow) -> bool:
+    return row.place is Place.NVME and row.category is Category.TOTAL
 
 
 def host_bytes(record: RankRecord | None) -> int | None:
