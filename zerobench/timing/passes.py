@@ -165,7 +165,7 @@ def _input_gradient_s(device: Device, tokens: int, inputs: int, outputs: int) ->
 
 def elementwise_bytes(decoder: Decoder, rates: Rates, tokens: float) -> tuple[float, float]:
     """That a block's elementwise work moves, forward and backward."""
-    moved = tokens * _elementwise_width(decoder) * WORD_BYTES
+    moved = tokens * elementwise_width(decoder) * WORD_BYTES
     return rates.forward_words * moved, rates.backward_words * moved
 
 
@@ -174,7 +174,7 @@ def loss_bytes(decoder: Decoder, rates: Rates, tokens: float) -> float:
     return rates.loss_words * tokens * decoder.vocabulary * WORD_BYTES
 
 
-def _elementwise_width(decoder: Decoder) -> float:
+def elementwise_width(decoder: Decoder) -> float:
     """The hidden size, made larger where the MLP is wider than the GPT's four-fold one that the words were fitted on.
 
     About half of a block's elementwise work is at the hidden size (norms, residuals), half at the MLP's width, twice
