@@ -462,7 +462,7 @@ class RankRecord(Record):
     """One for each step that was run under the profiler."""
     flops: list[CountedFlops] = Field(default_factory=list)
     step_trace: str | None = None
-    """Of a simulated rank: what its steady step issued, in order, packed (zerobench.timing.trace)."""
+    """Of a rank whose GPU is not there: what its steady step issued, in order, packed (zerobench.timing.trace)."""
     context: ContextMemory | None = None
     mapped_peak_bytes: int | None = None
     """Of a rank that loaded its weights: the most that it had of files in memory meanwhile, beyond what it had before.

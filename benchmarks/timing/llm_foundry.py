@@ -326,15 +326,19 @@ def _in_order(right: int, pairs: int) -> str:
 
 def ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> tuple[int, int]:
     """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %: those in order, and all."""
+    found = [is_right for *_, is_right in pairs(judged, by_kind)]
+    return sum(found), len(found)
+
+
+def pairs(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> list[tuple[Row, Row, bool]]:
+    """The same pairs, the one that is faster a GPU first, and whether the model says so."""
     speeds = [(row, row.tokens_per_s / row.world_size, _speed(row, by_kind)) for row in judged]
-    right = pairs = 0
-    for at, (a, true_a, predicted_a) in enumerate(speeds):
-        for b, true_b, predicted_b in speeds[at + 1 :]:
-            alike = (a.model, a.gpu, a.sequence_length) == (b.model, b.gpu, b.sequence_length)
-            if alike and abs(true_a - true_b) > 0.05 * min(true_a, true_b):
-                pairs += 1
-                right += (true_a > true_b) == (predicted_a > predicted_b)
-    return right, pairs
+    return [
+        (fast, slow, predicted_fast > predicted_slow)
+        for (fast, true_fast, predicted_fast), (slow, true_slow, predicted_slow) in permutations(speeds, 2)
+        if (fast.model, fast.gpu, fast.sequence_length) == (slow.model, slow.gpu, slow.sequence_length)
+        and true_fast > 1.05 * true_slow
+    ]
 
 
 def efficiencies(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> np.ndarray:

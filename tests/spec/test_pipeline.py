@@ -90,7 +90,11 @@ def test_a_pipeline_with_a_block_for_each_rank_is_not_refused():
         ({"gpus_per_node": 1}, "too_few_processes", "pipeline on 1 ranks: it needs 2 or more"),
         ({"offload_optimizer": "cpu"}, "offload_needs_engine", "pipeline"),
         ({"compression": "fp16"}, "compression_needs_ddp", "pipeline"),
-        ({"evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
+        (
+            {"evidence": "formula", "pipeline_schedule": "deepspeed"},
+            "deepspeed_pipeline_needs_ranks",
+            "use 1f1b or gpipe",
+        ),
         (
             {"pipeline_schedule": "deepspeed", "ds_config": {"tensor_parallel.autotp_size": 2}},
             "deepspeed_pipeline_cuts_no_matrices",

@@ -57,10 +57,24 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
     assert decoder is not None
     device = device_of(gpu, Precision.BF16)
     assert device is not None
+    launch_s = device.rates.block_launch_s
+    small = passes(decoder, device, 64, 64, runs_all=False)
+    assert small.block_forward_s == launch_s
+    assert small.block_backward_s == 2 * launch_s
+    assert passes(decoder, device, 64, 64, recomputed=1.0, runs_all=False).block_backward_s == 3 * launch_s
+
+
+def test_the_host_launches_backward_while_the_head_is_computed() -> None:
+    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
+    assert gpu is not None
+    assert decoder is not None
+    device = device_of(gpu, Precision.BF16)
+    assert device is not None
     small = passes(decoder, device, 64, 64)
-    assert small.block_forward_s == device.rates.block_launch_s
-    assert small.block_backward_s == 2 * device.rates.block_launch_s
-    assert passes(decoder, device, 64, 64, recomputed=1.0).block_backward_s == 3 * device.rates.block_launch_s
+    assert small.head_s > 0
+    assert small.forward_s + small.backward_s == pytest.approx(3 * decoder.layers * device.rates.block_launch_s)
+    large = passes(decoder, device, 65536, 1024)
+    assert large == passes(decoder, device, 65536, 1024, runs_all=False)
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:

@@ -12,6 +12,7 @@ from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, gpu, links, predicted
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, why_no_time
+from zerobench.spec.architecture import dimensions
 from zerobench.spec.presets import resolve_model
 from zerobench.timing.step import Expected
 
@@ -23,44 +24,94 @@ def tokens_per_s(trial: SampleTrial, **given: Any) -> float:
     return trial.spec.global_batch_tokens / expected(trial, **given).step_s
 
 
+ON_HOST = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+ON_DRIVES = {"strategy": "zero3", "offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
+AHEAD = {f"zero_optimization.offload_optimizer.pipeline_{name}": True for name in ("read", "write")}
+PIPELINES: dict[str, dict[str, Any]] = {
+    name: {"strategy": "pipeline", "pipeline_schedule": name, "gradient_accumulation_steps": 2}
+    for name in ("1f1b", "gpipe")
+}
+OFFLOADED: dict[str, dict[str, Any]] = {
+    "zero1 on the host": {"strategy": "zero1", **ON_HOST},
+    "zero2 on the host": {"strategy": "zero2", **ON_HOST},
+    "zero3 on the host": {"strategy": "zero3", **ON_HOST, "offload_param": "cpu"},
+    "states on drives": ON_DRIVES,
+    "states on drives, ahead": {**ON_DRIVES, "ds_config": AHEAD},
+    "all on drives": {**ON_DRIVES, "offload_param": "nvme"},
+}
+ENGINES = {**{name: {"strategy": name} for name in STRATEGIES}, **PIPELINES, **OFFLOADED}
+MODELS = {name: resolve_model(name) for name in ("gpt2-125m", "llama-1b", "llama-13b", "llama-70b")}
 WIDE = random.Random(17).sample(  # noqa: S311 -- the same points each time
-    list(
-        product(
+    [
+        point
+        for point in product(
             (*GPUS, "A100 SXM 40GB", "H100 PCIe", "RTX 4090"),
-            ("gpt2-125m", "llama-1b", "llama-13b", "llama-70b"),
+            MODELS,
             (512, 4096, 65536),
             (1, 8, 64),
             (1, 4, 128),
-            STRATEGIES,
+            ENGINES,
         )
-    ),
-    60,
+        if point[5] not in PIPELINES or 8 * point[4] <= (dimensions(MODELS[point[1]]).num_layers or 0)
+    ],
+    90,
 )
-"""Far beyond the rows: 125M to 70B, 512 to 65,536 tokens, micro batches of 1 to 64, 8 to 1024 GPUs."""
+"""Far beyond the rows: 125M to 70B, 512 to 65,536 tokens, micro batches of 1 to 64, 8 to 1024 GPUs. A pipeline has no
+more stages than blocks.
+"""
 
 
-@pytest.mark.parametrize(("name", "model", "length", "batch", "nodes", "strategy"), WIDE)
+@pytest.mark.parametrize(("name", "model", "length", "batch", "nodes", "engine"), WIDE)
 def test_physics_holds_far_beyond_the_rows(
-    name: str, model: str, length: int, batch: int, nodes: int, strategy: str
+    name: str, model: str, length: int, batch: int, nodes: int, engine: str
 ) -> None:
     at = links(name, network_gb_per_s=25)
-    axes = {"model": resolve_model(model), "sequence_length": length, "micro_batch_size": batch, "strategy": strategy}
+    axes = {"model": MODELS[model], "sequence_length": length, "micro_batch_size": batch, **ENGINES[engine]}
 
-    def step_s(**changed: Any) -> float:
-        return expected(predicted(name, **axes | {"num_nodes": nodes} | changed), name, at).step_s
+    def found(**changed: Any) -> Expected:
+        return expected(predicted(name, **axes | {"num_nodes": nodes} | changed), name, at)
 
     trial = predicted(name, **axes, num_nodes=nodes)
     bound, here = step_bound(trial, gpu(name), at), expected(trial, name, at)
     assert bound is not None
     assert bound.compute_s is not None, "a floor: all FLOPs at 100 % of the matrix peak"
     assert here.compute_s > bound.compute_s
-    assert here.low_s > (bound.step_s or 0.0)
-    assert step_s(num_nodes=2 * nodes) >= here.step_s
-    assert step_s(activation_checkpointing=True) > here.step_s
-    assert here.step_s < step_s(sequence_length=2 * length)
-    assert here.step_s < step_s(micro_batch_size=2 * batch) <= 2 * here.step_s
-    fast = at.model_copy(update={"link_gb_per_s": 2 * (at.link_gb_per_s or 0), "network_gb_per_s": 50.0})
-    assert expected(trial, name, fast).step_s <= here.step_s
+    assert here.low_s >= (bound.step_s or 0.0)
+    assert here.low_s < here.step_s < here.high_s
+    assert found(activation_checkpointing=True).step_s > here.step_s
+    assert here.step_s <= found(sequence_length=2 * length).step_s, "small work waits for the host, however long"
+    assert here.step_s <= found(micro_batch_size=2 * batch).step_s <= 2 * here.step_s
+    for rate in ("link_gb_per_s", "network_gb_per_s", "host_link_gb_per_s", "host_memory_gb_per_s", "nvme_gb_per_s"):
+        fast = at.model_copy(update={rate: 2 * (getattr(at, rate) or 0)})
+        assert expected(trial, name, fast).step_s <= here.step_s * (1 + 1e-9), rate
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "length", "batch", "nodes", "engine"), [one for one in WIDE if one[5] not in PIPELINES]
+)
+def test_more_ranks_never_raise_the_efficiency_far_beyond_the_rows(
+    name: str, model: str, length: int, batch: int, nodes: int, engine: str
+) -> None:
+    """Of the passes where states are offloaded: each of more ranks has less of an update that takes longer than all
+    else, which is why ZeRO-Offload scales better than linearly (arXiv 2101.06840, section 6.2.3).
+    """
+    at = links(name, network_gb_per_s=25)
+    axes = {"model": MODELS[model], "sequence_length": length, "micro_batch_size": batch, **ENGINES[engine]}
+    few, many = (expected(predicted(name, **axes, num_nodes=count), name, at) for count in (nodes, 2 * nodes))
+    assert many.compute_s >= few.compute_s
+    if engine not in OFFLOADED:
+        assert many.step_s >= few.step_s
+
+
+@pytest.mark.parametrize("schedule", PIPELINES)
+@pytest.mark.parametrize("model", ["llama-13b", "llama-70b"])
+def test_more_stages_never_raise_the_efficiency(model: str, schedule: str) -> None:
+    """Of a number that divides the blocks: tokens of a step grow with the stages, each of which has fewer blocks."""
+    times = [
+        expected(predicted(model=MODELS[model], **PIPELINES[schedule], gpus_per_node=stages)).step_s
+        for stages in (2, 4, 8)
+    ]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

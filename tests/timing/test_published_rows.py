@@ -20,6 +20,7 @@ from benchmarks.timing.llm_foundry import (
     judged_only_lines,
     model_of,
     ordered,
+    pairs,
     predicted_s,
     replayed_s,
     rows,
@@ -93,6 +94,31 @@ def test_rows_of_other_tables_which_are_never_fitted_are_as_near_as_the_goal() -
         assert np.percentile(off, 90) < 0.15
     right, pairs = ordered(OTHERS, kind_rates)
     assert right >= 0.95 * pairs > 20
+
+
+def test_every_pair_out_of_order_has_the_one_row_that_its_own_work_on_more_ranks_contradicts() -> None:
+    """No model in which more ranks never raise the efficiency can have it in order with both."""
+    one_node = [row for row in ROWS if row.world_size <= PER_NODE]
+    more_nodes = [row for row in ROWS if row not in one_node]
+    for judged, rates in ((ROWS, kind_rates), (more_nodes, _fit(one_node))):
+        found = pairs(judged, rates)
+        odd = {slow for _, slow, is_right in found if not is_right}
+        assert len(odd) == 1
+        [row] = odd
+        beyond = [fast for fast, slow, _ in found if slow is row and _same_work(fast, row) and _more_ranks(fast, row)]
+        assert {one.world_size for one in beyond} == {64, 128}
+        others = [is_right for fast, slow, is_right in found if row not in {fast, slow}]
+        assert all(others)
+        assert len(others) >= 4
+
+
+def _same_work(row: Row, other: Row) -> bool:
+    fields = ("micro_batch_size", "micro_batches", "recomputed", "gradient_bytes")
+    return all(getattr(row, name) == getattr(other, name) for name in fields)
+
+
+def _more_ranks(row: Row, other: Row) -> bool:
+    return row.world_size > other.world_size
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "zero3"])

@@ -121,6 +121,17 @@ def test_updates_on_the_host_and_drives_take_their_time_beside_each_other() -> N
     assert found.passes_s == 0
 
 
+def test_who_waits_for_what_was_read_does_not_wait_for_what_is_written() -> None:
+    parts = (item(Begins("step")), item(Drive(2, 0)), item(Drive(0, 9)))
+    assert played(*parts, item(Drained(writes=False)), item(Host(1))).step_s == 9
+    assert played(*parts, item(Drained(reads=False)), item(Host(1))).step_s == 10
+    assert played(*parts, item(Drained()), item(Host(1))).step_s == 10
+    [(host_starts)] = [
+        one.start_s for one in played(*parts, item(Drained(writes=False)), item(Host(1))).spans if one.lane == "host"
+    ]
+    assert host_starts == 2
+
+
 def test_nothing_is_said_where_a_rate_is_missing() -> None:
     bare = replace(PACE, copied_bytes_per_s=None, host_bytes_per_s=None, drive_bytes_per_s=None)
     for what in (Copied(0, True, 1, False), Host(1), Drive(1, 0)):

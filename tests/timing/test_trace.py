@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 
 import pytest
 
-from zerobench.timing.trace import Awaited, Begins, Call, Copied, Host, Kernels, Recorder, Waits, Work, unpack
+from zerobench.timing.trace import (
+    Awaited,
+    Begins,
+    Call,
+    Copied,
+    Drained,
+    Drive,
+    Host,
+    Kernels,
+    Recorder,
+    StepTrace,
+    Waits,
+    Work,
+    unpack,
+)
 
 
 def recorder() -> Recorder:
@@ -51,6 +66,12 @@ def test_a_trace_reads_back_as_it_was() -> None:
     assert trace is not None
     assert unpack(trace.pack()) == trace
     assert Recorder().trace() is None
+
+
+def test_a_record_that_does_not_say_what_of_the_drives_is_awaited_waits_for_all() -> None:
+    trace = StepTrace((), (Drive(1, 2), Drained()))
+    plain = [[], [[7, 1, 2], [8]]]
+    assert unpack(base64.b64encode(zlib.compress(json.dumps(plain).encode())).decode()) == trace
 
 
 @pytest.mark.parametrize("text", ["no base64", base64.b64encode(b"not compressed").decode(), "", "eJyLjgUAARUAuQ=="])

@@ -22,7 +22,9 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import BackwardPass
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
+from zerobench.spec.pipeline import own_blocks
 from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
+from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensors import Matrices, adapted, adapter_tensors, blocks_are_linear, matrices
 from zerobench.spec.trial import Attention, TrialSpec
 
@@ -37,27 +39,35 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     `replaces_linear`: whether DeepSpeed's linear layer takes the place of torch's (ds_config/case.py).
     Raises UserError for an architecture without a closed form.
     """
-    found, tokens = matrices(trial.model), trial.micro_batch_size * trial.sequence_length
+    found, tokens = _own_matrices(trial), trial.micro_batch_size * trial.sequence_length
     adapters = () if trial.adapter is None else adapter_tensors(trial.model, lora_of(trial.adapter))
     weights = found.num_blocks * sum(found.block) + found.outside + sum(adapters)
-    score = _score_flops(trial, tokens)
+    score = _score_flops(trial, tokens) * found.num_blocks
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     frozen = frozen_backward(trial)
     own = 2 * weights if frozen is None else frozen.trained + frozen.passed
     backward = 2 * tokens * own + backward_products * score
-    asked = trial.activation_checkpointing, found.num_blocks
+    asked = trial.activation_checkpointing, own_blocks(trial)
     again = recomputed_blocks(*asked)
     backward += 2 * tokens * again * _recomputed(trial, found, replaces_linear=replaces_linear)
     backward += 2 * tokens * again * sum(adapters) // found.num_blocks
     scored_again = again if trial.attention is Attention.EAGER else attention_again(*asked)
     backward += _FORWARD_PRODUCTS * score * scored_again // found.num_blocks
-    times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
+    times = micro_batches_of_share(trial)
+    parts = 1 if strategy_info(trial.strategy).divides_layers else model_parallel_size(trial)
     return [
         CountedFlops(step=step, phase=phase, flops=times * flops // parts)
         for step in StepKind
         for phase, flops in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward))
     ]
+
+
+def _own_matrices(trial: TrialSpec) -> Matrices:
+    """Of the rank's stage where ranks are those of a pipeline, whose last one has the head; else of the model."""
+    found, blocks = matrices(trial.model), own_blocks(trial)
+    has_head = blocks.stop == found.num_blocks
+    return found._replace(num_blocks=len(blocks), outside=found.outside if has_head else 0)
 
 
 def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
@@ -78,9 +88,9 @@ def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
 
 
 def _score_flops(trial: TrialSpec, tokens: int) -> int:
-    """One product of all queries with all positions, in all layers."""
+    """One product of all queries with all positions in a block."""
     size = dimensions(trial.model)
-    return 2 * tokens * trial.sequence_length * (size.num_layers or 0) * (size.num_heads or 0) * (size.head_dim or 0)
+    return 2 * tokens * trial.sequence_length * (size.num_heads or 0) * (size.head_dim or 0)
 
 
 def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> int:

@@ -1,13 +1,27 @@
-"""What a pipeline moves between its stages and how long it stands idle, in closed forms."""
+"""What a stage of a pipeline holds, what it moves to others and how long it stands idle, in closed forms.
+
+Of a micro-batch that is under way a stage keeps what its blocks save, and beside it what it handed on, until the
+gradient of that comes back (torch/distributed/pipelining/stage.py, `fwd_cache`). It has a buffer for what it receives
+of each micro-batch of a step, which stays from the first step on (`_RecvInfo`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from zerobench.formulas.activations import trial_shape
+from zerobench.formulas.activations import Activations, Logits, activations, trial_logits, trial_shape
+from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.terms import Bytes, Held, add, hold
+from zerobench.formulas.torch_strategies import Moved
+from zerobench.records import Category, Phase, StepKind
+from zerobench.spec.architecture import complete
 from zerobench.spec.batch import micro_batches_of_share
+from zerobench.spec.pipeline import micro_batches_in_flight, own_blocks
+from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.tensors import parameter_tensors
+from zerobench.spec.trial import PipelineSchedule, TrialSpec
 
 _TOKEN_BYTES = 8
 _LOSS_BYTES = 4
@@ -43,6 +57,137 @@ def pipeline_bytes_per_step(trial: TrialSpec, stage: int) -> int:
     """What stage `stage` (from 0) sends and receives in an optimizer step together, in bytes (`passed_per_step`)."""
     passed = passed_per_step(trial, stage)
     return passed.sent_bytes + passed.received_bytes
+
+
+def passes_with_gradients(trial: TrialSpec) -> int:
+    """Micro-batches of a step, less those that are under way before the first has a gradient, and that one."""
+    return micro_batches_of_share(trial) - micro_batches_in_flight(trial, trial.prediction.rank) + 1
+
+
+def stage_activations(trial: TrialSpec) -> Activations:
+    """What the predicted rank keeps of one micro-batch: of its blocks, and all that they give to the next stage; of the
+    last one what comes after them.
+    """
+    shape, blocks = trial_shape(trial), own_blocks(trial)
+    found, asked = activations(trial), trial.activation_checkpointing
+    handed_on = shape.element * shape.tokens * shape.hidden_size
+    return replace(
+        found,
+        outside_layers_bytes=found.outside_layers_bytes if _is_last(trial) else handed_on,
+        num_layers=len(blocks),
+        num_recomputed=recomputed_blocks(asked, blocks),
+        freed_before=blocks_after_the_last(asked, blocks),
+    )
+
+
+def stage_logits(trial: TrialSpec) -> Logits:
+    """Of the last stage, which keeps the logits too that it would hand on; of the others nothing."""
+    if not _is_last(trial):
+        return Logits(0, 0, 0, 0)
+    shape, found = trial_shape(trial), trial_logits(trial)
+    handed_on = shape.element * shape.tokens * shape.vocab_size
+    return replace(
+        found,
+        saved_bytes=found.saved_bytes + handed_on,
+        backward_peak_bytes=found.backward_peak_bytes + handed_on,
+        gradient_bytes=found.gradient_bytes + handed_on,
+    )
+
+
+def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Moments:
+    """As the plain loop over the stage's own tensors, beside what it receives in and other micro-batches keep."""
+    moments, rank = plain_device(setting, step), trial.prediction.rank
+    buffers, others = _buffers(trial), micro_batches_in_flight(trial, rank) - 1
+    kept, logits = stage_activations(trial), stage_logits(trial)
+
+    def under_way(count: int) -> Held:
+        return add(
+            hold(Category.ACTIVATIONS, count * kept.saved_bytes, f"of {count} micro-batches more under way"),
+            hold(Category.LOGITS_AND_LOSS, count * logits.saved_bytes, f"of {count} micro-batches more under way"),
+        )
+
+    def among(held: Bytes, count: int = others) -> Held:
+        return add(held, buffers, under_way(count))
+
+    next_loss = logits.backward_peak_bytes - logits.saved_bytes if others else 0
+    is_filled = passes_with_gradients(trial) > 1
+    sent_back = _hidden(trial, int(rank > 0 and is_filled), _SENT_BACK)
+    left = add(buffers, _hidden(trial, _sent_last(trial) if rank else 0, _SENT_BACK))
+    return Moments(
+        init=moments.init,
+        gathering=add(among(moments.gathering), sent_back, _at_work(trial, 3, 2) if kept.num_recomputed else {}),
+        forward=add(among(moments.forward), sent_back),
+        first_gradient=add(among(moments.first_gradient), sent_back),
+        bucketed=add(among(moments.bucketed), sent_back, {} if _is_last(trial) else _at_work(trial, 2, 1)),
+        reduction=tuple(add(one, left, under_way(others), _loss(next_loss)) for one in moments.reduction),
+        backward_end=add(moments.backward_end, left),
+        step=tuple(add(one, buffers) for one in moments.step),
+    )
+
+
+_SENT_BACK = "gradients on their way back"
+
+
+def _sent_last(trial: TrialSpec) -> int:
+    """Micro-batches whose gradients a stage still holds when its last pass ends: under GPipe all, which it waits for
+    then, else the last and the one before (torch/distributed/pipelining/schedules.py).
+    """
+    micro_batches = micro_batches_of_share(trial)
+    return micro_batches if trial.pipeline_schedule is PipelineSchedule.GPIPE else min(2, micro_batches)
+
+
+def _at_work(trial: TrialSpec, wide: int, narrow: int) -> Held:
+    """What a block makes and lets go of at once: tensors of the MLP's width, and of hidden states.
+
+    Three and two in a forward pass that will be run again, two gradients and one in backward. The last stage has more
+    in its logits.
+    """
+    shape = trial_shape(trial)
+    elements = shape.tokens * (wide * shape.intermediate_size + narrow * shape.hidden_size)
+    return hold(Category.TEMPORARIES, shape.element * elements, "of the block at work")
+
+
+def _loss(nbytes: int) -> Held:
+    return hold(Category.LOGITS_AND_LOSS, nbytes, "of the next micro-batch")
+
+
+def _buffers(trial: TrialSpec) -> Held:
+    """For hidden states from the stage before, and for gradients from the one after, of each micro-batch."""
+    micro_batches = micro_batches_of_share(trial)
+    return add(
+        _hidden(trial, 0 if trial.prediction.rank == 0 else micro_batches, "buffers to receive activations in"),
+        _hidden(trial, 0 if _is_last(trial) else micro_batches, "buffers to receive gradients in"),
+    )
+
+
+def _hidden(trial: TrialSpec, count: int, what: str) -> Held:
+    shape = trial_shape(trial)
+    nbytes = shape.element * shape.tokens * shape.hidden_size
+    return hold(Category.PIPELINE_BUFFERS, count * nbytes, f"{what}: {count} micro-batches x {nbytes:,} bytes")
+
+
+def _is_last(trial: TrialSpec) -> bool:
+    return trial.prediction.rank == trial.world_size - 1
+
+
+def stage_moves(trial: TrialSpec) -> tuple[Moved, ...]:
+    """What the predicted rank hands to the stages beside it and gets from them, in elements."""
+    shape, times = trial_shape(trial), micro_batches_of_share(trial)
+    before, after = trial.prediction.rank > 0, not _is_last(trial)
+    asked = (
+        (Phase.FORWARD, "recv", before),
+        (Phase.FORWARD, "send", after),
+        (Phase.BACKWARD, "recv", after),
+        (Phase.BACKWARD, "send", before),
+    )
+    each = shape.tokens * shape.hidden_size
+    return tuple(Moved(phase, kind, times, times * each) for phase, kind, there in asked if there)
+
+
+def shared_elements(trial: TrialSpec) -> int:
+    """Elements of the gradient that the first and the last stage sum, of an embedding that is the head too."""
+    is_shared = bool(complete(trial.model)["tie_word_embeddings"]) and (trial.prediction.rank == 0 or _is_last(trial))
+    return parameter_tensors(trial.model)[0] if is_shared else 0
 
 
 def bubble_fraction(trial: TrialSpec) -> float:

@@ -25,6 +25,14 @@ from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.passes import frozen_backward, pass_flops
+from zerobench.formulas.pipeline import (
+    passes_with_gradients,
+    shared_elements,
+    stage_activations,
+    stage_device,
+    stage_logits,
+    stage_moves,
+)
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
     Moved,
@@ -57,6 +65,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.pipeline import own_blocks, why_not_divided
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
@@ -69,6 +78,7 @@ from zerobench.spec.tensors import (
     matrices,
     parameter_tensors,
     quantised_elements,
+    stage_tensors,
 )
 from zerobench.spec.trial import Evidence, Offload, Precision, TrialSpec
 
@@ -87,7 +97,7 @@ def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRec
     tensors = _tensors(trial)
     counts = _counts(trial)
     config = _config(trial)
-    setting = _setting(trial, config, tensors, tied_head=counts.head == 0)
+    setting = _setting(trial, config, tensors, tied_head=_has_tied_head(trial, counts))
     if setting.frozen:
         counts = replace(counts, other=counts.other + setting.num_params)
     trained = setting.num_params if setting.frozen else counts.total
@@ -124,7 +134,13 @@ def formula_setting(trial: TrialSpec) -> Setting:
 
     Raises UserError where `formula_record` does.
     """
-    return _setting(trial, _config(trial), _tensors(trial), tied_head=_counts(trial).head == 0)
+    return _setting(trial, _config(trial), _tensors(trial), tied_head=_has_tied_head(trial, _counts(trial)))
+
+
+def _has_tied_head(trial: TrialSpec, counts: ParameterCounts) -> bool:
+    """Whether the rank's head is its embedding: of a pipeline the last stage alone has a head."""
+    is_last = trial.prediction.rank == trial.world_size - 1
+    return counts.head == 0 and (is_last or not strategy_info(trial.strategy).divides_layers)
 
 
 def _tensors(trial: TrialSpec) -> tuple[int, ...]:
@@ -143,7 +159,16 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
     why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
     if why is not None:
         raise UserError(f"strategy: tensor: {why}")
+    if strategy_info(trial.strategy).divides_layers:
+        return _stage_tensors(trial)
     return own_tensors(trial.model, _part(trial)) if trial.strategy == "tensor" else parameter_tensors(trial.model)
+
+
+def _stage_tensors(trial: TrialSpec) -> tuple[int, ...]:
+    _is_plain(trial)  # which of them has a formula
+    if (why := why_not_divided(trial, trial.world_size)) is not None:
+        raise UserError(f"strategy: {trial.strategy}: {why}")
+    return stage_tensors(trial.model, own_blocks(trial))
 
 
 def _part(trial: TrialSpec) -> Parts:
@@ -194,7 +219,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         config = {
             str(trial.precision): {"enabled": True},
             "zero_optimization": {"stage": 0},
-            "gradient_accumulation_steps": micro_batches_of_share(trial),
+            "gradient_accumulation_steps": _accumulated(trial),
         }
         optimizer = without_deepspeed(optimizer).name
     gpu = None if trial.prediction.gpu is None else find_gpu(trial.prediction.gpu)
@@ -221,6 +246,12 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         frozen=frozen,
         scales_bytes=scales_bytes,
     )
+
+
+def _accumulated(trial: TrialSpec) -> int:
+    """Micro-batches that follow one another, so that all but the first find the gradients of others there."""
+    is_pipeline = strategy_info(trial.strategy).divides_layers
+    return passes_with_gradients(trial) if is_pipeline else micro_batches_of_share(trial)
 
 
 def _linear_elements(trial: TrialSpec) -> int:
@@ -269,6 +300,8 @@ def _trained_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict
         return nowhere | {Place.DEVICE: ddp_device(setting, step)}
     if trial.strategy == "tensor":
         return nowhere | {Place.DEVICE: tensor_device(setting, step, max(parameter_tensors(trial.model)))}
+    if trial.strategy == "pipeline":
+        return nowhere | {Place.DEVICE: stage_device(trial, setting, step)}
     if trial.strategy == "fsdp":
         offloads = trial.offload_param is Offload.CPU
         device, host = fsdp(setting, step, fsdp_shards(trial), offloads=offloads)
@@ -297,12 +330,13 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
     shape = trial_shape(trial)
     if trial.strategy == "tensor":
         logits = cut_logits_bytes(shape.tokens, _part(trial).vocabulary, shape.element)
+        kept = activations(trial, _part(trial).shape(shape))
+    elif trial.strategy == "pipeline":
+        logits, kept = stage_logits(trial), stage_activations(trial)
     else:
-        logits = trial_logits(trial)
+        logits, kept = trial_logits(trial), activations(trial)
     places = trial_moments(trial, setting, step)
-    inputs = input_tokens(trial)
-    kept = activations(trial, None if trial.strategy != "tensor" else _part(trial).shape(shape))
-    device = device_phases(places[Place.DEVICE], kept, logits, inputs)
+    device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial))
     rows = memory_rows(step, Place.DEVICE, device)
     for place in (Place.HOST, Place.NVME):
         rows += memory_rows(step, place, other_phases(places[place]))
@@ -325,6 +359,8 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
         moves = ddp_moves(setting.num_params, buckets)
     elif trial.strategy == "tensor":
         moves = _tensor_moves(trial, setting)
+    elif trial.strategy == "pipeline":
+        return _pipeline_collectives(trial, setting, step)
     else:
         return _fsdp_collectives(trial, setting, step)
     return [_traffic(trial, step, move, setting.case.element, trial.world_size) for move in moves]
@@ -357,6 +393,20 @@ def _fsdp_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> lis
     return rows
 
 
+def _pipeline_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
+    """Between neighbours, and at the update those of the ends of a tied tensor and of all for the norm of gradients."""
+    element = setting.case.element
+    rows = [
+        _traffic(trial, step, move, element, trial.world_size).model_copy(update={"num_nodes": None})
+        for move in stage_moves(trial)
+    ]
+    if shared := shared_elements(trial):
+        rows.append(_traffic(trial, step, Moved(Phase.STEP, "all_reduce", 1, shared), element, 2))
+    if trial.hyperparameters.gradient_clipping:
+        rows.append(_traffic(trial, step, Moved(Phase.STEP, "all_reduce", 1, 1), 4, trial.world_size))
+    return rows
+
+
 def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
     shape = trial_shape(trial)
     return tensor_moves(
@@ -372,9 +422,8 @@ def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
 def _zero_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
     rows = []
     for move in zero_moves(setting, trial.gradient_accumulation_steps):
-        each = move.elements // move.calls
         for size, calls in _group_calls(trial, step, move):
-            moved = Moved(move.phase, move.kind, calls, calls * each)
+            moved = Moved(move.phase, move.kind, calls, move.elements * calls // move.calls)
             rows.append(_traffic(trial, step, moved, setting.case.element, size))
     return rows
 
@@ -398,6 +447,8 @@ def _notes(trial: TrialSpec, *, allocator_is_played: bool) -> list[str]:
         whose, collectives = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)", "DeepSpeed's"
     elif not strategy_info(trial.strategy).is_reference:
         whose, collectives = "as torch 2.13 allocates them (zerobench.formulas.torch_strategies)", "torch's"
+    if trial.strategy == "pipeline":
+        whose = "of a plain torch loop over this rank's stage (zerobench.formulas.pipeline)"
     if trial.strategy == "tensor":
         whose = "of a plain torch loop over this rank's parts (zerobench.formulas.megatron)"
         collectives = "Megatron-LM's (arXiv 1909.08053, section 3), the embedding's and the loss's torch's"

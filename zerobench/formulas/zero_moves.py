@@ -2,7 +2,7 @@
 
 It is not the paper's account (zero_paper.collectives): stages 1 and 2 all-reduce whole buckets unless
 `use_multi_rank_bucket_allreduce` is false (stage_1_and_2.py, average_tensor), which moves P more, and pad the flat
-parameters that they gather. Stage 3 pads each tensor, gathers small parameters once a step, after the update, and keeps
+parameters that they gather. Stage 3 pads each tensor, gathers small parameters one by one after the update, and keeps
 others gathered from forward to backward, up to its limits (partitioned_param_coordinator.py). How far those limits are
 filled is decided module by module; here they are filled, so that no more is gathered than in truth, and what a second
 forward pass gathers again below them is left out.
@@ -37,14 +37,13 @@ def _flat_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
 
 def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
     ranks = setting.case.world_size
-    padded, small = (
-        sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent_tensors(setting))
-    )
+    persistent = persistent_tensors(setting)
+    padded, small = (sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent))
     kept = min(max(live_elements(setting), small), padded)
     found = (
         Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
         Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (padded - kept)),
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
-        Moved(Phase.STEP, "all_gather", 1, small),
+        Moved(Phase.STEP, "all_gather", len(persistent), small),
     )
     return tuple(move for move in found if move.elements)

@@ -75,13 +75,17 @@ class HearingCounter(StorageCounter):
 
     def _listener(self, func: Any) -> Listener | None:
         call = _CALLS.get(func._schema.name)
-        return None if call is None else lambda args, _kwargs, _out: self._hear(call, args)
+        return None if call is None else lambda args, _kwargs, out: self._hear(func, call, args, out)
 
-    def _hear(self, call: _Call, args: tuple[Any, ...]) -> None:
+    def _hear(self, func: Any, call: _Call, args: tuple[Any, ...], out: Any) -> None:
         group = _group(args)
         ranks = int(group.size())
         nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in tensors_in(args[call.argument]))
-        self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1), self._num_nodes(group))
+        waited = self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1), self._num_nodes(group))
+        self._began(func, args, out, waited)
+
+    def _began(self, func: Any, args: tuple[Any, ...], out: Any, waited: Any) -> None:
+        """A collective, by the operation that gave `out`; `waited` is what `heard` gave, for those who wait for it."""
 
     def _num_nodes(self, group: Any) -> int:
         """Nodes that the group's ranks lie on."""

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import micro_batches_of_share
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.tensors import block_tensors, stage_tensors
 from zerobench.spec.trial import PipelineSchedule, TrialSpec
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox")
@@ -54,6 +57,25 @@ def _ends(sums: Sequence[int], beside: Sequence[int]) -> list[int]:
     for stage in range(num_stages - 1, 0, -1):
         ends.append(began[stage][ends[-1]])
     return ends[::-1]
+
+
+def stage_blocks(model: ModelSpec, num_stages: int) -> list[range]:
+    """Which blocks of `model` each stage has, as the worker divides it (worker/strategies/stages.py).
+
+    Raises UserError for an architecture without a closed form, ValueError for fewer blocks than stages.
+    """
+    layer, num_blocks = block_tensors(model)
+    block = sum(layer)
+    first = sum(stage_tensors(model, range(num_blocks - 1))) - (num_blocks - 1) * block
+    last = sum(stage_tensors(model, range(1, num_blocks))) - (num_blocks - 1) * block
+    return divide_blocks([block] * num_blocks, first, last, num_stages)
+
+
+def own_blocks(trial: TrialSpec) -> range:
+    """The blocks that the predicted rank of `trial` runs: its stage's, or all. Raises as `stage_blocks` does."""
+    if strategy_info(trial.strategy).divides_layers:
+        return stage_blocks(trial.model, trial.world_size)[trial.prediction.rank]
+    return range(block_tensors(trial.model)[1])
 
 
 def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:

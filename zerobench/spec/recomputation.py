@@ -39,20 +39,24 @@ def is_recomputed(checkpointing: Checkpointing, block: int) -> bool:
     return bool(checkpointing)
 
 
-def recomputed_blocks(checkpointing: Checkpointing, num_blocks: int) -> int:
-    """How many of the model's blocks are run again."""
-    return sum(is_recomputed(checkpointing, block) for block in range(num_blocks))
+def recomputed_blocks(checkpointing: Checkpointing, blocks: int | range) -> int:
+    """How many of `blocks`, the model's or a stage's among them, are run again."""
+    return sum(is_recomputed(checkpointing, block) for block in _counted(blocks))
 
 
-def attention_again(checkpointing: Checkpointing, num_blocks: int) -> int:
+def attention_again(checkpointing: Checkpointing, blocks: int | range) -> int:
     """In how many blocks a fused kernel's attention is computed again."""
-    return 0 if checkpointing == OPERATIONS else recomputed_blocks(checkpointing, num_blocks)
+    return 0 if checkpointing == OPERATIONS else recomputed_blocks(checkpointing, blocks)
 
 
-def blocks_after_the_last(checkpointing: Checkpointing, num_blocks: int) -> int:
+def blocks_after_the_last(checkpointing: Checkpointing, blocks: int | range) -> int:
     """How many blocks behind the last that is run again have been passed by backward, and freed, when it gets there."""
-    again = [block for block in range(num_blocks) if is_recomputed(checkpointing, block)]
-    return num_blocks - 1 - again[-1] if again else num_blocks
+    again = [block for block in _counted(blocks) if is_recomputed(checkpointing, block)]
+    return _counted(blocks).stop - 1 - again[-1] if again else len(_counted(blocks))
+
+
+def _counted(blocks: int | range) -> range:
+    return range(blocks) if isinstance(blocks, int) else blocks
 
 
 def checkpointing_name(checkpointing: Checkpointing) -> str:

@@ -183,8 +183,6 @@ STRATEGIES: dict[str, StrategyInfo] = {
             divides_batch=False,
             divides_layers=True,
             fixed_batch="its schedule has a fixed number of micro-batches",
-            evidences=tuple(world for world in Evidence if world is not Evidence.FORMULA),
-            unavailable={Evidence.FORMULA: "no closed form for a stage's memory; use simulated"},
             axes=("pipeline_schedule",),
             checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint, for as many stages, where it runs the schedule",
         ),

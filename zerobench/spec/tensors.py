@@ -65,6 +65,22 @@ def block_tensors(spec: ModelSpec) -> tuple[tuple[int, ...], int]:
     return tuple(layout.layer), layout.num_layers
 
 
+def stage_tensors(spec: ModelSpec, blocks: range) -> tuple[int, ...]:
+    """Elements of each parameter tensor of the pipeline stage that has `blocks` of the model, in its order: the first
+    stage has the embeddings, the last one the final norm and the head, which may be the embedding a second time.
+
+    Raises as `parameter_tensors` does.
+    """
+    layout = _layout(spec)
+    is_first, is_last = blocks.start == 0, blocks.stop == layout.num_layers
+    shared = layout.before[:1] if is_last and not is_first and complete(spec)["tie_word_embeddings"] else []
+    return (
+        *(layout.before if is_first else shared),
+        *(layout.layer * len(blocks)),
+        *(layout.after if is_last else ()),
+    )
+
+
 def blocks_are_linear(spec: ModelSpec) -> bool:
     """Whether the matrices of its blocks are nn.Linear, which DeepSpeed can replace: GPT-2's are Conv1D."""
     return spec.model_type != "gpt2"

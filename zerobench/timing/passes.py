@@ -80,23 +80,27 @@ def passes(
     *,
     recomputed: float = 0.0,
     lora: Lora | None = None,
+    runs_all: bool = True,
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
     With `lora` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The host
-    launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it.
+    launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it. What the
+    GPU was behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins;
+    not so where others run the head (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, lora)
-    again = recomputed * forward
     launch = device.rates.block_launch_s * (1 if lora is None else _ADAPTERS_LAUNCHES)
     head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
     if lora is not None:
         head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
+    head = head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens))
+    ahead = max(forward, launch) - launch + (head / decoder.layers if runs_all else 0.0)
     return Passes(
         max(forward, launch),
-        max(backward + again, (2 + recomputed) * launch),
+        max(backward + recomputed * forward, (2 + recomputed) * launch - ahead),
         decoder.layers,
-        head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens)),
+        head,
     )
 
 
@@ -161,7 +165,7 @@ def _input_gradient_s(device: Device, tokens: int, inputs: int, outputs: int) ->
 
 def elementwise_bytes(decoder: Decoder, rates: Rates, tokens: float) -> tuple[float, float]:
     """That a block's elementwise work moves, forward and backward."""
-    moved = tokens * _elementwise_width(decoder) * WORD_BYTES
+    moved = tokens * elementwise_width(decoder) * WORD_BYTES
     return rates.forward_words * moved, rates.backward_words * moved
 
 
@@ -170,7 +174,7 @@ def loss_bytes(decoder: Decoder, rates: Rates, tokens: float) -> float:
     return rates.loss_words * tokens * decoder.vocabulary * WORD_BYTES
 
 
-def _elementwise_width(decoder: Decoder) -> float:
+def elementwise_width(decoder: Decoder) -> float:
     """The hidden size, made larger where the MLP is wider than the GPT's four-fold one that the words were fitted on.
 
     About half of a block's elementwise work is at the hidden size (norms, residuals), half at the MLP's width, twice

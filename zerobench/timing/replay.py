@@ -184,8 +184,9 @@ class _Clocks:
                     return False
                 for name, seconds in zip(("NVMe reads", "NVMe writes"), times, strict=True):
                     self._occupy(name, name, self._host, seconds or 0.0)
-            case Drained():
-                self._host = max(self._host, self._lanes["NVMe reads"], self._lanes["NVMe writes"])
+            case Drained(reads, writes):
+                for name, is_awaited in (("NVMe reads", reads), ("NVMe writes", writes)):
+                    self._host = max(self._host, self._lanes[name] if is_awaited else 0.0)
             case Begins(phase):
                 if phase == UPDATE and self._phase != UPDATE:
                     self.passes_s = self.last_s

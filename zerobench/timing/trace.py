@@ -1,7 +1,7 @@
 """The issue order of an optimizer step: what an engine gave to its GPU, links and drives, and what waits for what.
 
-A simulated rank runs the real engine, so each operation, collective, copy and wait passes through it in the order in
-which the host issues them. Between two of the others operations on a stream become one piece of work: its matrix
+A simulated or emulated rank runs the real engine, so each operation, collective, copy and wait passes through it in the
+order in which the host issues them. Between two of the others operations on a stream become one piece of work: its
 products by shape, its attention by FLOPs, all else by the bytes that it reads and writes, and how many kernels that is.
 Layers are alike, so each distinct piece is kept once. What is kept has no seconds: those come from the rates of a GPU
 and its links when it is replayed (replay.py).
@@ -98,7 +98,10 @@ class Drive(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """The host waits for the drives."""
+    """The host waits for what it had the drives read, write, or both."""
+
+    reads: bool = True
+    writes: bool = True
 
 
 class Begins(NamedTuple):

@@ -103,11 +103,13 @@ def _moved(read_bytes: int = 0, written_bytes: int = 0) -> None:
 
 
 class _AioHandle:
-    """csrc/aio/py_lib: reads and writes between page-locked buffers and files."""
+    """csrc/aio/py_lib: reads and writes between page-locked buffers and files. One waits for its own alone: swappers
+    that go on reading while they write have two (pipelined_optimizer_swapper.py).
+    """
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._locked: WeakSet[torch.UntypedStorage] = WeakSet()
-        self._pending = 0
+        self._reads = self._writes = 0
 
     def new_cpu_locked_tensor(self, numel: int, example: torch.Tensor) -> torch.Tensor:
         """A page-locked host buffer (deepspeed_pin_tensor.cpp allocates what is asked, page-aligned)."""
@@ -124,30 +126,31 @@ class _AioHandle:
 
     def async_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
         _moved(read_bytes=buffer.nbytes)
-        self._pending += 1
+        self._reads += 1
         return 0
 
     def async_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
         _moved(written_bytes=buffer.nbytes)
         _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
-        self._pending += 1
+        self._writes += 1
         return 0
 
-    def sync_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
-        _moved(read_bytes=buffer.nbytes)
-        tell(Drained())
+    def sync_pread(self, buffer: torch.Tensor, path: str, offset: int = 0) -> int:
+        self.async_pread(buffer, path, offset)
+        self.wait()
         return 1
 
-    def sync_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
-        _moved(written_bytes=buffer.nbytes)
-        _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
-        tell(Drained())
+    def sync_pwrite(self, buffer: torch.Tensor, path: str, offset: int = 0) -> int:
+        self.async_pwrite(buffer, path, offset)
+        self.wait()
         return 1
 
     def wait(self) -> int:
-        done, self._pending = self._pending, 0
-        tell(Drained())
-        return done
+        reads, writes = self._reads, self._writes
+        self._reads = self._writes = 0
+        if reads or writes:
+            tell(Drained(reads > 0, writes > 0))
+        return reads + writes
 
 
 class _Quantizer:

@@ -8,6 +8,7 @@ Engines, places and models that the rates were not fitted to make the interval w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from zerobench.records import Phase
@@ -18,8 +19,9 @@ from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_of
 from zerobench.report.step_time.stages import piped
+from zerobench.report.step_time.swaps import swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import nvme, offload, offloaded_share
+from zerobench.report.step_time.transfers import offload, offloaded_share
 from zerobench.report.trials import Trial
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
@@ -61,13 +63,17 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
 
     Where a run of one's own was timed on such a GPU (`zerobench calibrate`), that says by how much the rates are off,
     and the interval is as wide as its trials differed; of ranks that ran alone, by how much those of computing are, and
-    all else is as sure as published rates. No factor makes a step shorter than its lower bound.
+    all else is as sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins
+    before it.
     """
     found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
-    if found is None or own is None:
-        return found
+    if found is None:
+        return None
     bound = step_bound(trial, gpu, links)
-    return _calibrated(found, *own, rates_of(gpu)[0].spread, 0.0 if bound is None else bound.step_s or 0.0)
+    least_s = 0.0 if bound is None else bound.step_s or 0.0
+    if own is not None:
+        found = _calibrated(found, *own, rates_of(gpu)[0].spread, least_s)
+    return replace(found, low_s=max(found.low_s, least_s))
 
 
 def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> Expected:
@@ -157,7 +163,9 @@ def _computing(asked: _Asked) -> Passes:
     again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
     lora = None if spec.adapter is None else lora_of(spec.adapter)
     tokens = spec.micro_batch_size * spec.sequence_length
-    return passes(decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora)
+    return passes(
+        decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora, runs_all=not _is_pipeline(spec)
+    )
 
 
 def _in_order(asked: _Asked) -> _Parts | None:
@@ -178,8 +186,8 @@ def _in_stages(asked: _Asked) -> _Parts | None:
 
 def _in_closed_form(asked: _Asked) -> _Parts | None:
     work, spec = asked.work, asked.work.spec
-    communication, transfers = _communication(work), [offload(work), nvme(work)]
-    if communication is None or any(term.total_s is None for term in transfers):
+    communication, copying = _communication(work), offload(work)
+    if communication is None or copying.passes_s is None or copying.update_s is None:
         return None
     compute, exposed, rest = step(
         _computing(asked),
@@ -190,9 +198,10 @@ def _in_closed_form(asked: _Asked) -> _Parts | None:
         ranks=1 if _alone(spec) else spec.world_size,
         overlaps=_overlaps(work),
     )
-    copies, swaps = (term.passes_s or 0.0 for term in transfers)
-    exposed += copies * _copied_times(work) + max(0.0, swaps - compute)
-    return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers), 0.0
+    if (swapping := swapping_s(work, compute, asked.update_s)) is None:
+        return None
+    exposed += copying.passes_s * _copied_times(work) + swapping[0]
+    return compute, exposed, rest + copying.update_s + swapping[1], 0.0
 
 
 def _alone(spec: TrialSpec) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.trial import Attention, Compile, Offload, Precision, TrialSpec
+from zerobench.timing.eager import times_as_many
+from zerobench.timing.passes import decoder_of
 
 _FITTED = ("fsdp", "zero3")
 """Engines that gather and reduce block by block, as the rows' FSDP does."""
@@ -17,6 +19,9 @@ _DIVIDED = {
     "pipeline": {"all stages' blocks take the recorded stage's time, and passes follow the schedule": 0.12},
 }
 """Strategies whose ranks divide the decoder, and what is taken for granted of each."""
+
+_FUSES_MORE = 1.2
+"""Times as many bytes as are counted, from which on it is said."""
 
 _JUDGED_RANKS = 512
 """The most ranks of a row that the model was held against."""
@@ -58,4 +63,11 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
         found[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
         found[f"elementwise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
+    decoder = decoder_of(spec.model)
+    times = None if decoder is None else times_as_many(spec.model, decoder)
+    if times is not None and times > _FUSES_MORE:
+        found[
+            f"element-wise kernels are fused as in the fitted runs: eager {spec.model.model_type} blocks of "
+            f"transformers move {times:.1f} times as many bytes, which would make steps longer"
+        ] = 0.0
     return found

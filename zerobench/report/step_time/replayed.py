@@ -1,4 +1,4 @@
-"""The timeline of a simulated step: its trace replayed at the rates of a GPU and its links.
+"""The timeline of a predicted step: its trace replayed at the rates of a GPU and its links.
 
 Products, attention, collectives and transfers take what the closed form says of each. Of elementwise work the trace's
 bytes say how much falls where; how long it takes together the words a block that the rates were fitted on. So with

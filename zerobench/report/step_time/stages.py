@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.batch import micro_batches_of_share
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.pipeline import divide_blocks
-from zerobench.spec.tensors import block_tensors
+from zerobench.spec.pipeline import stage_blocks
+from zerobench.spec.tensors import stage_tensors
 from zerobench.spec.trial import PipelineSchedule, TrialSpec
 from zerobench.timing.kernels import WORD_BYTES
 from zerobench.timing.latency import latency_s
@@ -67,17 +66,8 @@ def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: 
 
 def divided(spec: TrialSpec) -> tuple[list[range], list[int]]:
     """Which blocks each stage has, and how many parameters."""
-    counts, (tensors, num_blocks) = count_parameters(spec.model), block_tensors(spec.model)
-    if counts is None:
-        raise ValueError(f"no closed form for {spec.model.name}")
-    block, first = sum(tensors), counts.token_embeddings + counts.positional_embeddings
-    shared = 0 if counts.head else counts.token_embeddings
-    last = counts.total - num_blocks * block - first + shared
-    division = divide_blocks([block] * num_blocks, first, last, spec.world_size)
-    sizes = [block * len(blocks) for blocks in division]
-    sizes[0] += first
-    sizes[-1] += last
-    return division, sizes
+    division = stage_blocks(spec.model, spec.world_size)
+    return division, [sum(stage_tensors(spec.model, blocks)) for blocks in division]
 
 
 def _stage(computing: Passes, blocks: int, slower: float, *, is_last: bool) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a simulated operation costs a real GPU: a matrix product's shape, or the bytes that its kernel moves.
+"""What an operation on a device that is not there costs a real GPU: a product's shape, or what its kernel moves.
 
 Views and allocations cost nothing. Every other operation is taken for one kernel that reads its arguments and writes
 its results once each, which is what eager elementwise kernels do.
@@ -49,6 +49,10 @@ class Where(StrEnum):
     DOWN = "down"
 
 
+_DEVICES = {DEVICE, "cuda"}
+"""Types of the device: the simulated GPU's, and the emulated one's, which is CUDA's own."""
+
+
 class Cost(NamedTuple):
     """Of one operation."""
 
@@ -63,10 +67,19 @@ class Cost(NamedTuple):
     is_backward: bool = False
 
 
+VALUE = Cost(Where.DOWN, blocks=True)
+"""Of a number that the host asks the device for."""
+
+
+def runs_nothing(func: Any) -> bool:
+    """Whether nothing runs."""
+    return bool(func.is_view or func._overloadpacket in _FREE or func.namespace != "aten")
+
+
 def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
     """None where nothing runs."""
     packet = func._overloadpacket
-    if func.is_view or packet in _FREE or func.namespace != "aten":
+    if runs_nothing(func):
         return None
     results = _tensors(out)
     if packet in _COPIES:
@@ -76,7 +89,9 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
             is_free = bool(kwargs.get("non_blocking", args[2] if packet is _ATEN.copy_ and len(args) > 2 else False))
             return Cost(crossing, moved_bytes=min(source.nbytes, results[0].nbytes), blocks=not is_free)
     read, written = _touched(func, packet, args, kwargs, results)
-    where = Where.DEVICE if any(tensor.device.type == DEVICE for tensor in (*results, *read, *written)) else Where.HOST
+    where = (
+        Where.DEVICE if any(tensor.device.type in _DEVICES for tensor in (*results, *read, *written)) else Where.HOST
+    )
     if packet in _MATRICES:
         left, right = args[_MATRICES[packet]], args[_MATRICES[packet] + 1]
         count = left.shape[0] if left.dim() == 3 else 1
@@ -91,7 +106,7 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
 
 
 def _crossing(source: torch.Tensor, result: torch.Tensor) -> Where | None:
-    on_device = source.device.type == DEVICE, result.device.type == DEVICE
+    on_device = source.device.type in _DEVICES, result.device.type in _DEVICES
     return {(True, False): Where.DOWN, (False, True): Where.UP}.get(on_device)
 
 

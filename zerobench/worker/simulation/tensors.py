@@ -26,7 +26,7 @@ from torch.utils.flop_counter import flop_registry
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
 from zerobench.worker.simulation.collectives import KINDS, message
-from zerobench.worker.simulation.costs import Cost, Where, cost_of
+from zerobench.worker.simulation.costs import VALUE, Cost, cost_of
 from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
@@ -34,8 +34,6 @@ _DATA: Any = torch.Tensor.data
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
-_VALUE = Cost(Where.DOWN, blocks=True)
-"""Of a number that the host asks the device for."""
 
 Observer = Callable[[Any], None]
 """Called with each operation's result."""
@@ -65,7 +63,7 @@ class SimulatedTensors(FakeTensorMode):
             return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
         if func is _ITEM and args[0].constant is None:
             if args[0].fake_device.type == DEVICE:
-                self._charge(_VALUE)
+                self._charge(VALUE)
             return _as_type(answer(), args[0].dtype)
         if any(map(is_wrapper, types)):  # it comes again for what is inside
             return NotImplemented

@@ -32,6 +32,8 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
 from zerobench.worker.worlds.base import no_values
 from zerobench.worker.worlds.deviceless import DevicelessWorld
+from zerobench.worker.worlds.emulated_order import EmulatedOrder, current_stream
+from zerobench.worker.worlds.order import Order
 
 
 class EmulatedWorld(DevicelessWorld):
@@ -51,6 +53,10 @@ class EmulatedWorld(DevicelessWorld):
         shortcuts.copy_at_once()
         device = torch.device("cuda", 0)
         torch.cuda.set_device(device)
+        order = Order(self.traffic, current_stream)
+        self._order = EmulatedOrder(order, waits_at_the_end=self.trial.strategy == "ddp")
+        if uses_deepspeed(self.trial):
+            self._order.watch_engine()
         properties: Any = torch.cuda.get_device_properties(device)
         gpu = self.trial.prediction.gpu
         if gpu is None or find_gpu(properties.name) != find_gpu(gpu):
@@ -100,7 +106,7 @@ class EmulatedWorld(DevicelessWorld):
 
     def counter(self, observe: Callable[[], object]) -> EmulatedCounter:
         """One that hears collectives and knows which host memory is page-locked."""
-        self._counter = EmulatedCounter(observe, self.traffic, self.trial.gpus_per_node)
+        self._counter = EmulatedCounter(observe, self.traffic, self.trial.gpus_per_node, self._order)
         return self._counter
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
@@ -126,18 +132,32 @@ class PeersWorld(EmulatedWorld):
 
 
 class EmulatedCounter(HearingCounter):
-    """Counts storages on device and host, and keeps which of the host's are page-locked."""
+    """Counts storages on device and host, keeps which of the host's are page-locked, and hears the order of work."""
 
-    def __init__(self, observe: Callable[[], Any], traffic: Traffic, ranks_per_node: int) -> None:
+    def __init__(self, observe: Callable[[], Any], traffic: Traffic, ranks_per_node: int, order: EmulatedOrder) -> None:
         super().__init__(observe, traffic.collective, ranks_per_node)
         self._count_flops = traffic.add_flops
+        self._order = order
         self.pinned: set[int] = set()
 
     def _listener(self, func: Any) -> Listener | None:
-        formula = flop_registry.get(func._overloadpacket)
+        heard, formula = super()._listener(func), flop_registry.get(func._overloadpacket)
+        if heard is not None:
+            return heard
+        issued = self._order.listener(func)
         if formula is None:
-            return super()._listener(func)
-        return lambda args, kwargs, out: self._count_flops(formula(*args, **kwargs, out_val=out))
+            return issued
+
+        def listens(args: Any, kwargs: Any, out: Any) -> None:
+            self._count_flops(formula(*args, **kwargs, out_val=out))
+            if issued is not None:
+                issued(args, kwargs, out)
+
+        return listens
+
+    def _began(self, func: Any, args: tuple[Any, ...], out: Any, waited: Any) -> None:
+        if waited is not None:
+            self._order.began(func, args, out, waited)
 
     def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
         super()._keep(storage, entry)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 
@@ -26,21 +27,16 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
-from zerobench.timing import trace
-from zerobench.timing.trace import Copied, Host, Item
 from zerobench.worker import simulation
 from zerobench.worker.simulation import streams
 from zerobench.worker.simulation.absent_files import files_without_values
 from zerobench.worker.simulation.allocator import SimulatedRows
-from zerobench.worker.simulation.costs import Cost, Where
 from zerobench.worker.simulation.storages import SimulatedCounter
 from zerobench.worker.simulation.tensors import SimulatedTensors
 from zerobench.worker.worlds import instant_group
 from zerobench.worker.worlds.deviceless import DevicelessWorld
+from zerobench.worker.worlds.order import Order
 from zerobench.worker.worlds.solo import join_alone
-
-_SMALL_BYTES = 1 << 16
-"""Of host work that takes no time to speak of: step counters, a norm."""
 
 
 class SimulatedWorld(DevicelessWorld):
@@ -57,43 +53,21 @@ class SimulatedWorld(DevicelessWorld):
     def open_device(self, rank: Rank) -> Device:
         """The simulated GPU, or the CPU for comparison with CPU runs."""
         gpu = self.trial.prediction.gpu
-        self._record_order()
+        order = Order(self.traffic, streams.current_number, on_gpu=gpu is not None)
+        self._tensors.charge = order.charge
         if gpu is None:
             simulation.use_cpu()
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
         known = find_gpu(gpu)
-        simulation.use_gpu(self, self._attention_flops, None if known is None else known.compute_capability)
+        capability = None if known is None else known.compute_capability
+        simulation.use_gpu(self, partial(self._count_attention, order), capability)
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
         return Device(device, gpu, None, instant_group.BACKEND)
 
-    def _record_order(self) -> None:
-        """Take down the order in which the steady step issues its work."""
-        self.traffic.record_order(streams.current_number)
-        self._tensors.charge = self._charge
-        trace.listen(self._issue)
-
-    def _issue(self, item: Item) -> None:
-        if self.traffic.issued is not None:
-            self.traffic.issued.add(item)
-
-    def _attention_flops(self, flops: int, is_backward: bool) -> None:
+    def _count_attention(self, order: Order, flops: int, is_backward: bool) -> None:
         self.traffic.add_flops(flops)
-        if self.traffic.issued is not None:
-            self.traffic.issued.attention(streams.current_number(), flops, is_backward=is_backward)
-
-    def _charge(self, cost: Cost) -> None:
-        issued, stream = self.traffic.issued, streams.current_number()
-        if issued is None:
-            return
-        if cost.attention_flops:
-            issued.attention(stream, cost.attention_flops, is_backward=cost.is_backward)
-        elif cost.where is Where.DEVICE or self.trial.prediction.gpu is None:
-            issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
-        elif cost.where is not Where.HOST:
-            issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
-        elif cost.moved_bytes > _SMALL_BYTES:
-            issued.add(Host(cost.moved_bytes))
+        order.attention(flops, is_backward=is_backward)
 
     @property
     def capacity_bytes(self) -> int:

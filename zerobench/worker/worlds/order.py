@@ -1,0 +1,52 @@
+"""Takes down the order in which a rank without a device issues its steady step (zerobench.timing.trace)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zerobench.memory.traffic import Traffic
+from zerobench.timing import trace
+from zerobench.timing.trace import Copied, Host, Item
+from zerobench.worker.simulation.costs import Cost, Where
+
+_SMALL_BYTES = 1 << 16
+"""Of host work that takes no time to speak of: step counters, a norm."""
+
+
+class Order:
+    """Hears what each operation costs, and what no operation shows: waits, updates on the host, drives."""
+
+    def __init__(self, traffic: Traffic, stream: Callable[[], int], *, on_gpu: bool = True) -> None:
+        """`stream` says which stream is current; not `on_gpu`: the processor is the device."""
+        self._traffic, self._stream, self._on_gpu = traffic, stream, on_gpu
+        traffic.record_order(stream)
+        trace.listen(self.issue)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a steady step is under way."""
+        return self._traffic.issued is not None
+
+    def issue(self, item: Item) -> None:
+        """Something other than a kernel."""
+        if self._traffic.issued is not None:
+            self._traffic.issued.add(item)
+
+    def attention(self, flops: int, *, is_backward: bool) -> None:
+        """A fused kernel of attention."""
+        if self._traffic.issued is not None:
+            self._traffic.issued.attention(self._stream(), flops, is_backward=is_backward)
+
+    def charge(self, cost: Cost) -> None:
+        """An operation."""
+        issued, stream = self._traffic.issued, self._stream()
+        if issued is None:
+            return
+        if cost.attention_flops:
+            issued.attention(stream, cost.attention_flops, is_backward=cost.is_backward)
+        elif cost.where is Where.DEVICE or not self._on_gpu:
+            issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
+        elif cost.where is not Where.HOST:
+            issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
+        elif cost.moved_bytes > _SMALL_BYTES:
+            issued.add(Host(cost.moved_bytes))
