@@ -1,0 +1,27 @@
+"""What the order of a step keeps of each operation's cost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from zerobench.timing import trace
+from zerobench.timing.trace import Kernels, Recorder
+from zerobench.worker.simulation.costs import Cost, Where
+from zerobench.worker.worlds.order import Order
+
+
+def test_attention_of_a_cpu_is_told_by_its_flops_and_all_else_by_what_it_moves(monkeypatch):
+    monkeypatch.setattr(trace, "_listener", None)
+    recorder = Recorder()
+    traffic: Any = SimpleNamespace(issued=recorder, record_order=lambda _stream: None)
+    order = Order(traffic, lambda: 0, on_gpu=False)
+    order.charge(Cost(Where.HOST, attention_flops=20))
+    order.charge(Cost(Where.HOST, attention_flops=50, is_backward=True))
+    order.charge(Cost(Where.HOST, moved_bytes=1000))
+    step = recorder.trace()
+    assert step is not None
+    [item] = step.items
+    assert isinstance(item, Kernels)
+    work = step.works[item.work]
+    assert (work.attention, work.moved_bytes, work.launches) == ((20, 50), 1000, 3)
