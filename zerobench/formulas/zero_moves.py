@@ -40,10 +40,11 @@ def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
     padded, small = (
         sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent_tensors(setting))
     )
-    kept = min(max(live_elements(setting), small), padded)
+    again = padded - setting.only_forward
+    kept = min(max(live_elements(setting), small), again)
     found = (
         Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
-        Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (padded - kept)),
+        Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
         Moved(Phase.STEP, "all_gather", 1, small),
     )
