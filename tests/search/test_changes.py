@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.sample_run import GIB, SampleTrial, trial_record
 from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
+from zerobench.records import NvmlDevice, NvmlSummary
 from zerobench.report.changes import Changed, changes_passage, share_slower, smallest
 from zerobench.run.observer import Observer
 from zerobench.search import changes
-from zerobench.search.changes import changed_trials, predict_changes
+from zerobench.search.changes import changed_trials, cluster_of, predict_changes
 from zerobench.search.plan import Plan, Request, read_plan
 from zerobench.search.plan_world import PlanWorld
 from zerobench.spec.trial import Evidence
@@ -125,3 +127,13 @@ def test_without_page_locks_a_part_just_above_a_power_of_two_fits_a_smaller_host
     assert fitting["pin_memory false",].slower is None
     assert fitting["pin_memory false",].host_node_bytes == pytest.approx(18.2 * 1.074e9, rel=0.01)
     assert ("optimizer states on the GPU",) in fitting
+
+
+def test_a_trial_is_judged_by_the_memory_that_its_gpu_was_seen_to_have() -> None:
+    spec = asked(stage="1").planned[0].trial
+    nothing = dict.fromkeys(("reserved_bytes", "baseline_used_bytes", "peak_used_bytes", "energy_joules"))
+    for seen, expected in ((10 * GIB, 10 * GIB), (39 * GIB, 40 * GIB)):
+        device = NvmlDevice(gpu_uuid="GPU-1", name="A100", index=0, total_bytes=seen, mean_power_watts=None, **nothing)
+        node = NvmlSummary(hostname="a", available=True, devices=[device])
+        trial = SampleTrial(spec, trial_record(spec).model_copy(update={"nvml": [node]}), [])
+        assert cluster_of(trial).device_memory_bytes == expected

@@ -33,6 +33,8 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
+_AS_LARGE = 0.95
+"""Of what the catalogue says: a driver keeps some of it for itself."""
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
@@ -61,6 +63,9 @@ def cluster_of(trial: Trial, host_memory_bytes: int | None = None) -> Cluster:
     gpu = find_gpu(name)
     if gpu is None:
         raise UserError(f"--changes: {name or 'this GPU'!r} is not in the hardware catalogue, which predictions need")
+    seen = [device.total_bytes for node in trial.record.nvml for device in node.devices if device.total_bytes]
+    if seen and min(seen) < _AS_LARGE * (gpu.memory_bytes or 0):  # a part of one, by MIG or a limit
+        gpu = gpu.model_copy(update={"memory_bytes": min(seen)})
     return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, spec.prediction.host_memory_bytes or host_memory_bytes)
 
 
