@@ -66,7 +66,7 @@ def explain(
         return _answer(passages, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    passages = passages_of(base, trial, second)
+    passages = [*([] if second else _of_own_log(base, trial)), *passages_of(base, trial, second)]
     if what_if is not None:
         passages = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
@@ -100,9 +100,27 @@ def _of_log(name: str) -> list[Passage]:
     path = Path(name)
     if not path.is_file():
         raise UserError("TRIAL is missing: name a trial of RUN, or a log file instead of RUN")
+    return explain_log(_end_of(path), path.name)
+
+
+def _of_own_log(run: store.Run, name: str) -> list[Passage]:
+    """What a crashed trial's errors say of memory, if anything: a script of one's own in which no tracker spoke leaves
+    no other word of what was refused.
+    """
+    trial = find_trial(name, named_trials(run)).trial
+    path = run.folder.trial(trial.trial_id).stderr
+    if trial.record.status is not Status.CRASH or not path.is_file():
+        return []
+    try:
+        return explain_log(_end_of(path), path.name)
+    except UserError:
+        return []
+
+
+def _end_of(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
-        return explain_log(file.read().decode(errors="replace"), path.name)
+        return file.read().decode(errors="replace")
 
 
 def _answer(passages: Sequence[Passage], *, details: bool) -> Answer:

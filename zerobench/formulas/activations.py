@@ -33,7 +33,7 @@ from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import LOOKED_UP
 from zerobench.spec.parameters import component_of
 from zerobench.spec.recomputation import OPERATIONS, is_recomputed
-from zerobench.spec.tensors import adapted, blocks_are_linear, named_weights
+from zerobench.spec.tensors import adapted, blocks_are_linear, matrices, named_weights
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"
@@ -56,6 +56,8 @@ class Activations:
     """PUBLISHED or TALLY."""
     not_made_again_bytes: int = 0
     """Of what one layer keeps where nothing is recomputed, what is kept by operation."""
+    made_whole_bytes: int = 0
+    """A frozen matrix, the largest, made whole of its codes for a product."""
 
     @property
     def checkpoint_words(self) -> str:
@@ -227,7 +229,13 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
         outside_layers_bytes=outside,
         source=TALLY if trial.model.model_type in _TALLIES else PUBLISHED,
         not_made_again_bytes=not_made_again,
+        made_whole_bytes=_made_whole_bytes(trial, shape),
     )
+
+
+def _made_whole_bytes(trial: TrialSpec, shape: Shape) -> int:
+    """bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp; the head is in no codes."""
+    return 0 if base_of(trial.adapter) is None else shape.element * max(matrices(trial.model).block)
 
 
 def knows_frozen(trial: TrialSpec) -> bool:
