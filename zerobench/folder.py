@@ -20,6 +20,9 @@ NEEDS_GPU_VARIABLE = "ZEROBENCH_NEEDS_GPU"
 
 _TRIALS = "trials"
 
+SNAPSHOT = "memory_snapshot_{}.pickle"
+"""torch's own, of a rank whose memory was refused."""
+
 
 @dataclass(frozen=True)
 class TrialFolder:
@@ -155,7 +158,7 @@ class TrialFolder:
 
     def memory_snapshot(self, rank: int) -> Path:
         """Torch's own memory snapshot of rank `rank`, for pytorch.org/memory_viz; nothing here reads it."""
-        return self.path / f"memory_snapshot_{rank}.pickle"
+        return self.path / SNAPSHOT.format(rank)
 
     def host_samples(self, node: int | str) -> Path:
         """Samples of the host memory of a watched script's processes on one node."""

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.report.compare.runs import lay_out
 from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, QUICKSTART
+from tests.report.sample_run import failed_trial, spec
 from zerobench.cli.explain import write
+from zerobench.records import Failure, Status
+from zerobench.store import load_run
 
 
 @pytest.mark.parametrize(
@@ -133,3 +137,24 @@ def test_explaining_imports_neither_pandas_nor_a_training_framework() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("status", "is_told"), [(Status.CRASH, True), (Status.OUT_OF_DEVICE_MEMORY, False)])
+def test_what_a_crashed_script_wrote_of_memory_comes_first(
+    call: Call, tmp_path: Path, status: Status, *, is_told: bool
+) -> None:
+    """Of one in which no tracker spoke there is no other word."""
+    crashed = failed_trial(spec("zero2"), Failure(message="the command exited with 1"), status)
+    run = lay_out(tmp_path, "script_20260102-030405", [crashed])
+    written = load_run(run).folder.trial(crashed.spec.trial_id).stderr
+    written.write_text(
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128.00 MiB. GPU 0 has a total capacity "
+        "of 12.00 GiB of which 4.00 MiB is free. Of the allocated memory 11.30 GiB is allocated by PyTorch, and 26.00 "
+        "MiB is reserved by PyTorch but unallocated.\n"
+    )
+    code, out, err = call("explain", str(run), "zero2")
+    assert (code, err) == (0, "")
+    assert out.startswith("Out of GPU memory\n  requested: 128.00 MiB") is is_told
+    assert "Why it did not complete" in out
+    written.write_text("Traceback (most recent call last):\nValueError: no such column\n")
+    assert call("explain", str(run), "zero2")[1].startswith("zero2 (")

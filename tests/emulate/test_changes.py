@@ -163,6 +163,13 @@ def test_what_was_moved_to_the_host_goes_back_where_the_host_is_too_small(tmp_pa
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     start = Draft.of(["deepspeed", "train.py", ds_file(tmp_path, zero_optimization=zero)])
     made = list(for_host(start))
+    pinned = {**zero, "offload_param": {"device": "cpu", "pin_memory": True}}
+    unlocked = next(for_host(Draft.of(["deepspeed", "train.py", ds_file(tmp_path, zero_optimization=pinned)])))
+    assert unlocked.says == ("pin_memory false",)
+    assert written(unlocked, tmp_path)[1]["zero_optimization"] == {
+        **zero,
+        "offload_param": {"device": "cpu", "pin_memory": False},
+    }
     parameters, optimizer = "parameters on the GPU", "optimizer states on the GPU"
     assert [one.says for one in made] == [(parameters,), (optimizer,), (parameters, optimizer)]
     _, ds = written(made[1], tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from zerobench.formulas.activations import (
     PUBLISHED,
     TALLY,
     Logits,
-    Shape,
     activations,
     chunk_rows,
     chunked_logits_bytes,
@@ -23,6 +23,7 @@ from zerobench.formulas.activations import (
     trial_logits,
     trial_shape,
 )
+from zerobench.formulas.kept import Shape
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 
@@ -75,6 +76,8 @@ def saved_bytes(spec: TrialSpec) -> int:
     dtype = getattr(torch, DTYPES[spec.precision])
     model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=spec.attention)
     tokens = torch.randint(0, 300, (BATCH, SEQUENCE))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(spec.frozen is None or not re.search(spec.frozen, name))
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), tokens)}
     kept: dict[int, int] = {}
 
@@ -99,6 +102,42 @@ def test_the_tally_is_what_autograd_saves(config: dict[str, Any], precision: str
     assert formula == pytest.approx(saved_bytes(spec), rel=5e-3)
 
 
+FROZEN = {
+    "embedding": r"embed_tokens|wte|wpe",
+    "lower": r"embed_tokens|wte|wpe|(layers|h)\.0\.",
+    "upper": r"(layers|h)\.1\.",
+    "head alone": r"embed_tokens|wte|wpe|(layers|h)\.|norm|ln_f",
+    "norms": r"norm|ln_",
+    "attention": r"attn",
+    "mlp": r"mlp",
+    "keys": r"embed_tokens|wte|wpe|k_proj|c_fc",
+    "outputs": r"o_proj|down_proj|c_proj|lm_head",
+    "all but the last product": r"^(?!.*layers\.1\.mlp\.down_proj|.*h\.2\.mlp\.c_proj)",
+    "all but queries": r"^(?!.*layers\.1\.self_attn\.q_proj|.*h\.1\.attn\.c_attn)",
+    "all but one norm": r"^(?!.*layers\.1\.input_layernorm|.*h\.1\.ln_1)",
+}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
+@pytest.mark.parametrize(
+    "config", [LLAMA, GPT2 | {"tie_word_embeddings": False}, QWEN2], ids=lambda config: config["model_type"]
+)
+def test_of_a_model_partly_frozen_it_is_what_autograd_saves(
+    config: dict[str, Any], frozen: str, attention: str
+) -> None:
+    spec = trial(config, "bf16", attention, frozen=frozen)
+    formula = activations(spec).saved_bytes + logits_bytes(BATCH * SEQUENCE, 300, 2).saved_bytes
+    assert formula == pytest.approx(saved_bytes(spec), rel=5e-3)
+
+
+def test_a_tied_head_keeps_its_input_where_the_embedding_is_trained() -> None:
+    for frozen in (r"wpe|h\.|ln_f", r"wte", r"h\.0\."):
+        spec = trial(GPT2, "bf16", frozen=frozen)
+        formula = activations(spec).saved_bytes + logits_bytes(BATCH * SEQUENCE, 300, 2).saved_bytes
+        assert formula == pytest.approx(saved_bytes(spec), rel=5e-3)
+
+
 def activations_element(spec: TrialSpec) -> int:
     return ELEMENTS[spec.precision]
 
@@ -120,17 +159,17 @@ def test_models_without_a_tally_follow_the_published_formula_and_say_so() -> Non
     config = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
     found = activations(trial(config, "bf16"))
     assert found.source == PUBLISHED
-    assert found.per_layer_bytes == flash_layer_bytes(BATCH * SEQUENCE, 64)
+    assert found.layers[0] == flash_layer_bytes(BATCH * SEQUENCE, 64)
     eager = activations(trial(config, "bf16", "eager"))
-    assert eager.per_layer_bytes - found.per_layer_bytes == scores_bytes(BATCH * SEQUENCE, 4, SEQUENCE)
+    assert eager.layers[0] - found.layers[0] == scores_bytes(BATCH * SEQUENCE, 4, SEQUENCE)
 
 
 def test_checkpointing_keeps_a_layers_input_and_makes_one_layer_again() -> None:
     plain = activations(trial(LLAMA, "bf16"))
     checkpointed = activations(trial(LLAMA, "bf16", activation_checkpointing=True))
-    spared = 2 * (plain.per_layer_bytes - recomputed_layer_bytes(BATCH * SEQUENCE, 64))
+    spared = 2 * (plain.layers[0] - recomputed_layer_bytes(BATCH * SEQUENCE, 64))
     assert plain.saved_bytes - checkpointed.saved_bytes == spared
-    assert checkpointed.recomputed_bytes == plain.per_layer_bytes
+    assert checkpointed.recomputed_bytes == plain.layers[0]
     assert plain.recomputed_bytes == 0
 
 
@@ -159,7 +198,7 @@ OPT = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layer
 
 
 def layer_bytes(config: dict[str, Any], shape: Shape) -> int:
-    return activations(trial(config, "bf16"), shape).per_layer_bytes
+    return activations(trial(config, "bf16"), shape).layers[0]
 
 
 def outside_bytes(config: dict[str, Any], shape: Shape) -> int:

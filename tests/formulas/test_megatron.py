@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from zerobench.ds_config.case import Case
-from zerobench.formulas.activations import Logits, Shape
+from zerobench.formulas.activations import Logits
 from zerobench.formulas.deepspeed.setting import Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.kept import Shape
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.model import ModelSpec

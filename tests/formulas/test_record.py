@@ -274,3 +274,21 @@ def test_a_part_of_the_optimizer_offloaded_to_nvme_has_no_formula() -> None:
     fields = {"strategy": "zero3", "offload_optimizer": "nvme", "optimizer": "cpu_adam"}
     with pytest.raises(UserError, match=r"offload_optimizer\.ratio: 0\.5 has no formula beside NVMe"):
         formula_record(trial(**fields, ds_config={"zero_optimization.offload_optimizer.ratio": 0.5}))
+
+
+@pytest.mark.parametrize(("base", "simulated_mib"), [("nf4", 5878.0 - 64 - 49.5), ("int8", 8920.7 - 64 - 97.3)])
+def test_beside_a_quantised_model_the_matrix_that_a_product_makes_whole_is_counted(
+    base: str, simulated_mib: float
+) -> None:
+    """The simulated peak of backward on 8 H100, less workspaces and what the allocator rounds up."""
+    asked = {"strategy": "zero2", "model": "llama-7b", "micro_batch_size": 1, "sequence_length": 2048}
+    asked |= {"precision": "bf16", "optimizer": "fused_adamw", "activation_checkpointing": True}
+    found = formula_record(trial(**asked, adapter=f"lora-16-{base}"))
+    peak = max(
+        row.at_peak_bytes or 0 for row in found.memory if row.category == "total" and row.phase is Phase.BACKWARD
+    )
+    assert peak / 2**20 == pytest.approx(simulated_mib, rel=0.007)
+    [whole] = {
+        row.at_peak_bytes for row in found.memory if row.category == "temporaries" and row.phase is Phase.BACKWARD
+    }
+    assert whole == 2 * 4096 * 11008

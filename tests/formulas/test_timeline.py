@@ -19,7 +19,7 @@ MOMENTS = Moments(
     backward_end={P: 107},
     step=({P: 108, G: 9}, {P: 109}),
 )
-KEPT = Activations(50, 5, 3, num_layers=2, num_recomputed=2, freed_before=0, source="")
+KEPT = Activations((50, 50), (True, True), 5, 3, source="")
 LOGITS = Logits(11, 13, 17, 19, head_gradient_bytes=23, input_gradient_bytes=29)
 
 

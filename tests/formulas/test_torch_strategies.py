@@ -71,7 +71,7 @@ def test_fsdp_gathers_blocks_twice_unless_it_keeps_them_and_reduces_with_every_m
     moved = {
         reshards: [
             (one.phase, one.kind, one.elements)
-            for one in fsdp_moves(Shards(root, sum(layer), blocks, reshards, root, sum(layer)), 2)
+            for one in fsdp_moves(Shards(root, sum(layer), blocks, reshards, root, sum(layer), blocks, blocks), 2)
         ]
         for reshards in (True, False)
     }

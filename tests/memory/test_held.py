@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zerobench.memory.held import UNSEEN, Held
+from zerobench.memory.held import UNSEEN, Held, unowned
 from zerobench.memory.sites import Site
 from zerobench.records import Category
 
@@ -45,3 +45,9 @@ def test_of_a_partitioned_weight_this_ranks_part_counts() -> None:
     block.scale.ds_tensor = torch.ones(1)  # type: ignore[attr-defined] # as stage 3 says it
     held.add_states(block, CPU)
     assert held.by_module == {"Block": 4 * (3 * 5 + 5 + 1)}
+
+
+def test_blocks_of_a_workspaces_size_are_workspaces_but_for_those_that_tensors_own() -> None:
+    given_out, owned = {32: 3, 64: 1, 8: 5}, {32: 1, 64: 1}
+    assert unowned({32, 64, 128}, given_out, owned) == 2 * 32
+    assert unowned({32}, {32: 1}, {32: 2}) == 0

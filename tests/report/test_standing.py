@@ -52,7 +52,8 @@ def test_each_way_of_showing_a_run_has_both_tables(shown: dict[str, str], where:
     assert of_host in text
     assert "fp32 masters" in text
     _, _, stood = text.rpartition(STOOD)
-    for said in ("activations", "45.00", "75.0", "LlamaMLP", "30.00", "24.00", "40.0"):
+    free = ("reserved but unallocated", "4.00", "6.7", "of it in one block", "1.00", "1.7")
+    for said in ("activations", "45.00", "75.0", "LlamaMLP", "30.00", "24.00", "40.0", *free):
         assert said in stood, said
     assert "inputs" not in stood.partition("allocation site")[0]
     assert where == "terminal" or "<b>transformers" not in stood

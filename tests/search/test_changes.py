@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.sample_run import GIB, SampleTrial, trial_record
 from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
+from zerobench.records import NvmlDevice, NvmlSummary
 from zerobench.report.changes import Changed, changes_passage, share_slower, smallest
 from zerobench.run.observer import Observer
 from zerobench.search import changes
-from zerobench.search.changes import changed_trials, predict_changes
+from zerobench.search.changes import changed_trials, cluster_of, predict_changes
 from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan_world import PlanWorld
+from zerobench.spec.trial import Evidence
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
@@ -79,3 +83,57 @@ def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:
     trial = plan.planned[0].trial.model_copy(update={"strategy": "pipeline"})
     with pytest.raises(UserError, match="ZeRO stages only; this trial is pipeline"):
         predict_changes(trial, plan.cluster, tmp_path, Observer())
+
+
+def test_where_host_memory_ran_out_what_was_moved_there_is_changed(tmp_path: Path) -> None:
+    plan = asked(stage="3")
+    trial = next(one.trial for one in plan.planned if one.trial.offload_param == one.trial.offload_optimizer == "cpu")
+    found = dict(changed_trials(trial, plan.cluster, tmp_path, of_host=True))
+    pinned = [f"zero_optimization.{name}.pin_memory" for name in ("offload_optimizer", "offload_param")]
+    assert dict(found["pin_memory false",].ds_config) == dict.fromkeys(pinned, False)
+    assert found["parameters on the GPU",].offload_param == "none"
+    assert found["optimizer states on the GPU",].offload_optimizer == "none"
+    assert not any("micro batch" in word or "ZeRO" in word for says in found for word in says)
+
+
+def test_a_key_of_the_trials_own_that_locks_no_pages_is_not_offered_again(tmp_path: Path) -> None:
+    plan = asked(stage="2")
+    trial = next(one.trial for one in plan.planned if one.trial.offload_optimizer == "cpu")
+    trial = trial.model_copy(update={"ds_config": {"zero_optimization.offload_optimizer.pin_memory": False}})
+    assert ("pin_memory false",) not in dict(changed_trials(trial, plan.cluster, tmp_path, of_host=True))
+
+
+def test_without_page_locks_a_part_just_above_a_power_of_two_fits_a_smaller_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """28 bytes a parameter of a part above 2^30 parameters with them, 18 without (docs/out-of-memory.md)."""
+    monkeypatch.setattr(changes, "plan_world", lambda *_, **__: PlanWorld(Evidence.SIMULATED))
+    shape = {
+        "model_type": "gpt2",
+        "n_embd": 2048,
+        "n_layer": 19,
+        "n_head": 16,
+        "n_positions": 1024,
+        "vocab_size": 56200,
+    }
+    (tmp_path / "gpt2.json").write_text(json.dumps(shape))
+    words = {"gpus": "1", "gpus_per_node": "1", "gpu": "h200", "host_memory": "24GB", "stage": "2"}
+    plan = asked(model=str(tmp_path / "gpt2.json"), **words)
+    trial = next(one.trial for one in plan.planned if one.trial.offload_optimizer == "cpu")
+    found = predict_changes(trial, plan.cluster, tmp_path / "reports", Observer(), of_host=True)
+    assert found.unchanged is not None
+    assert not found.unchanged.fits
+    fitting = {change.says: change for change in found.changes if change.fits}
+    assert fitting["pin_memory false",].slower is None
+    assert fitting["pin_memory false",].host_node_bytes == pytest.approx(18.2 * 1.074e9, rel=0.01)
+    assert ("optimizer states on the GPU",) in fitting
+
+
+def test_a_trial_is_judged_by_the_memory_that_its_gpu_was_seen_to_have() -> None:
+    spec = asked(stage="1").planned[0].trial
+    nothing = dict.fromkeys(("reserved_bytes", "baseline_used_bytes", "peak_used_bytes", "energy_joules"))
+    for seen, expected in ((10 * GIB, 10 * GIB), (39 * GIB, 40 * GIB)):
+        device = NvmlDevice(gpu_uuid="GPU-1", name="A100", index=0, total_bytes=seen, mean_power_watts=None, **nothing)
+        node = NvmlSummary(hostname="a", available=True, devices=[device])
+        trial = SampleTrial(spec, trial_record(spec).model_copy(update={"nvml": [node]}), [])
+        assert cluster_of(trial).device_memory_bytes == expected

@@ -12,8 +12,8 @@ from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.report.plan.rows import PlanRow
 from zerobench.run.observer import Observer
-from zerobench.search.fastest import AS_FAST, Cell, asked_of_formulas, fastest, refine, search
-from zerobench.search.formula import Told, formula_row
+from zerobench.search.fastest import AS_FAST, Cell, asked_of_formulas, fastest, search
+from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, Request, read_plan
 from zerobench.search.searched import Rounds, searched, shortened
 from zerobench.spec.trial import TrialSpec
@@ -86,76 +86,6 @@ def test_the_choice_is_within_two_per_cent_of_the_best_of_all_by_a_fraction_of_t
     assert step_s(found) <= (1 + AS_FAST) ** 2 * step_s(true_best(cells, share))
     assert len(tried) <= 16
     assert sum(len(cell.by_formula) for cell in cells) > 16 * len(tried)
-
-
-PREFETCH, PERSISTS = (
-    "zero_optimization.stage3_prefetch_bucket_size",
-    "zero_optimization.stage3_param_persistence_threshold",
-)
-REDUCE = "zero_optimization.reduce_bucket_size"
-
-
-def replaying(
-    seconds: Callable[[TrialSpec], float], made: list[TrialSpec]
-) -> Callable[[Sequence[PlanRow]], list[PlanRow]]:
-    """A world whose trials leave the order of a step, which takes so many times what the formula says."""
-
-    def make(rows: Sequence[PlanRow]) -> list[PlanRow]:
-        found = []
-        for row in rows:
-            spec, trial = row.trial.spec, row.trial
-            made.append(spec)
-            assert row.expected is not None
-            told = Told(spec, trial.record, tuple(rank.model_copy(update={"step_trace": "x"}) for rank in trial.ranks))
-            expected = replace(row.expected, step_s=row.expected.step_s * seconds(spec))
-            found.append(replace(row, shown=replace(row.shown, trial=told), expected=expected))
-        return found
-
-    return make
-
-
-def test_keys_that_a_replay_alone_tells_apart_are_tried_of_the_fastest_and_then_together(
-    plan: Plan, asked: list[Cell]
-) -> None:
-    def seconds(spec: TrialSpec) -> float:
-        share = {(PREFETCH, 5_000_000): 0.97, (PREFETCH, 200_000_000): 0.98, (PERSISTS, 1_000_000): 0.95}
-        found = 1.0
-        for pair, less in share.items():
-            found *= less if pair in spec.ds_config.items() else 1.0
-        return found * (1.1 if REDUCE in spec.ds_config else 1.0)
-
-    cells = [
-        Cell(dict(one.by_formula)) for one in asked if next(iter(one.by_formula.values())).trial.spec.zero_stage == 3
-    ]
-    made: list[TrialSpec] = []
-    make = replaying(seconds, made)
-    search(cells, make, lambda _: None, 4)
-    best, before = fastest(cell.best for cell in cells), len(made)
-    assert best is not None
-    assert refine(cells, plan.cluster, make, lambda _: None) == 2
-    assert len(made) == before + 5
-    together = {PREFETCH: 5_000_000, PERSISTS: 1_000_000}
-    assert made[-1].ds_config == {**best.trial.spec.ds_config, **together}
-    chosen = fastest(cell.best for cell in cells)
-    assert chosen is not None
-    assert chosen.trial.spec.ds_config == made[-1].ds_config
-    assert step_s(chosen) == pytest.approx(0.97 * 0.95 * step_s(best))
-
-
-def test_keys_that_gain_nothing_leave_the_choice_and_by_formula_none_is_tried(plan: Plan, cells: list[Cell]) -> None:
-    cells = [Cell(dict(cell.by_formula)) for cell in cells]
-    made: list[TrialSpec] = []
-    search(cells, needing(lambda _: 1.0, []), lambda _: None, 4)
-    assert refine(cells, plan.cluster, replaying(lambda _: 0.5, made), lambda _: None) == 0
-    assert not made
-    fresh = [Cell(dict(cell.by_formula)) for cell in cells]
-    search(fresh, replaying(lambda _: 1.0, made), lambda _: None, 4)
-    best = fastest(cell.best for cell in fresh)
-    assert refine(fresh, plan.cluster, replaying(lambda _: 1.0, made), lambda _: None) == 1
-    after = fastest(cell.best for cell in fresh)
-    assert best is not None
-    assert after is not None
-    assert after.trial.spec == best.trial.spec
 
 
 def test_a_cell_whose_first_choice_fails_goes_on_with_the_next(cells: list[Cell]) -> None:

@@ -71,6 +71,15 @@ def test_states_that_come_back_from_the_host_make_a_step_faster() -> None:
     assert cost < -0.2
 
 
+def test_what_copies_of_memory_that_is_not_page_locked_cost_nobody_knows() -> None:
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    start = Draft(("python", "train.py", "ds.json"), {**DS, "zero_optimization": zero}, 2)
+    trial = seen(strategy="zero2", offload_optimizer="cpu", optimizer="cpu_adam")
+    told = {one.says[0]: tried_slower(trial, start, one.draft, CLUSTER) for one in for_host(start)}
+    assert told["pin_memory false"] is None
+    assert told["optimizer states on the GPU"] is not None
+
+
 @pytest.mark.parametrize("trial", [seen("sequence_length"), seen(precision="fp32"), seen(attention="eager")])
 def test_nothing_is_told_of_work_that_is_not_known(trial: TrialSpec) -> None:
     assert set(costs(trial, DS).values()) == {None}

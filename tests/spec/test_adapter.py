@@ -69,7 +69,17 @@ def test_what_is_none_is_refused_in_one_line_with_what_may_be(axis: str, written
         ({"strategy": "tensor", **LORA}, "frozen_needs_loop", "use single, ddp, zero0"),
         ({"strategy": "pipeline", "frozen": "embed"}, "frozen_needs_loop", "frozen 'embed' at pipeline"),
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}, **LORA}, "frozen_is_not_cut", "AutoTP"),
-        ({"evidence": "formula", "frozen": "embed"}, "frozen_has_no_formula", "use simulated or emulated"),
+        (
+            {"evidence": "formula", "strategy": "zero3", "offload_param": "nvme", "nvme_path": "/drive", **LORA},
+            "frozen_has_no_formula",
+            "use simulated or emulated",
+        ),
+        (
+            {"frozen": "no such name"},
+            "frozen_is_found",
+            "found in no parameter's name; names: model.embed_tokens.weight",
+        ),
+        ({"frozen": "weight"}, "frozen_is_found", "found in every parameter's name"),
         ({"strategy": "ddp", "checkpoint": {"every_steps": 2}, **LORA}, "frozen_is_not_saved", "use zero0 to zero3"),
         ({"frozen": "embed", **LORA}, "adapter_freezes_all", "freezes all weights"),
         ({"strategy": "zero3", "adapter": "lora-8-int8"}, "base_is_not_divided", "use nf4"),

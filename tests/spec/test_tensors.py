@@ -10,7 +10,7 @@ from zerobench.errors import UserError
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import PRESETS, resolve_model
-from zerobench.spec.tensors import matrices, parameter_tensors
+from zerobench.spec.tensors import matrices, named_weights, parameter_tensors
 
 SMALL = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 GATED = SMALL | {"intermediate_size": 112, "num_key_value_heads": 2}
@@ -42,6 +42,8 @@ def test_the_tensors_are_those_of_the_model_in_the_models_order(config: dict[str
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))
     assert list(parameter_tensors(spec)) == [parameter.numel() for parameter in model.parameters()]
+    named = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
+    assert [(weight.name, weight.size) for weight in named_weights(spec).all] == named
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -73,3 +75,17 @@ def test_an_architecture_without_a_closed_form_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"^model: 'mamba' \(mamba\) has no closed form .*choices: ") as caught:
         parameter_tensors(ModelSpec(name="mamba", hf_config={"model_type": "mamba"}))
     assert "\n" not in str(caught.value)
+
+
+def test_a_pattern_freezes_the_weights_in_whose_name_it_is_found() -> None:
+    spec = resolve_model(GATED | {"model_type": "llama"})
+    found = named_weights(spec, r"embed_tokens|layers\.[01]\.|norm")
+    trained = {weight.name for weight in found.all if weight.is_trained}
+    parts = {f"self_attn.{name}_proj" for name in "qkvo"} | {f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+    assert trained == {f"model.layers.2.{part}.weight" for part in parts} | {"lm_head.weight"}
+    assert all(weight.is_trained for weight in named_weights(spec).all)
+    assert [named_weights(spec, pattern).first_passed for pattern in (None, r"embed_|layers\.[01]\.", r"model\.")] == [
+        0,
+        2,
+        3,
+    ]

@@ -12,7 +12,9 @@ from zerobench import store
 from zerobench.cli.answer import Answer
 from zerobench.cli.live import prediction_view
 from zerobench.errors import UserError
+from zerobench.records import Status
 from zerobench.report.changes import changes_passage, unchanged_passage
+from zerobench.report.environment_facts import memory_of_node
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.passage import Passage, as_data, as_text, in_brief
@@ -59,22 +61,25 @@ def explain(
         passages = _of_log(run)
         wanted = None if request is None else read_plan(request)
         if wanted is not None:
-            passages += _changes(wanted.planned[0].trial, wanted.cluster, reports)
+            on_host = any("killed" in passage.figures for passage in passages)
+            passages += _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=on_host)
         return _answer(passages, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    passages = passages_of(base, trial, second)
+    passages = [*([] if second else _of_own_log(base, trial)), *passages_of(base, trial, second)]
     if what_if is not None:
         passages = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
         named = find_trial(trial, named_trials(base)).trial
-        passages += _changes(named.spec, cluster_of(named), reports)
+        on_host = named.record.status is Status.OUT_OF_HOST_MEMORY
+        cluster = cluster_of(named, memory_of_node(base.environment))
+        passages += _changes(named.spec, cluster, reports, of_host=on_host)
     return _answer(passages, details=details)
 
 
-def _changes(trial: TrialSpec, cluster: Cluster, reports: Path) -> list[Passage]:
+def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Passage]:
     """What `trial` needs by prediction, and which changes make it fit."""
-    made = predict_changes(trial, cluster, reports, prediction_view())
+    made = predict_changes(trial, cluster, reports, prediction_view(), of_host=of_host)
     return [*unchanged_passage(made.unchanged), changes_passage(made.changes, "predicted")]
 
 
@@ -95,9 +100,27 @@ def _of_log(name: str) -> list[Passage]:
     path = Path(name)
     if not path.is_file():
         raise UserError("TRIAL is missing: name a trial of RUN, or a log file instead of RUN")
+    return explain_log(_end_of(path), path.name)
+
+
+def _of_own_log(run: store.Run, name: str) -> list[Passage]:
+    """What a crashed trial's errors say of memory, if anything: a script of one's own in which no tracker spoke leaves
+    no other word of what was refused.
+    """
+    trial = find_trial(name, named_trials(run)).trial
+    path = run.folder.trial(trial.trial_id).stderr
+    if trial.record.status is not Status.CRASH or not path.is_file():
+        return []
+    try:
+        return explain_log(_end_of(path), path.name)
+    except UserError:
+        return []
+
+
+def _end_of(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
-        return explain_log(file.read().decode(errors="replace"), path.name)
+        return file.read().decode(errors="replace")
 
 
 def _answer(passages: Sequence[Passage], *, details: bool) -> Answer:

@@ -15,6 +15,9 @@ from typing import Any
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Kind
 
+UNLOCKED = "pin_memory false"
+"""What it says of the change whose cost in time nobody knows: copies of memory that is not page-locked are slower."""
+_OFFLOADS = ("offload_optimizer", "offload_param")
 _CPU = {"device": "cpu", "pin_memory": True}
 _MICRO_BATCH, _PASSES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -51,7 +54,7 @@ def for_device(
 
 def for_host(start: Draft) -> Iterator[Candidate]:
     """What to try where the GPUs have room and a node's memory is too small: what was moved there goes back."""
-    changes = (_parameters_on_device, _optimizer_on_device)
+    changes = (_unlocked, _parameters_on_device, _optimizer_on_device)
     return _in_order(start, changes, changes)
 
 
@@ -172,6 +175,13 @@ def _offload_parameters(draft: Draft) -> tuple[str, Draft] | None:
     if draft.stage != 3 or draft.is_offloaded("offload_param"):
         return None
     return "parameters offloaded to the host", _with_zero(draft, {"offload_param": _CPU})
+
+
+def _unlocked(draft: Draft) -> tuple[str, Draft] | None:
+    """Offloaded states not page-locked: torch rounds what is up to powers of two."""
+    places = {name: draft.offloaded(name) for name in _OFFLOADS}
+    made = {name: {**place, "pin_memory": False} for name, place in places.items() if place.get("pin_memory") is True}
+    return (UNLOCKED, _with_zero(draft, made)) if made else None
 
 
 def _optimizer_on_device(draft: Draft) -> tuple[str, Draft] | None:

@@ -102,8 +102,12 @@ class Draft:
 
     def is_offloaded(self, section: str) -> bool:
         """Whether `offload_optimizer` or `offload_param` names a device."""
+        return bool(self.offloaded(section))
+
+    def offloaded(self, section: str) -> Mapping[str, Any]:
+        """The section where it names a device; else nothing."""
         found = (self.zero or {}).get(section)
-        return isinstance(found, Mapping) and found.get("device", "none") not in (None, "none")
+        return found if isinstance(found, Mapping) and found.get("device", "none") not in (None, "none") else {}
 
     def number(self, key: str) -> int | None:
         """A whole number of the configuration; None for what is not there, or left to others, as "auto"."""

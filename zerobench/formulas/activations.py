@@ -3,8 +3,9 @@
 Two kinds of formula. The published ones, for a GPT layer with dropout and 16-bit activations: Korthikanti et al.,
 "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198, section 4.1 (equation 1) and 5, and
 Megatron-LM's estimator for other widths of the MLP. And the same tally, tensor by tensor, of the layers that
-transformers 5 builds, which cast, normalise and activate in more steps than the paper's: Llama's RMS norm keeps its
-input in fp32, GPT-2's activation function keeps five tensors. A test holds the second kind against what autograd saves.
+transformers 5 builds (kept.py), which cast, normalise and activate in more steps than the paper's: Llama's RMS norm
+keeps its input in fp32, GPT-2's activation function keeps five tensors. A test holds the second kind against what
+autograd saves.
 
 Symbols: s tokens of a sequence, b sequences, h hidden size, a heads of size d, k key and value heads, f width of the
 MLP, V vocabulary, L layers, e bytes of an element.
@@ -12,15 +13,27 @@ MLP, V vocabulary, L layers, e bytes of an element.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from zerobench.ds_config import replaces_linear
 from zerobench.errors import UserError
-from zerobench.spec.adapter import lora_of
+from zerobench.formulas.kept import (
+    IsTrained,
+    Shape,
+    Trained,
+    gpt2_layer,
+    gpt2_outside,
+    llama_layer,
+    llama_outside,
+)
+from zerobench.spec.adapter import base_of, lora_of
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.recomputation import OPERATIONS, blocks_after_the_last, recomputed_blocks
-from zerobench.spec.tensors import adapted
+from zerobench.spec.backward import LOOKED_UP
+from zerobench.spec.parameters import component_of
+from zerobench.spec.recomputation import OPERATIONS, is_recomputed
+from zerobench.spec.tensors import adapted, blocks_are_linear, matrices, named_weights
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"
@@ -28,46 +41,23 @@ TALLY = "tally of the tensors that autograd saves in transformers' own layers"
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the formulas read of a trial: one micro batch on one rank."""
-
-    tokens: int
-    """s b."""
-    sequence_length: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    num_layers: int
-    element: int
-    """Bytes of an element."""
-    eager: bool
-    """Whether attention keeps its s x s scores."""
-
-
-@dataclass(frozen=True)
 class Activations:
     """Bytes on one rank for one micro batch."""
 
-    per_layer_bytes: int
-    """Of one layer, where nothing is recomputed."""
+    layers: tuple[int, ...]
+    """Of each layer, where nothing is recomputed; 0 before all that is trained."""
+    again: tuple[bool, ...]
+    """Whether backward runs its forward pass again."""
     checkpoint_bytes: int
     """Of one layer that is recomputed: its input, and what is kept beside it by operation."""
     outside_layers_bytes: int
     """Rotary tables, final norm and the head's input."""
-    num_layers: int
-    num_recomputed: int
-    """Layers whose forward pass backward runs again."""
-    freed_before: int
-    """Layers that backward has passed when it runs the first of them again."""
     source: str
     """PUBLISHED or TALLY."""
     not_made_again_bytes: int = 0
     """Of what one layer keeps where nothing is recomputed, what is kept by operation."""
-    spared_bytes: int = 0
-    """What the first layer does not keep, before which nothing is trained."""
+    made_whole_bytes: int = 0
+    """A frozen matrix, the largest, made whole of its codes for a product."""
 
     @property
     def checkpoint_words(self) -> str:
@@ -76,20 +66,35 @@ class Activations:
             " and what it keeps by operation" if self.not_made_again_bytes else ""
         )
 
+    def held(self, layers: int) -> Iterator[tuple[int, int, str]]:
+        """What so many of the first layers hold: how many of them hold alike, the bytes of each, and what that is."""
+        each = [
+            (self.checkpoint_bytes, self.checkpoint_words)
+            if again and kept
+            else (kept, "what a layer keeps for backward")
+            for kept, again in zip(self.layers[:layers], self.again, strict=False)
+        ]
+        for (nbytes, words), count in Counter(each).items():
+            if nbytes:
+                yield count, nbytes, words
+
     @property
     def saved_bytes(self) -> int:
         """Live at the end of the forward pass."""
-        kept = (self.num_layers - self.num_recomputed) * self.per_layer_bytes
-        spared = self.spared_bytes if self.num_recomputed < self.num_layers else 0
-        return kept + self.num_recomputed * self.checkpoint_bytes + self.outside_layers_bytes - spared
+        held = sum(count * nbytes for count, nbytes, _ in self.held(len(self.layers)))
+        return held + self.outside_layers_bytes
 
     @property
     def recomputed_bytes(self) -> int:
         """What the backward pass makes again of one layer at a time, beyond `saved_bytes`; 0 without checkpointing, and
         where backward comes to the first such layer when what others kept is gone.
         """
-        again = self.per_layer_bytes - self.not_made_again_bytes if self.num_recomputed else 0
-        return max(0, again - self.freed_before * self.per_layer_bytes)
+        again = [at for at, is_again in enumerate(self.again) if is_again]
+        if not again:
+            return 0
+        gone = sum(self.layers[again[-1] + 1 :])
+        made = max(self.layers[at] for at in again)
+        return max(0, made - self.not_made_again_bytes - gone)
 
 
 @dataclass(frozen=True)
@@ -212,52 +217,70 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
     Raises UserError where the model's dimensions are not known.
     """
     shape = part or trial_shape(trial)
-    layer, outside = _TALLIES.get(trial.model.model_type, (_published_layer, _published_outside))
+    layers, outside = _tallied(trial, shape) or (
+        shape.num_layers * (_published_layer(shape),),
+        _published_outside(shape),
+    )
     kept, not_made_again = _kept_by_operation(trial, shape)
-    frozen, frozen_outside, spared = (0, 0, 0) if trial.adapter is None else _not_kept_of_frozen(trial, shape)
     return Activations(
-        per_layer_bytes=layer(shape) - frozen,
+        layers=layers,
+        again=tuple(is_recomputed(trial.activation_checkpointing, layer) for layer in range(shape.num_layers)),
         checkpoint_bytes=recomputed_layer_bytes(shape.tokens, shape.hidden_size, shape.element) + kept,
-        outside_layers_bytes=outside(shape) - frozen_outside,
-        num_layers=shape.num_layers,
-        num_recomputed=recomputed_blocks(trial.activation_checkpointing, shape.num_layers),
-        freed_before=blocks_after_the_last(trial.activation_checkpointing, shape.num_layers),
+        outside_layers_bytes=outside,
         source=TALLY if trial.model.model_type in _TALLIES else PUBLISHED,
         not_made_again_bytes=not_made_again,
-        spared_bytes=spared,
+        made_whole_bytes=_made_whole_bytes(trial, shape),
     )
 
 
-def knows_adapters(trial: TrialSpec) -> bool:
-    """Whether it is written down what a layer with adapters keeps: of the types that are tallied, by layers."""
+def _made_whole_bytes(trial: TrialSpec, shape: Shape) -> int:
+    """bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp; the head is in no codes."""
+    return 0 if base_of(trial.adapter) is None else shape.element * max(matrices(trial.model).block)
+
+
+def knows_frozen(trial: TrialSpec) -> bool:
+    """Whether it is written down what a layer keeps of which something is frozen: of the types that are tallied, by
+    layers.
+    """
     return trial.model.model_type in _TALLIES and trial.activation_checkpointing != OPERATIONS
 
 
-def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
-    """Bytes that a layer does not keep whose own weights are frozen, less what its adapters keep instead; that what
-    lies outside the layers does not; and that the first layer does not beside, whose input has no gradient. All 0 where
-    it is not known.
-
-    A frozen matrix needs nothing but itself, its adapter what both are multiplied with; a frozen RMSNorm's gain does
-    not need what it is multiplied with. DeepSpeed's linear layer of stage 3 keeps its input whatever is trained
-    (runtime/zero/linear.py, setup_context). Where neither queries, keys nor values have adapters, the first layer
-    keeps less than this.
-    """
-    kind, lora, e = trial.model.model_type, lora_of(str(trial.adapter)), shape.element
-    if not knows_adapters(trial):
-        return 0, 0, 0
-    matrices = adapted(trial.model, lora)
-    named = {matrix.name for matrix in matrices}
+def _tallied(trial: TrialSpec, shape: Shape) -> tuple[tuple[int, ...], int] | None:
+    """Bytes that each layer keeps, and what lies outside of them; None of a type whose tensors nobody tallied."""
+    if trial.model.model_type not in _TALLIES:
+        return None
+    layer, outside, blocks = _TALLIES[trial.model.model_type]
+    if trial.trains_all or not knows_frozen(trial):
+        kept = layer(shape, _ALL).nbytes * shape.tokens
+        return shape.num_layers * (kept,), outside(shape, _ALL)
+    depends, trained = _trained(trial)
     keeps_head = replaces_linear(trial)
-    keeps_all = keeps_head and kind != "gpt2" and lora.base is None
-    h, f = shape.hidden_size, shape.intermediate_size
-    inputs = (({"q_proj", "k_proj", "v_proj", "c_attn"}, h), ({"gate_proj", "up_proj", "c_fc"}, h))
-    unused = sum(width for names, width in (*inputs, ({"down_proj", "c_proj"}, f)) if not (named & names or keeps_all))
-    gain = 0 if kind == "gpt2" else e * h
-    between = lora.rank * len(matrices)
-    first = e * h + 8 if kind == "gpt2" else 4 * h + 4
-    outside = gain + (0 if keeps_head else e * h)
-    return shape.tokens * (e * unused + 2 * gain - e * between), shape.tokens * outside, shape.tokens * first
+    keeps_all = keeps_head and blocks_are_linear(trial.model) and base_of(trial.adapter) is None
+    layers, rotates = [], False
+    for block in range(shape.num_layers):
+        within = replace(trained, weights=_within(trained.weights, f"{blocks}.{block}."), keeps_inputs=keeps_all)
+        found = layer(shape, within, depends=depends)
+        layers.append(found.nbytes * shape.tokens)
+        depends, rotates = found.depends, rotates or found.rotates
+    beyond = replace(trained, keeps_inputs=keeps_head, beside=_NO_ADAPTER)
+    return tuple(layers), outside(shape, beyond, depends=depends, rotates=rotates)
+
+
+def _trained(trial: TrialSpec) -> tuple[bool, Trained]:
+    """Whether what the blocks are given depends on something that is trained, and what is."""
+    if trial.adapter is not None:
+        lora = lora_of(trial.adapter)
+        between = {matrix.name: lora.rank for matrix in adapted(trial.model, lora)}
+        return trial.passes_all, Trained(lambda _: False, lambda module: between.get(module.rpartition(".")[2], 0))
+    weights = {weight.name: weight.is_trained for weight in named_weights(trial.model, trial.frozen).all}
+    tables = [is_trained for name, is_trained in weights.items() if component_of(name) in LOOKED_UP]
+    if tables and "lm_head.weight" not in weights:
+        weights["lm_head.weight"] = tables[0]
+    return trial.passes_all or any(tables), Trained(lambda name: weights.get(name, False))
+
+
+def _within(weights: IsTrained, block: str) -> IsTrained:
+    return lambda name: weights(block + name)
 
 
 def _kept_by_operation(trial: TrialSpec, shape: Shape) -> tuple[int, int]:
@@ -299,51 +322,13 @@ def _published_outside(shape: Shape) -> int:
     return 2 * shape.element * shape.tokens * shape.hidden_size
 
 
-def _llama_layer(shape: Shape) -> int:
-    """LlamaDecoderLayer: two norms, rotary attention, gated MLP (gate, its activation, up, their product)."""
-    mlp = 4 * shape.element * shape.tokens * shape.intermediate_size
-    return 2 * _rms_norm(shape) + _attention(shape, shape.num_kv_heads) + mlp
+_NO_ADAPTER: Callable[[str], int] = lambda _: 0  # noqa: E731
+_ALL = Trained(lambda _: True)
 
-
-def _llama_outside(shape: Shape) -> int:
-    rotary = 2 * shape.element * shape.sequence_length * shape.head_dim
-    return _rms_norm(shape) + rotary
-
-
-def _rms_norm(shape: Shape) -> int:
-    """LlamaRMSNorm: input in fp32, 1 / rms in fp32, normalised input, output (which the next linear layer keeps)."""
-    return shape.tokens * (shape.hidden_size * (4 + 2 * shape.element) + 4)
-
-
-def _gpt2_layer(shape: Shape) -> int:
-    """GPT2Block: two norms, attention, and an activation written out (input, tanh, 1 + tanh, half, product)."""
-    mlp = 5 * shape.element * shape.tokens * shape.intermediate_size
-    return 2 * _layer_norm(shape) + _attention(shape, shape.num_heads, upcast=False) + mlp
-
-
-def _layer_norm(shape: Shape) -> int:
-    """torch.nn.LayerNorm: input, output, mean and 1 / deviation (in fp32 on GPUs, in the input's type on CPUs)."""
-    return shape.tokens * (2 * shape.element * shape.hidden_size + 2 * 4)
-
-
-def _attention(shape: Shape, kv_heads: int, *, upcast: bool = True) -> int:
-    """Queries, keys, values and output; flash kernels keep the scores' fp32 log-sum-exp, eager attention the scores.
-
-    Eager attention repeats keys and values for every head, and Llama's takes the softmax in fp32 and casts it.
-    """
-    e, width = shape.element, shape.num_heads * shape.head_dim
-    if not shape.eager:
-        kept = 2 * width + 2 * kv_heads * shape.head_dim
-        return shape.tokens * (e * kept + 4 * shape.num_heads)
-    score = 4 + e if upcast and e == 2 else e
-    return shape.tokens * (4 * e * width + score * shape.num_heads * shape.sequence_length)
-
-
-_Tally = tuple[Callable[[Shape], int], Callable[[Shape], int]]
-_TALLIES: dict[str, _Tally] = {
-    "gpt2": (_gpt2_layer, _layer_norm),
-    "llama": (_llama_layer, _llama_outside),
-    "mistral": (_llama_layer, _llama_outside),
-    "qwen2": (_llama_layer, _llama_outside),
+_TALLIES = {
+    "gpt2": (gpt2_layer, gpt2_outside, "transformer.h"),
+    "llama": (llama_layer, llama_outside, "model.layers"),
+    "mistral": (llama_layer, llama_outside, "model.layers"),
+    "qwen2": (llama_layer, llama_outside, "model.layers"),
 }
-"""By model type: bytes of one layer, and of what lies outside the layers."""
+"""By model type: what one layer keeps, and what lies outside the layers; what the names of its blocks begin with."""

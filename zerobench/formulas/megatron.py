@@ -20,9 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from zerobench.formulas.activations import Logits, Shape
+from zerobench.formulas.activations import Logits
 from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.kept import Shape
 from zerobench.formulas.terms import add
 from zerobench.formulas.torch_strategies import Moved, drawing
 from zerobench.records import Category, Phase, StepKind

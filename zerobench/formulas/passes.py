@@ -12,7 +12,7 @@ only where it is written out in products.
 
 Beside frozen matrices, adapters alone have gradients of their own (zerobench.spec.backward), and what is multiplied
 with a block's input has none to pass on in the first block. An adapter beside the last matrix is multiplied with after
-it, so that the matrix's product is computed again too.
+it, so that the matrix's product is computed again, and its own last one is not.
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ from __future__ import annotations
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.backward import BackwardPass
+from zerobench.spec.backward import LOOKED_UP, BackwardPass, Weight, backward_pass, uses
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
+from zerobench.spec.parameters import component_of
 from zerobench.spec.pipeline import own_blocks
 from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.tensors import Matrices, adapted, adapter_tensors, blocks_are_linear, matrices
+from zerobench.spec.tensors import (
+    Matrices,
+    Matrix,
+    adapted,
+    adapter_tensors,
+    blocks_are_linear,
+    matrices,
+    named_weights,
+)
 from zerobench.spec.trial import Attention, TrialSpec
 
 _FORWARD_PRODUCTS = 2
@@ -46,13 +55,14 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     frozen = frozen_backward(trial)
-    own = 2 * weights if frozen is None else frozen.trained + frozen.passed
-    backward = 2 * tokens * own + backward_products * score
+    own = 2 * weights if frozen is None else _own(trial, frozen)
+    attended = score if frozen is None or trial.passes_all else round(score * _attended(trial, frozen))
+    backward = 2 * tokens * own + backward_products * attended
     asked = trial.activation_checkpointing, own_blocks(trial)
-    again = recomputed_blocks(*asked)
+    again = recomputed_blocks(*asked) - recomputed_blocks(asked[0], _first_passed(trial))
     backward += 2 * tokens * again * _recomputed(trial, found, replaces_linear=replaces_linear)
     backward += 2 * tokens * again * sum(adapters) // found.num_blocks
-    scored_again = again if trial.attention is Attention.EAGER else attention_again(*asked)
+    scored_again = 0 if trial.attention is not Attention.EAGER and not attention_again(*asked) else again
     backward += _FORWARD_PRODUCTS * score * scored_again // found.num_blocks
     times = micro_batches_of_share(trial)
     parts = 1 if strategy_info(trial.strategy).divides_layers else model_parallel_size(trial)
@@ -73,18 +83,56 @@ def _own_matrices(trial: TrialSpec) -> Matrices:
 def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
     """What of a backward pass beside frozen weights is computed, the weights that tokens are multiplied with among
     them; None where all are trained.
-
-    Where none of the matrices that share a block's input has an adapter, it is an upper bound.
     """
-    if trial.adapter is None:
+    if trial.trains_all:
         return None
-    found, lora = matrices(trial.model), lora_of(trial.adapter)
-    trained = adapter_tensors(trial.model, lora)
-    first = 1 if not blocks_are_linear(trial.model) else 3
-    names = {one.name for one in adapted(trial.model, lora)}
-    nothing_before = sum(one + lora.rank * one.inputs * (one.name in names) for one in found.block[:first])
+    if trial.adapter is None:
+        return backward_pass(named_weights(trial.model, trial.frozen).all)
+    found, trained = matrices(trial.model), adapter_tensors(trial.model, lora_of(trial.adapter))
     whole = found.num_blocks * sum(found.block) + found.outside + sum(trained)
-    return BackwardPass(sum(trained), whole - nothing_before, 1.0)
+    passes = backward_pass(_adapted_weights(trial))
+    shares = (1.0, 1.0) if passes is None else (passes.attention_share, passes.attending_share)
+    return BackwardPass(sum(trained), whole - _before_adapters(trial), *shares)
+
+
+def _adapted_weights(trial: TrialSpec) -> list[Weight]:
+    """The model's own weights, those trained beside which there is an adapter."""
+    names = {matrix.name for matrix in adapted(trial.model, lora_of(str(trial.adapter)))}
+    return [
+        weight._replace(is_trained=isinstance(weight.size, Matrix) and weight.size.name in names)
+        for weight in named_weights(trial.model).all
+    ]
+
+
+def _before_adapters(trial: TrialSpec) -> int:
+    """Weights through which no gradient is passed on: those of the first block before its first adapter."""
+    rank = lora_of(str(trial.adapter)).rank
+    return sum(
+        use.weight.size + rank * use.weight.size.inputs * use.weight.is_trained
+        for use in uses(_adapted_weights(trial))
+        if isinstance(use.weight.size, Matrix) and not use.passes_on
+    )
+
+
+def _own(trial: TrialSpec, frozen: BackwardPass) -> int:
+    """Weights that backward multiplies with, once for each gradient: matrices, and an embedding that is the head."""
+    if trial.adapter is not None:
+        return frozen.trained + frozen.passed + (_before_adapters(trial) if trial.passes_all else 0)
+    return sum(
+        use.weight.size * (use.weight.is_trained + use.passes_on)
+        for use in uses(named_weights(trial.model, trial.frozen).all, depends=trial.passes_all)
+        if isinstance(use.weight.size, Matrix) or component_of(use.weight.name) in LOOKED_UP
+    )
+
+
+def _attended(trial: TrialSpec, frozen: BackwardPass) -> float:
+    """The share of attention's backward products that is computed."""
+    return frozen.attention_share if trial.attention is Attention.EAGER else frozen.attending_share
+
+
+def _first_passed(trial: TrialSpec) -> int:
+    """The first block that backward comes to."""
+    return 0 if trial.frozen is None or trial.passes_all else named_weights(trial.model, trial.frozen).first_passed
 
 
 def _score_flops(trial: TrialSpec, tokens: int) -> int:
@@ -100,6 +148,7 @@ def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> 
         one.name for one in adapted(trial.model, lora_of(trial.adapter))
     }
     skipped = [] if keeps_late or is_adapted else [len(found.block) - 1]
+    late = lora_of(str(trial.adapter)).rank * found.block[-1].outputs if is_adapted and not keeps_late else 0
     if trial.activation_checkpointing == OPERATIONS:
         skipped += range(0, len(found.block), 2)
-    return sum(size for index, size in enumerate(found.block) if index not in skipped)
+    return sum(size for index, size in enumerate(found.block) if index not in skipped) - late

@@ -18,7 +18,6 @@ from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.architecture import complete
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.pipeline import micro_batches_in_flight, own_blocks
-from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import PipelineSchedule, TrialSpec
@@ -69,14 +68,13 @@ def stage_activations(trial: TrialSpec) -> Activations:
     last one what comes after them.
     """
     shape, blocks = trial_shape(trial), own_blocks(trial)
-    found, asked = activations(trial), trial.activation_checkpointing
+    found = activations(trial)
     handed_on = shape.element * shape.tokens * shape.hidden_size
     return replace(
         found,
         outside_layers_bytes=found.outside_layers_bytes if _is_last(trial) else handed_on,
-        num_layers=len(blocks),
-        num_recomputed=recomputed_blocks(asked, blocks),
-        freed_before=blocks_after_the_last(asked, blocks),
+        layers=found.layers[blocks.start : blocks.stop],
+        again=found.again[blocks.start : blocks.stop],
     )
 
 
@@ -115,7 +113,7 @@ def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Moments:
     left = add(buffers, _hidden(trial, _sent_last(trial) if rank else 0, _SENT_BACK))
     return Moments(
         init=moments.init,
-        gathering=add(among(moments.gathering), sent_back, _at_work(trial, 3, 2) if kept.num_recomputed else {}),
+        gathering=add(among(moments.gathering), sent_back, _at_work(trial, 3, 2) if any(kept.again) else {}),
         forward=add(among(moments.forward), sent_back),
         first_gradient=add(among(moments.first_gradient), sent_back),
         bucketed=add(among(moments.bucketed), sent_back, {} if _is_last(trial) else _at_work(trial, 2, 1)),

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import RATIO, Case
 from zerobench.ds_config.reading import get, optimizer_of
 from zerobench.errors import UserError
-from zerobench.formulas.activations import activations, knows_adapters, trial_logits, trial_shape
+from zerobench.formulas.activations import activations, knows_frozen, trial_logits, trial_shape
 from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.departures import departures
@@ -58,7 +60,8 @@ from zerobench.records import (
     StepKind,
 )
 from zerobench.spec.adapter import base_of, codes_bytes, lora_of
-from zerobench.spec.adapter_rules import why_no_closed_form
+from zerobench.spec.adapter_rules import frozen_words, why_no_closed_form
+from zerobench.spec.backward import Weight
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
@@ -76,6 +79,7 @@ from zerobench.spec.tensors import (
     blocks_are_linear,
     frozen_tensors,
     matrices,
+    named_weights,
     parameter_tensors,
     quantised_elements,
     stage_tensors,
@@ -98,9 +102,9 @@ def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRec
     counts = _counts(trial)
     config = _config(trial)
     setting = _setting(trial, config, tensors, tied_head=_has_tied_head(trial, counts))
-    if setting.frozen:
-        counts = replace(counts, other=counts.other + setting.num_params)
     trained = setting.num_params if setting.frozen else counts.total
+    if trial.adapter is not None:
+        counts = replace(counts, other=counts.other + setting.num_params)
     flops, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, frozen_backward(trial))
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
     allocated = _allocated(trial, setting) if plays_allocator else []
@@ -148,14 +152,16 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
     its parts.
     """
     if (unknown := why_no_closed_form(trial)) is not None:
-        raise UserError(f"adapter, frozen: {trial.adapter or trial.frozen}: {unknown}")
-    if trial.adapter is not None and not knows_adapters(trial):
+        raise UserError(f"{frozen_words(trial)}: {unknown}")
+    if not trial.trains_all and not knows_frozen(trial):
         raise UserError(
-            f"adapter {trial.adapter}: no formula of what {trial.model.model_type} keeps beside adapters with "
+            f"{frozen_words(trial)}: no formula of what {trial.model.model_type} keeps beside frozen weights with "
             f"activation_checkpointing {trial.activation_checkpointing}; use simulated or emulated"
         )
     if trial.adapter is not None:
         return adapter_tensors(trial.model, lora_of(trial.adapter))
+    if trial.frozen is not None:
+        return tuple(weight.size for weight in named_weights(trial.model, trial.frozen).all if weight.is_trained)
     why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
     if why is not None:
         raise UserError(f"strategy: tensor: {why}")
@@ -226,13 +232,17 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     case = Case(config, state_shard_size(trial), sum(tensors))
     holds = case.stage == 3 and not case.replaces_linear and not trial.activation_checkpointing
     base, scales_bytes = base_of(trial.adapter), 0
-    frozen: tuple[int, ...] = ()
+    partly: dict[str, Any] = {}
     if trial.adapter is not None:
         frozen, scales_bytes = frozen_tensors(trial.model, base, case.element)
+        whole = (*frozen[:1], *tensors, *frozen[1:])
+        partly = {"frozen": frozen, "whole": whole, "trains_head": False, "trains_first": False}
+    elif trial.frozen is not None:
+        partly = _partly_frozen(trial, tied_head=tied_head)
     held = _linear_elements(trial) if holds else 0
     if base is not None and case.stage == 3:
         held = codes_bytes(base, quantised_elements(trial.model, base)) // case.element
-        held += frozen[0] if tied_head else frozen[-1]
+        held += partly["frozen"][0 if tied_head else -1]
     return Setting(
         case=case,
         tensors=tensors,
@@ -243,8 +253,8 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
         linear_elements=held,
-        frozen=frozen,
         scales_bytes=scales_bytes,
+        **partly,
     )
 
 
@@ -252,6 +262,21 @@ def _accumulated(trial: TrialSpec) -> int:
     """Micro-batches that follow one another, so that all but the first find the gradients of others there."""
     is_pipeline = strategy_info(trial.strategy).divides_layers
     return passes_with_gradients(trial) if is_pipeline else micro_batches_of_share(trial)
+
+
+def _partly_frozen(trial: TrialSpec, *, tied_head: bool) -> dict[str, Any]:
+    """Of the setting, what a pattern freezes."""
+    found = named_weights(trial.model, trial.frozen)
+    weights = found.all
+    first = 0 if trial.passes_all else found.first_passed
+    passed = chain(found.before, *found.blocks[:first]) if first else ()
+    return {
+        "frozen": tuple(weight.size for weight in weights if not weight.is_trained),
+        "whole": tuple(weight.size for weight in weights),
+        "trains_head": weights[0 if tied_head else -1].is_trained,
+        "trains_first": weights[0].is_trained,
+        "only_forward": sum(weight.size for weight in passed),
+    }
 
 
 def _linear_elements(trial: TrialSpec) -> int:
@@ -316,14 +341,38 @@ def fsdp_shards(trial: TrialSpec) -> Shards:
     layer, num_blocks = block_tensors(trial.model)
     root, block = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer), sum(layer)
     if trial.adapter is None:
-        return Shards(root, block, num_blocks, trial.reshard_after_forward, root, block)
+        return Shards(root, block, num_blocks, trial.reshard_after_forward, *_trained_parts(trial))
     element = 4 if trial.precision is Precision.FP32 else 2
     stored = frozen_tensors(trial.model, base_of(trial.adapter), element)[0]
     codes, weights = quantised_elements(trial.model, base_of(trial.adapter)), sum(parameter_tensors(trial.model))
     block -= (weights - sum(stored)) // num_blocks if codes else 0
     added = sum(adapter_tensors(trial.model, lora_of(trial.adapter)))
     beside, in_block = added % num_blocks, added // num_blocks
-    return Shards(root + beside, block + in_block, num_blocks, trial.reshard_after_forward, beside, in_block)
+    return Shards(
+        root + beside,
+        block + in_block,
+        num_blocks,
+        trial.reshard_after_forward,
+        beside,
+        in_block,
+        num_blocks,
+        num_blocks,
+    )
+
+
+def _trained_parts(trial: TrialSpec) -> tuple[int, int, int, int]:
+    """Trained elements outside of the blocks and of a block; how many blocks have any, and how many are gathered again
+    for backward: those that it comes to, and the one before, which is fetched ahead.
+    """
+    weights = named_weights(trial.model, trial.frozen)
+    blocks = [trained for block in weights.blocks if (trained := _trained_elements(block))]
+    root = _trained_elements((*weights.before, *weights.after))
+    first = 0 if trial.passes_all else weights.first_passed
+    return root, sum(blocks) // max(1, len(blocks)), len(blocks), len(weights.blocks) - max(0, first - 1)
+
+
+def _trained_elements(weights: Iterable[Weight]) -> int:
+    return sum(weight.size for weight in weights if weight.is_trained)
 
 
 def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRow]:

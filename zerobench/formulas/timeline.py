@@ -21,7 +21,7 @@ def device_phases(moments: Moments, kept: Activations, logits: Logits, input_tok
     """
     inputs = hold(Category.INPUTS, 8 * input_tokens, f"token ids: 8 bytes x {input_tokens:,} tokens")
     saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
-    layer = {Category.ACTIVATIONS: kept.recomputed_bytes}
+    layer = {Category.ACTIVATIONS: kept.recomputed_bytes, Category.TEMPORARIES: kept.made_whole_bytes}
     headed = add(moments.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})
     beside = {Category.TEMPORARIES: logits.input_gradient_bytes}
     return {

@@ -63,6 +63,10 @@ class Shards:
     trained_root: int
     """Of `root`, what has gradients; and of `block`."""
     trained_block: int
+    trained_blocks: int
+    """Blocks that have anything that is trained; the others of `num_blocks` have none."""
+    passed_blocks: int
+    """Blocks that are gathered again for backward, which comes to none before all that is trained."""
 
     @property
     def whole(self) -> int:
@@ -205,9 +209,9 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
     _fully_shard.py: by default the root is not freed after its forward pass.
     """
     groups = shards.num_blocks + 1
-    again = micro_steps * shards.num_blocks if shards.reshards else 0
-    trained = shards.num_blocks * shards.trained_block + shards.trained_root
-    reduced = shards.num_blocks + bool(shards.trained_root)
+    again = micro_steps * shards.passed_blocks if shards.reshards else 0
+    trained = shards.trained_blocks * shards.trained_block + shards.trained_root
+    reduced = shards.trained_blocks + bool(shards.trained_root)
     found = (
         Moved(Phase.FORWARD, "all_gather", micro_steps * groups, micro_steps * shards.whole),
         Moved(Phase.BACKWARD, "all_gather", again, again * shards.block),
@@ -221,7 +225,7 @@ def replicas_move(shards: Shards, sharded: int) -> Moved:
 
     _fsdp_collectives.py, foreach_reduce: each group of parameters by itself, after it is reduced within the shards.
     """
-    return Moved(Phase.BACKWARD, "all_reduce", shards.num_blocks + bool(shards.trained_root), sharded)
+    return Moved(Phase.BACKWARD, "all_reduce", shards.trained_blocks + bool(shards.trained_root), sharded)
 
 
 def bucket_count(setting: Setting, bucket_bytes: int | None) -> int:

@@ -39,10 +39,11 @@ def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
     ranks = setting.case.world_size
     persistent = persistent_tensors(setting)
     padded, small = (sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent))
-    kept = min(max(live_elements(setting), small), padded)
+    again = padded - setting.only_forward
+    kept = min(max(live_elements(setting), small), again)
     found = (
         Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
-        Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (padded - kept)),
+        Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
         Moved(Phase.STEP, "all_gather", len(persistent), small),
     )

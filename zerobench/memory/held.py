@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.sites import Site
 from zerobench.records import Category, Standing
 
@@ -24,10 +25,13 @@ class Held:
     by_category: Counter[Category] = field(default_factory=Counter)
     by_module: Counter[str] = field(default_factory=Counter)
     by_site: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
+    """How many storages there are of each size."""
 
     def add(self, nbytes: int, category: Category, born: Site | None) -> None:
         """One storage; `born` is None where nobody saw its birth."""
         self.by_category[category] += nbytes
+        self.sizes[nbytes] += 1
         self.by_site[UNSEEN if born is None else _NODE.sub("backward of ", born.name)] += nbytes
         if born is not None and born.module is not None:
             self.by_module[born.module] += nbytes
@@ -42,21 +46,34 @@ class Held:
 def standing(device: torch.device, held: Held | None) -> Standing:
     """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-    found = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=_largest_free(device))
+    blocks = _blocks(device)
+    largest = max((size for size, is_free in blocks if is_free), default=0)
+    found = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest)
     if held is None or not held.by_category:
         return found
     categories = dict(held.by_category.most_common())
-    rest = allocated - held.by_category.total()
+    given_out = Counter(size for size, is_free in blocks if not is_free)
+    workspaces = unowned(workspace_sizes(device), given_out, held.sizes)
+    categories |= {Category.WORKSPACES: workspaces} if workspaces else {}
+    rest = allocated - held.by_category.total() - workspaces
     categories[Category.UNATTRIBUTED] = max(categories.get(Category.UNATTRIBUTED, 0) + rest, 0)
     modules, sites = dict(held.by_module.most_common(_MOST_SITES)), dict(held.by_site.most_common(_MOST_SITES))
     return found.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
 
 
-def _largest_free(device: torch.device) -> int:
+def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[int, int]) -> int:
+    """Bytes of blocks of these sizes that are given out beyond those that storages own: workspaces of the matrix
+    library, which no tensor is ever seen to own.
+    """
+    return sum(size * max(0, given_out.get(size, 0) - owned.get(size, 0)) for size in sizes)
+
+
+def _blocks(device: torch.device) -> list[tuple[int, bool]]:
+    """Size of each of the allocator's blocks, and whether it is free."""
     index = device.index if device.index is not None else torch.cuda.current_device()
     segments = torch.cuda.memory._snapshot(device)["segments"]
     here = (block for segment in segments if segment["device"] == index for block in segment["blocks"])
-    return max((block["size"] for block in here if block["state"] == "inactive"), default=0)
+    return [(block["size"], block["state"] == "inactive") for block in here]
 
 
 def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

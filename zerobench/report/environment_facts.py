@@ -46,6 +46,12 @@ def text(value: Any) -> str | None:
     return plain(value if isinstance(value, str) else json.dumps(value))
 
 
+def memory_of_node(environment: Environment) -> int | None:
+    """Host memory of the machine, or what its control group leaves of it."""
+    there = (at(environment, "machine", "memory_bytes"), at(environment, "machine", "limits", "cgroup_memory_bytes"))
+    return min((nbytes for nbytes in there if isinstance(nbytes, int)), default=None)
+
+
 def gpu_names(environment: Environment) -> str | None:
     """`8 x NVIDIA H200`; None where the run's machine had none."""
     gpus = at(environment, "gpus")

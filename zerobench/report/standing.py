@@ -19,6 +19,7 @@ class HeldShare:
     """One line of what stood: told by category, module or allocation site."""
 
     by: str
+    """Or `free`."""
     name: str
     size_bytes: int
     share: float
@@ -29,6 +30,7 @@ def stood(failure: Failure | None) -> Iterator[HeldShare]:
     """Memory held at the failed allocation, the largest of each kind first; nothing where nobody looked on."""
     if failure is not None and failure.standing is not None:
         yield from _stood(failure.standing)
+        yield from _free(failure.standing)
 
 
 def standing_lines(
@@ -42,6 +44,13 @@ def standing_lines(
         text = f"{piece.name}: {format_bytes(piece.size_bytes)}, {piece.share:.1%}".replace("%", " %")
         lists.setdefault(f"by {piece.by}", []).append(text)
     yield from lists.items()
+
+
+def _free(standing: Standing) -> Iterator[HeldShare]:
+    """What torch had reserved and not given out, in all and in one piece: much in small pieces is fragmentation."""
+    loose, total = standing.reserved_bytes - standing.allocated_bytes, max(standing.allocated_bytes, 1)
+    yield HeldShare("free", "reserved but unallocated", loose, loose / total)
+    yield HeldShare("free", "of it in one block", standing.largest_free_bytes, standing.largest_free_bytes / total)
 
 
 def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[str]:

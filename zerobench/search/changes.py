@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.ds_config import load_user_config
-from zerobench.emulate.changes import for_device
+from zerobench.emulate.changes import UNLOCKED, for_device, for_host
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Option
 from zerobench.errors import UserError
@@ -33,6 +33,8 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
+_AS_LARGE = 0.95
+"""Of what the catalogue says: a driver keeps some of it for itself."""
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
@@ -51,24 +53,34 @@ class Predicted:
     changes: Sequence[Changed]
 
 
-def cluster_of(trial: Trial) -> Cluster:
-    """The GPUs that a trial ran on, or was predicted for. Raises UserError: the catalogue knows no such GPU."""
+def cluster_of(trial: Trial, host_memory_bytes: int | None = None) -> Cluster:
+    """The GPUs that a trial ran on, or was predicted for; `host_memory_bytes` is a node's, where the trial says none.
+
+    Raises UserError: the catalogue knows no such GPU.
+    """
     spec = trial.spec
     name = spec.prediction.gpu or next((rank.device_name for rank in trial.ranks), "")
     gpu = find_gpu(name)
     if gpu is None:
         raise UserError(f"--changes: {name or 'this GPU'!r} is not in the hardware catalogue, which predictions need")
-    return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, spec.prediction.host_memory_bytes)
+    seen = [device.total_bytes for node in trial.record.nvml for device in node.devices if device.total_bytes]
+    if seen and min(seen) < _AS_LARGE * (gpu.memory_bytes or 0):  # a part of one, by MIG or a limit
+        gpu = gpu.model_copy(update={"memory_bytes": min(seen)})
+    return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, spec.prediction.host_memory_bytes or host_memory_bytes)
 
 
-def predict_changes(trial: TrialSpec, cluster: Cluster, reports: Path, observer: Observer) -> Predicted:
+def predict_changes(
+    trial: TrialSpec, cluster: Cluster, reports: Path, observer: Observer, *, of_host: bool = False
+) -> Predicted:
     """`trial` and what makes it smaller, on `cluster`; several changes together where too few single ones do.
+
+    `of_host`: it was host memory that ran out.
 
     Raises UserError: nothing of it can be changed from here.
     """
     if trial.zero_stage is None:
         raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
-    wanted = list(changed_trials(trial, cluster, reports))
+    wanted = list(changed_trials(trial, cluster, reports, of_host=of_host))
     single = [((), trial), *(one for one in wanted if len(one[0]) == 1)]
     path, rows = _predicted(single, cluster, reports, observer)
     unchanged = rows.pop((), None)
@@ -93,12 +105,14 @@ def _predicted(
     return path, {says: rows.get(one.trial.trial_id) for says, one in tried}
 
 
-def changed_trials(trial: TrialSpec, cluster: Cluster, reports: Path) -> Iterator[tuple[tuple[str, ...], TrialSpec]]:
+def changed_trials(
+    trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool = False
+) -> Iterator[tuple[tuple[str, ...], TrialSpec]]:
     """Each change of a trial of ZeRO's with what it says, the cheapest first, then more and more together."""
     own = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
     start = Draft((), {**(own or {}), **_as_config(trial, own)}, options=(option,))
-    for candidate in for_device(start):
+    for candidate in for_host(start) if of_host else for_device(start):
         says = tuple(words.partition(" (")[0] for words in candidate.says)
         made = trial.model_copy(update=changed_fields(trial, start, candidate.draft))
         if own is not None:
@@ -121,7 +135,14 @@ def keep_config(config: Mapping[str, Any], reports: Path) -> str:
 def _as_config(trial: TrialSpec, own: Mapping[str, Any] | None) -> dict[str, Any]:
     """What of the trial can be changed, in DeepSpeed's words."""
     zero = dict((own or {}).get("zero_optimization", {}))
-    places = {name: {"device": getattr(trial, name).value} for name in _OFFLOADS if name not in zero}
+    places = {
+        name: {
+            "device": getattr(trial, name).value,
+            "pin_memory": trial.ds_config.get(f"zero_optimization.{name}.pin_memory", True),
+        }
+        for name in _OFFLOADS
+        if name not in zero
+    }
     return {
         "train_micro_batch_size_per_gpu": trial.micro_batch_size,
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,
@@ -140,7 +161,8 @@ def _changed(says: Says, row: PlanRow | None, usual_s: float | None) -> Changed:
     if row is None:
         return Changed(says, fits=False, needed_bytes=None)
     host = row.host.needed_bytes if row.offloads else None
-    return Changed(says, row.fits, row.device.needed_bytes, host, share_slower(_step_s(row), usual_s))
+    slower = None if UNLOCKED in says else share_slower(_step_s(row), usual_s)
+    return Changed(says, row.fits, row.device.needed_bytes, host, slower)
 
 
 def _step_s(row: PlanRow | None) -> float | None:

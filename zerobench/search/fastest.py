@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from zerobench.report.choice import ROOM, Option, choose
 from zerobench.report.plan.rows import PlanRow, recommended
@@ -18,7 +17,7 @@ from zerobench.spec.cluster import Cluster
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
-from zerobench.spec.varied import Varied, key_changes
+from zerobench.spec.varied import Varied
 
 AS_FAST = 0.01
 """A shorter step than another's by less than this share is no gain: the simpler of the two is taken."""
@@ -61,6 +60,15 @@ class Cell:
             is_begun = self.tried or self.failed or not left
             return None if is_begun else max(left, key=lambda row: row.option.room)
         return choice.best if self.best is None or is_faster(choice.best, self.best) else None
+
+    def note(self, said: PlanRow, row: PlanRow | None) -> None:
+        """What a variant, which the formula has `said`, came to; None where its trial failed."""
+        key = said.trial.spec.config_hash
+        self.by_formula.setdefault(key, said)
+        if row is None:
+            self.failed.add(key)
+        else:
+            self.tried[key] = row
 
     def _corrected(self, row: PlanRow) -> Option:
         """As the rule of choice sees it, its room by what trials of variants like it needed."""
@@ -115,69 +123,15 @@ def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None)
         if not chosen:
             return number - 1
         say(f"round {number}: {len(chosen)} of {sum(len(cell.by_formula) for cell in cells):,} variants")
-        _make([(picks[id(pick)][0], pick) for pick in chosen], make)
+        _note([(picks[id(pick)][0], pick) for pick in chosen], make(chosen))
     return MOST_ROUNDS
 
 
-def _make(picks: Sequence[tuple[Cell, PlanRow]], make: Try) -> None:
-    """Try each cell's pick, and let it know."""
-    rows = {row.trial.spec.config_hash: row for row in make([pick for _, pick in picks])}
+def _note(picks: Sequence[tuple[Cell, PlanRow]], made: Sequence[PlanRow]) -> None:
+    """Let each cell know what its pick came to."""
+    rows = {row.trial.spec.config_hash: row for row in made}
     for cell, pick in picks:
-        key = pick.trial.spec.config_hash
-        if key in rows:
-            cell.tried[key] = rows[key]
-        else:
-            cell.failed.add(key)
-
-
-def refine(cells: Sequence[Cell], cluster: Cluster, make: Try, say: Say) -> int:
-    """Try keys of the fastest that only a replay of its step tells apart, then those together that made it shorter; how
-    many rounds it took: none where its time is not of a replay.
-    """
-    found = _replayed_best(cells)
-    if found is None:
-        return 0
-    cell, said, best = found
-    changes = key_changes(said.trial.spec)
-    steps = _with_keys(cell, said, changes, cluster, make, say)
-    gains = [
-        change for step_s, change in sorted(zip(steps, changes, strict=True), key=_first) if step_s < _step_s(best)
-    ]
-    together = {key: value for change in reversed(gains) for key, value in change.items()}
-    if len(together) < 2:
-        return bool(changes)
-    _with_keys(cell, said, [together], cluster, make, say)
-    return 2
-
-
-def _first(pair: tuple[float, dict[str, Any]]) -> float:
-    return pair[0]
-
-
-def _replayed_best(cells: Sequence[Cell]) -> tuple[Cell, PlanRow, PlanRow] | None:
-    """The fastest that was tried, its cell, and what the formula said of it."""
-    best = fastest(cell.best for cell in cells)
-    if best is None or not best.is_replayed:
-        return None
-    return next((cell, cell.by_formula[key], best) for cell in cells for key, row in cell.tried.items() if row is best)
-
-
-def _with_keys(
-    cell: Cell, said: PlanRow, changes: Sequence[dict[str, Any]], cluster: Cluster, make: Try, say: Say
-) -> list[float]:
-    """Seconds of a step of the variant with each change of keys, infinite where it does not fit or was not tried."""
-    rows = [formula_row(_changed(said.trial.spec, change), cluster) for change in changes]
-    asked = [row for row in rows if row is not None]
-    if asked:
-        say(f"keys of the fastest: {len(asked)} variants")
-        cell.by_formula.update({row.trial.spec.config_hash: row for row in asked})
-        _make([(cell, row) for row in asked], make)
-    tried = [None if row is None else cell.tried.get(row.trial.spec.config_hash) for row in rows]
-    return [_step_s(row) if row is not None and row.has_room else float("inf") for row in tried]
-
-
-def _changed(trial: TrialSpec, keys: dict[str, Any]) -> TrialSpec:
-    return trial.model_copy(update={"ds_config": {**trial.ds_config, **keys}})
+        cell.note(pick, rows.get(pick.trial.spec.config_hash))
 
 
 def _promising(picks: Sequence[PlanRow], cells: Sequence[Cell], width: int | None) -> Sequence[PlanRow]:
@@ -185,11 +139,12 @@ def _promising(picks: Sequence[PlanRow], cells: Sequence[Cell], width: int | Non
         return picks
     best = fastest(cell.best for cell in cells)
     gains = [row for row in picks if best is None or (row.has_room and is_faster(row, best))]
-    return sorted(gains, key=lambda row: (-min(row.room, ROOM), _step_s(row)))[:width]
+    return sorted(gains, key=lambda row: (-min(row.room, ROOM), step_s(row)))[:width]
 
 
-def _step_s(row: PlanRow) -> float:
-    return float("inf") if row.expected is None else row.expected.step_s
+def step_s(row: PlanRow | None) -> float:
+    """What a step is expected to take; infinite where that is not known."""
+    return float("inf") if row is None or row.expected is None else row.expected.step_s
 
 
 def fastest(rows: Iterable[PlanRow | None]) -> PlanRow | None:

@@ -105,6 +105,11 @@ def measure_best(search: Searched, most: int, machine: Machine, reports: Path, o
     """
     fitting = [row for cell in search.cells for row in cell.tried.values() if row.has_room and row.expected is not None]
     rows = sorted(fitting, key=lambda row: row.expected.step_s if row.expected else 0.0)[:most]
+    return measure(rows, machine, reports, observer)
+
+
+def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
+    """Run all of `rows`, in one run under `reports`. Raises UserError: none can run here."""
     planned = [_here(row.trial.spec, machine) for row in rows]
     if all(item.skipped for item in planned):
         whys = [item.skipped.reason for item in planned if item.skipped] or ["none of the variants fits with room"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from zerobench.report.render.layout import Shown
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
-from zerobench.search.fastest import Cell, asked_of_formulas, fastest, refine, search
+from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
 from zerobench.search.formula import Told
+from zerobench.search.keys import Refined, refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
 from zerobench.spec.cluster import Cluster
@@ -39,6 +40,7 @@ class Searched:
     result: RunResult
     cells: Sequence[Cell]
     num_rounds: int
+    refined: Refined = field(default_factory=Refined)
 
     @property
     def num_variants(self) -> int:
@@ -70,6 +72,7 @@ class Searched:
             "num_variants": self.num_variants,
             "num_tried": self.num_tried,
             "num_rounds": self.num_rounds,
+            "simulated_for_keys": [figures(row) for row in self.refined.replayed],
             "tried": sorted(tried, key=lambda one: (not one["has_room"], one["expected_step_s"] or 0.0)),
         }
 
@@ -113,12 +116,14 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
             "needs; give --micro-batch and --gradient-accumulation instead"
         )
     rounds = Rounds(plan, reports, observer)
-    number = search(cells, rounds.make, observer.note, width)
-    if plan.varied is not None and plan.varied.sets_keys:
-        number += refine(cells, plan.cluster, rounds.make, observer.note)
+    number, refined = search(cells, rounds.make, observer.note, width), Refined()
+    world = plan.world.evidence
+    if plan.varied is not None and plan.varied.sets_keys and world is not Evidence.FORMULA:
+        simulate = None if world is Evidence.SIMULATED else rounds.simulate
+        refined = refine(cells, plan.cluster, rounds.make, observer.note, simulate)
     if rounds.result is None or rounds.result.interrupted:
         raise KeyboardInterrupt
-    return Searched(rounds.result, cells, number)
+    return Searched(rounds.result, cells, number + refined.num_rounds, refined)
 
 
 class Rounds:
@@ -131,8 +136,14 @@ class Rounds:
 
     def make(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
         """The rows of `variants`, which are by formula, as the plan's world has them; without those that failed."""
+        return self._make(variants, self._plan.world.evidence)
+
+    def simulate(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
+        """The same in the simulated world."""
+        return self._make(variants, Evidence.SIMULATED)
+
+    def _make(self, variants: Sequence[PlanRow], world: Evidence) -> Sequence[PlanRow]:
         short = {row.trial.spec.config_hash: shortened(row.trial.spec) for row in variants}
-        world = self._plan.world.evidence
         self._planned += in_world(checked(list(short.values()), self._plan.cluster), world)
         self.result = self._run(document(self._plan.name, self._planned))
         if self.result.interrupted:
@@ -140,11 +151,11 @@ class Rounds:
         trials = {
             trial.spec.config_hash: trial
             for trial in ended_trials(load_run(self.result.folder.path))
-            if is_whole(trial)
+            if is_whole(trial) and trial.spec.evidence is world
         }
         pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
         rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
-        if not trials:
+        if not trials and world is self._plan.world.evidence:
             other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
             raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")
         return rows

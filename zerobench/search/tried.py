@@ -13,6 +13,7 @@ from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.trial import Offload, Precision, TrialSpec
 
 _WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
+_OFFLOADS = ("offload_optimizer", "offload_param")
 _NUMBERS = {
     "micro_batch_size": ("train_micro_batch_size_per_gpu", Kind.BATCH),
     "gradient_accumulation_steps": ("gradient_accumulation_steps", Kind.PASSES),
@@ -25,7 +26,7 @@ def tried_slower(trial: TrialSpec, before: Draft, after: Draft, cluster: Cluster
 
     `trial` is the work of `before`. None where too little of it is known, or no time is expected of such work.
     """
-    if trial.own is not None and _WORK & set(trial.own.unknown):
+    if (trial.own is not None and _WORK & set(trial.own.unknown)) or _unlocked(before, after):
         return None
     nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
     now = trial.model_copy(update={**nodes, "own": None, "ds_config": {}, "ds_config_file": None})
@@ -43,13 +44,15 @@ def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:
 def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, Any]:
     """Fields of the trial, the work of `before`, that `after` has otherwise."""
     found: dict[str, Any] = {}
+    if unlocked := _unlocked(before, after):
+        found["ds_config"] = {**trial.ds_config, **{f"zero_optimization.{name}.pin_memory": False for name in unlocked}}
     for name, (key, kind) in _NUMBERS.items():
         value = _number(after, key, kind)
         if value is not None and value != _number(before, key, kind):
             found[name] = value
     if after.stage != before.stage:
         found["strategy"] = f"zero{after.stage}"
-    for name in ("offload_optimizer", "offload_param"):
+    for name in _OFFLOADS:
         if after.is_offloaded(name) != before.is_offloaded(name):
             found[name] = Offload.CPU if after.is_offloaded(name) else Offload.NONE
     if "offload_optimizer" in found and trial.optimizer in {deepspeeds_adamw(offloaded=on) for on in (False, True)}:
@@ -59,6 +62,12 @@ def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, A
     if any(_is_on(after, kind) and not _is_on(before, kind) for kind in (Kind.BF16, Kind.MIXED_PRECISION)):
         found["precision"] = Precision.BF16
     return found
+
+
+def _unlocked(before: Draft, after: Draft) -> list[str]:
+    """What stays offloaded and is page-locked no more."""
+    pinned = [[draft.offloaded(name).get("pin_memory") for name in _OFFLOADS] for draft in (before, after)]
+    return [name for name, was, now in zip(_OFFLOADS, *pinned, strict=True) if was is True and now is False]
 
 
 def _number(draft: Draft, key: str, kind: Kind) -> int | None:

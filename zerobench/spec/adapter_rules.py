@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from zerobench.errors import UserError
 from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.resume import needs_universal
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import Compile, Evidence, Offload, TrialSpec
 
 
@@ -27,14 +29,29 @@ def _frozen_is_not_cut(s: Situation) -> str | None:
 
 def why_no_closed_form(trial: TrialSpec) -> str | None:
     """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
-    if trial.trains_all or (trial.frozen is None and trial.offload_param is not Offload.NVME):
+    if trial.trains_all or trial.offload_param is not Offload.NVME:
         return None
-    return "closed forms know adapters beside a model in GPU or host memory; use simulated or emulated"
+    return "closed forms know frozen weights in GPU or host memory; use simulated or emulated"
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
     why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
     return None if why is None else f"{_frozen_axis(s)} formula: {why}"
+
+
+def _frozen_is_found(s: Situation) -> str | None:
+    """Of models whose parameters' names are known without building them."""
+    if s.trial.frozen is None:
+        return None
+    try:
+        weights = named_weights(s.trial.model, s.trial.frozen).all
+    except UserError:
+        return None
+    trained = sum(weight.is_trained for weight in weights)
+    if 0 < trained < len(weights):
+        return None
+    which = "every" if trained == 0 else "no"
+    return f"{_frozen_axis(s)}: found in {which} parameter's name; names: {weights[0].name} to {weights[-1].name}"
 
 
 def _frozen_is_not_saved(s: Situation) -> str | None:
@@ -75,15 +92,21 @@ def _adapter_freezes_all(s: Situation) -> str | None:
 
 
 def _frozen_axis(s: Situation) -> str | None:
-    if s.trial.adapter is not None:
-        return f"adapter {s.trial.adapter}"
-    return None if s.trial.frozen is None else f"frozen {s.trial.frozen!r}"
+    return frozen_words(s.trial)
+
+
+def frozen_words(trial: TrialSpec) -> str | None:
+    """The axis and its value by which a trial freezes weights; None where it freezes none."""
+    if trial.adapter is not None:
+        return f"adapter {trial.adapter}"
+    return None if trial.frozen is None else f"frozen {trial.frozen!r}"
 
 
 ADAPTER_RULES: dict[str, Rule] = {
     "frozen_needs_loop": _frozen_needs_loop,
     "frozen_is_not_cut": _frozen_is_not_cut,
     "frozen_has_no_formula": _frozen_has_no_formula,
+    "frozen_is_found": _frozen_is_found,
     "frozen_is_not_saved": _frozen_is_not_saved,
     "adapter_freezes_all": _adapter_freezes_all,
     "base_is_not_divided": _base_is_not_divided,

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from zerobench.spec.parameters import component_of
 
-_LOOKED_UP = ("token_embeddings", "positional_embeddings")
+LOOKED_UP = ("token_embeddings", "positional_embeddings")
+"""Components that tokens are not multiplied with."""
 _BESIDE_EACH_OTHER = re.compile(r"(?P<parent>.*)\.(?:(?P<attended>[qkv])_proj|gate_proj|up_proj)(?=\.)")
 _BLOCK = re.compile(r".*?\.\d+\.")
 _FIRST_NORM = re.compile(r"\.(input_layernorm|ln_?1|ln_attn|self_attn_layer_norm|attention_norm)\.")
@@ -53,6 +54,8 @@ class BackwardPass:
     """Elements through which a gradient is passed on to what came before."""
     attention_share: float
     """Of the products of attention; 1 where all are."""
+    attending_share: float = 1.0
+    """Of the layers whose attention is passed at all: fused kernels compute all of its products then."""
 
 
 def backward_pass(weights: Sequence[Weight]) -> BackwardPass | None:
@@ -66,12 +69,15 @@ def backward_pass(weights: Sequence[Weight]) -> BackwardPass | None:
         trained=sum(use.weight.size for use in used if use.weight.is_trained),
         passed=sum(use.weight.size for use in used if use.passes_on),
         attention_share=sum(shares) / len(shares) if shares else 1.0,
+        attending_share=sum(map(bool, shares)) / len(shares) if shares else 1.0,
     )
 
 
-def uses(weights: Sequence[Weight]) -> Iterator[Use]:
-    """The weights that tokens are multiplied with, in the order of use."""
-    return _Order(weights).uses()
+def uses(weights: Sequence[Weight], *, depends: bool = False) -> Iterator[Use]:
+    """The weights that tokens are multiplied with, in the order of use; `depends`: whether the gradient of the
+    embedding's output is asked for whatever is trained.
+    """
+    return _Order(weights, depends=depends).uses()
 
 
 class _Attended:
@@ -93,13 +99,13 @@ class _Attended:
 class _Order:
     """A walk over the weights that knows at each whether something before it is trained."""
 
-    def __init__(self, weights: Sequence[Weight]) -> None:
+    def __init__(self, weights: Sequence[Weight], *, depends: bool = False) -> None:
         kinds = [component_of(weight.name) for weight in weights]
         is_tied = "head" not in kinds
-        tables = [weight for weight, kind in zip(weights, kinds, strict=True) if kind in _LOOKED_UP]
+        tables = [weight for weight, kind in zip(weights, kinds, strict=True) if kind in LOOKED_UP]
         heads = [weight for weight in tables if is_tied and component_of(weight.name) == "token_embeddings"]
         self._weights = sorted((weight for weight in weights if weight not in tables), key=_Places()) + heads
-        self._depends = any(table.is_trained for table in tables)
+        self._depends = depends or any(table.is_trained for table in tables)
         self._group: str | None = None
         self._branches: dict[str, bool] = {}
         self.attended: dict[str, _Attended] = {}

@@ -6,35 +6,53 @@ alone. A test holds these lists against transformers' own models, tensor by tens
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.adapter import Lora, codes_bytes, quantised_bytes
 from zerobench.spec.architecture import complete
+from zerobench.spec.backward import Weight
 from zerobench.spec.model import ModelSpec
 
 
-class Matrix(int):
-    """Elements of a weight that every token is multiplied with; all other tensors are added, or looked up."""
+class Tensor(int):
+    """Elements of a parameter tensor."""
 
-    name: str
-    """The last part of its name, by which an adapter's targets choose it; the head's is never chosen."""
-    inputs: int
-    outputs: int
+    path: str
+    """Its name, within a block from the block on."""
 
-    def __new__(cls, inputs: int, outputs: int, name: str = "") -> Self:
-        """The weight that makes `outputs` numbers of `inputs`."""
-        made = super().__new__(cls, inputs * outputs)
-        made.name, made.inputs, made.outputs = name, inputs, outputs
+    def __new__(cls, size: int, path: str) -> Self:
+        """The tensor of so many elements."""
+        made = super().__new__(cls, size)
+        made.path = path
         return made
 
 
-Sizes = list[int]
+class Matrix(Tensor):
+    """A weight that every token is multiplied with; all other tensors are added, or looked up."""
+
+    name: str
+    """The last part of its module's name, by which an adapter's targets choose it; the head's is never chosen."""
+    inputs: int
+    outputs: int
+
+    def __new__(cls, inputs: int, outputs: int, module: str) -> Self:
+        """The weight that makes `outputs` numbers of `inputs`."""
+        made = super().__new__(cls, inputs * outputs, f"{module}.weight")
+        made.name, made.inputs, made.outputs = module.rpartition(".")[2], inputs, outputs
+        return made
+
+
+Sizes = list[Tensor]
 
 
 class _Layout(NamedTuple):
     before: Sizes
+    blocks: str
+    """What the names of blocks begin with, before their numbers."""
     layer: Sizes
     num_layers: int
     after: Sizes
@@ -57,6 +75,42 @@ def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
     """
     layout = _layout(spec)
     return (*layout.before, *(layout.layer * layout.num_layers), *layout.after)
+
+
+class Weights(NamedTuple):
+    """A model's parameters by their names, in the order in which it holds them."""
+
+    before: tuple[Weight, ...]
+    blocks: tuple[tuple[Weight, ...], ...]
+    after: tuple[Weight, ...]
+
+    @property
+    def all(self) -> tuple[Weight, ...]:
+        """Of before, within and after the blocks."""
+        return (*self.before, *chain.from_iterable(self.blocks), *self.after)
+
+    @property
+    def first_passed(self) -> int:
+        """The first block that a backward pass comes to: before it nothing is trained."""
+        trained = [any(weight.is_trained for weight in block) for block in self.blocks]
+        if any(weight.is_trained for weight in self.before):
+            return 0
+        return trained.index(True) if True in trained else len(self.blocks)
+
+
+def named_weights(spec: ModelSpec, frozen: str | None = None) -> Weights:
+    """The parameters of `parameter_tensors`; those are trained in whose name the pattern `frozen` is not found."""
+    layout = _layout(spec)
+
+    def named(sizes: Sizes, prefix: str = "") -> tuple[Weight, ...]:
+        names = [prefix + size.path for size in sizes]
+        return tuple(
+            Weight(name, size, frozen is None or not re.search(frozen, name))
+            for name, size in zip(names, sizes, strict=True)
+        )
+
+    blocks = tuple(named(layout.layer, f"{layout.blocks}.{block}.") for block in range(layout.num_layers))
+    return Weights(named(layout.before), blocks, named(layout.after))
 
 
 def block_tensors(spec: ModelSpec) -> tuple[tuple[int, ...], int]:
@@ -152,27 +206,36 @@ def _layout(spec: ModelSpec) -> _Layout:
     return layout_of(config)
 
 
-def _linear(inputs: int, outputs: int, name: str, *, bias: bool) -> Sizes:
-    matrix = Matrix(inputs, outputs, name)
-    return [matrix, outputs] if bias else [matrix]
+def _linear(inputs: int, outputs: int, module: str, *, bias: bool) -> Sizes:
+    matrix = Matrix(inputs, outputs, module)
+    return [matrix, Tensor(outputs, f"{module}.bias")] if bias else [matrix]
+
+
+def _norm(width: int, module: str, *, bias: bool = True) -> Sizes:
+    return [Tensor(width, f"{module}.{part}") for part in ("weight", "bias")[: 1 + bias]]
 
 
 def _head(config: dict[str, Any], width: int) -> Sizes:
-    return [] if config["tie_word_embeddings"] else [Matrix(width, config["vocab_size"])]
+    return [] if config["tie_word_embeddings"] else [Matrix(width, config["vocab_size"], "lm_head")]
 
 
 def _gpt2(config: dict[str, Any]) -> _Layout:
     """transformers.models.gpt2.modeling_gpt2: GPT2Model, GPT2Block."""
     hidden = config["n_embd"]
     inner = config["n_inner"] or 4 * hidden
-    norm = [hidden, hidden]
-    attention = _linear(hidden, 3 * hidden, "c_attn", bias=True) + _linear(hidden, hidden, "c_proj", bias=True)
-    mlp = _linear(hidden, inner, "c_fc", bias=True) + _linear(inner, hidden, "c_proj", bias=True)
+    attention = _linear(hidden, 3 * hidden, "attn.c_attn", bias=True) + _linear(
+        hidden, hidden, "attn.c_proj", bias=True
+    )
+    mlp = _linear(hidden, inner, "mlp.c_fc", bias=True) + _linear(inner, hidden, "mlp.c_proj", bias=True)
     return _Layout(
-        before=[config["vocab_size"] * hidden, config["n_positions"] * hidden],
-        layer=norm + attention + norm + mlp,
+        before=[
+            Tensor(config["vocab_size"] * hidden, "transformer.wte.weight"),
+            Tensor(config["n_positions"] * hidden, "transformer.wpe.weight"),
+        ],
+        blocks="transformer.h",
+        layer=_norm(hidden, "ln_1") + attention + _norm(hidden, "ln_2") + mlp,
         num_layers=config["n_layer"],
-        after=norm + _head(config, hidden),
+        after=_norm(hidden, "transformer.ln_f") + _head(config, hidden),
     )
 
 
@@ -184,17 +247,22 @@ def _llama_like(config: dict[str, Any]) -> _Layout:
     queries, keys = heads * head_dim, (config["num_key_value_heads"] or heads) * head_dim
     bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3"}
     qkv_bias = bias or model_type == "qwen2"
-    attention = _linear(hidden, queries, "q_proj", bias=qkv_bias) + _linear(hidden, keys, "k_proj", bias=qkv_bias)
-    attention += _linear(hidden, keys, "v_proj", bias=qkv_bias)
-    attention += _linear(queries, hidden, "o_proj", bias=bias) + ([head_dim, head_dim] if model_type == "qwen3" else [])
+    attention = _linear(hidden, queries, "self_attn.q_proj", bias=qkv_bias)
+    attention += _linear(hidden, keys, "self_attn.k_proj", bias=qkv_bias)
+    attention += _linear(hidden, keys, "self_attn.v_proj", bias=qkv_bias)
+    attention += _linear(queries, hidden, "self_attn.o_proj", bias=bias)
+    if model_type == "qwen3":
+        attention += [norm for name in "qk" for norm in _norm(head_dim, f"self_attn.{name}_norm", bias=False)]
     mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
-    mlp = _linear(hidden, inner, "gate_proj", bias=mlp_bias) + _linear(hidden, inner, "up_proj", bias=mlp_bias)
-    mlp += _linear(inner, hidden, "down_proj", bias=mlp_bias)
+    mlp = _linear(hidden, inner, "mlp.gate_proj", bias=mlp_bias) + _linear(hidden, inner, "mlp.up_proj", bias=mlp_bias)
+    mlp += _linear(inner, hidden, "mlp.down_proj", bias=mlp_bias)
+    norms = [norm for name in ("input", "post_attention") for norm in _norm(hidden, f"{name}_layernorm", bias=False)]
     return _Layout(
-        before=[config["vocab_size"] * hidden],
-        layer=[*attention, *mlp, hidden, hidden],
+        before=[Tensor(config["vocab_size"] * hidden, "model.embed_tokens.weight")],
+        blocks="model.layers",
+        layer=[*attention, *mlp, *norms],
         num_layers=config["num_hidden_layers"],
-        after=[hidden, *_head(config, hidden)],
+        after=[*_norm(hidden, "model.norm", bias=False), *_head(config, hidden)],
     )
 
 
@@ -202,34 +270,48 @@ def _gpt_neox(config: dict[str, Any]) -> _Layout:
     """transformers.models.gpt_neox.modeling_gpt_neox, GPTNeoXLayer."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     bias = bool(config["attention_bias"])
-    attention = _linear(hidden, 3 * hidden, "query_key_value", bias=bias) + _linear(hidden, hidden, "dense", bias=bias)
-    mlp = _linear(hidden, inner, "dense_h_to_4h", bias=True) + _linear(inner, hidden, "dense_4h_to_h", bias=True)
+    attention = _linear(hidden, 3 * hidden, "attention.query_key_value", bias=bias)
+    attention += _linear(hidden, hidden, "attention.dense", bias=bias)
+    mlp = _linear(hidden, inner, "mlp.dense_h_to_4h", bias=True) + _linear(
+        inner, hidden, "mlp.dense_4h_to_h", bias=True
+    )
     return _Layout(
-        before=[config["vocab_size"] * hidden],
-        layer=[hidden] * 4 + attention + mlp,
+        before=[Tensor(config["vocab_size"] * hidden, "gpt_neox.embed_in.weight")],
+        blocks="gpt_neox.layers",
+        layer=_norm(hidden, "input_layernorm") + _norm(hidden, "post_attention_layernorm") + attention + mlp,
         num_layers=config["num_hidden_layers"],
-        after=[hidden, hidden, *_head(config, hidden)],
+        after=_norm(hidden, "gpt_neox.final_layer_norm") + _head(config, hidden),
     )
 
 
 def _opt(config: dict[str, Any]) -> _Layout:
     """transformers.models.opt.modeling_opt: OPTDecoder, OPTDecoderLayer."""
-    hidden, inner = config["hidden_size"], config["ffn_dim"]
+    hidden, inner, decoder = config["hidden_size"], config["ffn_dim"], "model.decoder"
     width, bias = config["word_embed_proj_dim"] or hidden, bool(config["enable_bias"])
-    norm = [hidden, hidden] if config["layer_norm_elementwise_affine"] else []
-    final_norm = norm if config["do_layer_norm_before"] and not config["_remove_final_layer_norm"] else []
+    has_norms = config["layer_norm_elementwise_affine"]
+    has_final_norm = has_norms and config["do_layer_norm_before"] and not config["_remove_final_layer_norm"]
     attention = [
-        size for name in ("k_proj", "v_proj", "q_proj", "out_proj") for size in _linear(hidden, hidden, name, bias=bias)
+        size
+        for name in ("k_proj", "v_proj", "q_proj", "out_proj")
+        for size in _linear(hidden, hidden, f"self_attn.{name}", bias=bias)
     ]
-    mlp = _linear(hidden, inner, "fc1", bias=bias) + _linear(inner, hidden, "fc2", bias=bias)
+    attention_norm, last_norm = (
+        _norm(hidden, name) if has_norms else [] for name in ("self_attn_layer_norm", "final_layer_norm")
+    )
+    first, last = _linear(hidden, inner, "fc1", bias=bias), _linear(inner, hidden, "fc2", bias=bias)
+    projections = [
+        Matrix(hidden, width, f"{decoder}.project_out"),
+        Matrix(width, hidden, f"{decoder}.project_in"),
+    ]
     return _Layout(
         before=[
-            config["vocab_size"] * width,
-            (config["max_position_embeddings"] + 2) * hidden,
-            *([Matrix(hidden, width, "project_out"), Matrix(width, hidden, "project_in")] if width != hidden else []),
-            *final_norm,
+            Tensor(config["vocab_size"] * width, f"{decoder}.embed_tokens.weight"),
+            Tensor((config["max_position_embeddings"] + 2) * hidden, f"{decoder}.embed_positions.weight"),
+            *(projections if width != hidden else []),
+            *(_norm(hidden, f"{decoder}.final_layer_norm") if has_final_norm else []),
         ],
-        layer=[*attention, *norm, *mlp, *norm],
+        blocks=f"{decoder}.layers",
+        layer=[*attention, *attention_norm, *first, *last, *last_norm],
         num_layers=config["num_hidden_layers"],
         after=_head(config, width),
     )

@@ -395,6 +395,13 @@ class TrialSpec(Spec):
         return self.adapter is None and self.frozen is None
 
     @property
+    def passes_all(self) -> bool:
+        """Whether backward comes to the first block whatever is trained: where transformers 5 checkpoints, it asks for
+        the gradient of the embedding's output (modeling_utils.py, gradient_checkpointing_enable).
+        """
+        return bool(self.activation_checkpointing)
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the weights are read from files."""
         return self.weights is not Weights.DRAWN

@@ -192,3 +192,18 @@ def test_deepspeed_s_last_reading_of_host_memory_is_told_with_a_kill() -> None:
 def test_a_log_without_a_word_of_memory_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="no out-of-memory message"):
         explain_log("Exception: nobody was Killed by this\nloss 3.2", "log.txt")
+
+
+def test_a_refusal_of_the_hosts_is_told_in_a_whole_sentence() -> None:
+    line = (
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] data. DefaultCPUAllocator: can't allocate memory: you tried"
+    )
+    text = as_text(
+        explain_log(f"{line} to allocate 85899345920 bytes. Error code 12 (Cannot allocate memory)\n", "log")
+    )
+    assert "Out of host memory\n  requested: 80.00 GiB" in text
+    told = " ".join(text.partition("Diagnosis")[2].split())
+    assert told.startswith(
+        "The operating system gave torch no host memory: a limit (ulimit, a control group) or the machine's memory is "
+        "reached."
+    )

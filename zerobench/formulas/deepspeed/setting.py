@@ -84,8 +84,15 @@ class Setting:
     linear_elements: int = 0
     """Of weights that autograd holds gathered from forward to backward, where torch's linear layers run at stage 3."""
     frozen: tuple[int, ...] = ()
-    """Elements of each parameter tensor that is not trained, in the model's order: its first and last are among them.
-    There are neither gradients nor states of it, and no flat copy. Codes count as elements of the model's type."""
+    """Elements of each parameter tensor that is not trained, in the model's order. There are neither gradients nor
+    states of it, and no flat copy. Codes count as elements of the model's type."""
+    whole: tuple[int, ...] = ()
+    """All of them in the model's order, where some are trained and some not."""
+    trains_head: bool = True
+    trains_first: bool = True
+    """Whether the first of the tensors, the embedding, is trained."""
+    only_forward: int = 0
+    """Elements of what lies before the first block that has anything trained: no backward pass comes there."""
     scales_bytes: int = 0
     """Of what codes are scaled by, which no strategy divides."""
 
@@ -97,7 +104,7 @@ class Setting:
     @property
     def model(self) -> tuple[int, ...]:
         """Elements of each parameter tensor: what stage 3 gathers."""
-        return (*self.frozen[:1], *self.tensors, *self.frozen[1:])
+        return self.whole or self.tensors
 
     @cached_property
     def model_elements(self) -> int:
@@ -159,7 +166,7 @@ class Setting:
     @property
     def first_gradient(self) -> int:
         """Elements of the gradient that backward makes first: the head's, or where it is frozen the last one's."""
-        return self.tensors[-1] if self.frozen else self.head
+        return self.head if self.trains_head else self.tensors[-1]
 
     @property
     def first_gradient_whole(self) -> Held:

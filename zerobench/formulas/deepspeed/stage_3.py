@@ -219,7 +219,7 @@ def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
         of_elements(Category.GRADIENTS, 4, swapped, "the largest part in fp32, on its way to be swapped"),
         _norm(setting, max(setting.parts)),
     )
-    embedding = _gathered(setting, 0 if setting.frozen else setting.tensors[0], "the embedding")
+    embedding = _gathered(setting, setting.model[0] if setting.trains_first else 0, "the embedding")
     return add(held, _live(setting, left), full, gloo), add(held, embedding, last)
 
 

@@ -25,7 +25,7 @@ from zerobench.spec.adapter import base_of, codes_bytes
 from zerobench.spec.tensors import quantised_elements
 from zerobench.spec.trial import TrialSpec
 
-_NO_WORK = (Activations(0, 0, 0, 0, 0, 0, ""), Logits(0, 0, 0, 0))
+_NO_WORK = (Activations((), (), 0, 0, ""), Logits(0, 0, 0, 0))
 """A pass that leaves nothing: what remains is what the strategy holds."""
 _SURELY_THERE = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Category.GATHERED_PARAMETERS, Category.STAGING}
 """Categories of which an account is a part wherever it is no larger than they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from zerobench.folder import SNAPSHOT
 from zerobench.records import Failure, Place, Status, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.explain.knobs import formula_peak_bytes
@@ -16,6 +17,7 @@ from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 _MOST_STACKS = 2
+_OUT_OF_MEMORY = {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
 
 
 def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
@@ -29,11 +31,12 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
         lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason recorded'}.")
         return Passage("Why it did not run", lines)
     failure = record.failure
-    lines = says(
-        f"{sentence}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason recorded')}."
-    )
+    reason = record.reason or (failure.message if failure else "no reason recorded")
+    lines = says(f"{sentence}{_where(failure)}: {reason.rstrip('.')}.")
     lines += [*says(*_request(failure)), *_standing(failure)]
     lines += says(*_reached(trial), *_predicted(trial, alike))
+    if record.status in _OUT_OF_MEMORY and trial.spec.zero_stage is not None:
+        lines += says("What would fit, and what it costs in time: the same command with --changes.")
     return Passage("Why it did not complete", lines)
 
 
@@ -70,6 +73,8 @@ def _standing(failure: Failure | None) -> Iterator[Line]:
     for title, pieces in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
         yield from says(f"At the failed allocation, {title}:")
         yield from says(*pieces, depth=1)
+    if failure.rank is not None:
+        yield from says(f"torch's own snapshot at that point: {SNAPSHOT.format(failure.rank)} in the trial's folder.")
 
 
 def _innermost(stack: str) -> str:

@@ -81,8 +81,10 @@ def _meaning(message: TorchMessage) -> Passage:
 def _sentences(message: TorchMessage) -> Iterator[str]:
     requested, free, unallocated = message.asked_bytes or 0, message.free_bytes or 0, message.unallocated_bytes or 0
     if message.on_host:
-        yield "the operating system gave torch no host memory: a limit (ulimit, a control group) or the "
-        "machine's memory is reached."
+        yield (
+            "The operating system gave torch no host memory: a limit (ulimit, a control group) or the "
+            "machine's memory is reached."
+        )
     elif message.is_in_pieces:
         yield (
             f"Fragmentation: {format_bytes(free + unallocated)} were free in total, but not in one block. "

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from zerobench.errors import UserError
-from zerobench.formulas.activations import Activations, Shape, activations, chunk_rows, trial_shape
+from zerobench.formulas.activations import Activations, activations, chunk_rows, trial_shape
+from zerobench.formulas.kept import Shape
 from zerobench.formulas.terms import Held, Term
 from zerobench.records import Category, Phase
 from zerobench.report.explain.terms import Account
-from zerobench.spec.recomputation import Checkpointing, recomputed_blocks
 from zerobench.spec.trial import CrossEntropy, TrialSpec
 
 
@@ -28,10 +28,8 @@ def _activations(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:
     kept = activations(spec)
     outside = _activation(kept.outside_layers_bytes, "what lies outside the layers")
     again = _activation(kept.recomputed_bytes, "one layer, computed again")
-    spared = _activation(-kept.spared_bytes, "what the first layer does not keep, before which nothing is trained")
-    for layers in range(kept.num_layers, 0, -1):
-        held = list(_held_layers(spec.activation_checkpointing, kept, layers))
-        held += [spared] if recomputed_blocks(spec.activation_checkpointing, layers) < layers else []
+    for layers in range(len(kept.layers), 0, -1):
+        held = list(_held_layers(kept, layers))
         yield _account(*held, outside)
         if is_backward:
             yield _account(*held)
@@ -39,17 +37,11 @@ def _activations(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:
             yield _account(*held, outside, again)
 
 
-def _held_layers(checkpointing: Checkpointing, kept: Activations, layers: int) -> Iterator[Term]:
+def _held_layers(kept: Activations, layers: int) -> Iterator[Term]:
     """What the first `layers` layers hold: those that are run again their inputs, the others all of it."""
-    of = "" if layers == kept.num_layers else f" of {kept.num_layers}"
-    inputs = recomputed_blocks(checkpointing, layers)
-    kinds = (
-        (inputs, kept.checkpoint_bytes, kept.checkpoint_words),
-        (layers - inputs, kept.per_layer_bytes, "what a layer keeps for backward"),
-    )
-    for number, each, what in kinds:
-        if number:
-            yield _activation(number * each, f"{what}, {each:,} bytes x {number}{of} layers")
+    of = "" if layers == len(kept.layers) else f" of {len(kept.layers)}"
+    for number, each, what in kept.held(layers):
+        yield _activation(number * each, f"{what}, {each:,} bytes x {number}{of} layers")
 
 
 def _logits(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:

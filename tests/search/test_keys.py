@@ -1,0 +1,188 @@
+"""Keys that only the order of a step tells apart: those that gain are taken, in each world, and no other is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
+from zerobench.report.plan.rows import PlanRow
+from zerobench.search.fastest import Cell, Try, asked_of_formulas, fastest, search
+from zerobench.search.formula import Told
+from zerobench.search.keys import refine
+from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.spec.trial import TrialSpec
+
+pytestmark = pytest.mark.usefixtures("no_emulator")
+
+PREFETCH, PERSISTS, REDUCE = (
+    f"zero_optimization.{name}"
+    for name in ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "reduce_bucket_size")
+)
+Share = Callable[[TrialSpec], float]
+GAINS = {(PREFETCH, 5_000_000): 0.97, (PREFETCH, 200_000_000): 0.98, (PERSISTS, 1_000_000): 0.95, (REDUCE, None): 1.1}
+"""Of the time of a step, by key and value."""
+
+
+def by_keys(shares: Mapping[tuple[str, int | None], float]) -> Share:
+    def share(spec: TrialSpec) -> float:
+        found = 1.0
+        for (key, value), less in shares.items():
+            found *= less if key in spec.ds_config and value in {None, spec.ds_config[key]} else 1.0
+        return found
+
+    return share
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return read_plan(
+        Request(
+            model="llama-7b",
+            gpus="8",
+            gpu="h100",
+            host_memory="1TB",
+            global_batch="512",
+            tunes=True,
+            formula=True,
+            stage="3",
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def asked(plan: Plan) -> list[Cell]:
+    assert plan.varied is not None
+    return asked_of_formulas([one.trial for one in plan.planned if one.skipped is None], plan.varied, plan.cluster)
+
+
+@pytest.fixture
+def cells(asked: list[Cell]) -> list[Cell]:
+    """The fastest of which is found."""
+    return [Cell(dict(one.by_formula)) for one in asked]
+
+
+class World:
+    """Trials that take `share` times what the formula says, and leave the order of their step or do not."""
+
+    def __init__(self, share: Share, *, replays: bool, fits: Callable[[TrialSpec], bool] = lambda _: True) -> None:
+        self.share, self.replays, self.fits = share, replays, fits
+        self.made: list[TrialSpec] = []
+
+    def make(self, rows: Sequence[PlanRow]) -> list[PlanRow]:
+        found = []
+        for row in rows:
+            spec, trial = row.trial.spec, row.trial
+            self.made.append(spec)
+            assert row.expected is not None
+            trace = {"step_trace": "x" if self.replays else None}
+            told = Told(spec, trial.record, tuple(rank.model_copy(update=trace) for rank in trial.ranks))
+            expected = replace(row.expected, step_s=row.expected.step_s * self.share(spec))
+            capacity = row.capacity if self.fits(spec) else replace(row.capacity, device_bytes=1)
+            found.append(replace(row, shown=replace(row.shown, trial=told), expected=expected, capacity=capacity))
+        return found
+
+    @property
+    def keys(self) -> list[dict[str, int]]:
+        """Of all that were made."""
+        return [dict(spec.ds_config) for spec in self.made]
+
+
+def best_of(cells: Sequence[Cell]) -> PlanRow:
+    found = fastest(cell.best for cell in cells)
+    assert found is not None
+    assert found.expected is not None
+    return found
+
+
+def step_s(row: PlanRow) -> float:
+    assert row.expected is not None
+    return row.expected.step_s
+
+
+def refined(plan: Plan, cells: Sequence[Cell], world: World, beside: World | None = None) -> tuple[PlanRow, PlanRow]:
+    """The fastest before and after, what was made meanwhile alone left in the worlds."""
+    search(cells, world.make, lambda _: None, 4)
+    before = best_of(cells)
+    world.made.clear()
+    simulate: Try | None = None if beside is None else beside.make
+    refine(cells, plan.cluster, world.make, lambda _: None, simulate)
+    return before, best_of(cells)
+
+
+def test_of_the_fastest_each_key_is_replayed_by_itself_and_then_those_together_that_gain(
+    plan: Plan, cells: list[Cell]
+) -> None:
+    world = World(by_keys(GAINS), replays=True)
+    before, after = refined(plan, cells, world)
+    own = before.trial.spec.ds_config
+    assert len(world.made) == 5
+    assert after.trial.spec.ds_config == {**own, PREFETCH: 5_000_000, PERSISTS: 1_000_000} == world.keys[-1]
+    assert step_s(after) == pytest.approx(0.97 * 0.95 * step_s(before))
+
+
+@pytest.mark.parametrize("unit", [1.0, 1.3, 0.7])
+def test_where_the_plans_world_leaves_no_order_a_simulated_one_says_which_keys_gain_and_by_what_share(
+    plan: Plan, cells: list[Cell], unit: float
+) -> None:
+    """Its own seconds are not compared with those of the plan's world, which are by the closed form."""
+    world, beside = World(lambda _: 1.0, replays=False), World(lambda spec: unit * by_keys(GAINS)(spec), replays=True)
+    before, after = refined(plan, cells, world, beside)
+    own = before.trial.spec.ds_config
+    together = {**own, PREFETCH: 5_000_000, PERSISTS: 1_000_000}
+    assert beside.keys[0] == own
+    assert beside.keys[-1] == together
+    assert REDUCE not in {key for keys in world.keys for key in keys.keys() - own.keys()}
+    assert after.trial.spec.ds_config == together
+    assert step_s(after) == pytest.approx(0.97 * 0.95 * step_s(before))
+    assert after.expected is not None
+    assert any("of the step, as a simulated one is replayed" in line for line in after.expected.assumptions)
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_a_key_that_costs_or_changes_nothing_is_never_among_those_taken_together(
+    plan: Plan, cells: list[Cell], *, replays: bool
+) -> None:
+    shares = {
+        (PREFETCH, 5_000_000): 1.0,
+        (PREFETCH, 200_000_000): 1.02,
+        (PERSISTS, 1_000_000): 0.95,
+        (REDUCE, None): 1.1,
+    }
+    told = World(by_keys(shares), replays=True)
+    world = told if replays else World(lambda _: 1.0, replays=False)
+    before, after = refined(plan, cells, world, None if replays else told)
+    own = before.trial.spec.ds_config
+    assert after.trial.spec.ds_config == {**own, PERSISTS: 1_000_000}
+    assert all(len(keys.keys() - own.keys()) <= 1 for keys in told.keys)
+
+
+@pytest.mark.parametrize("where", ["replayed", "in the plan's world"])
+def test_a_key_for_which_there_is_no_room_is_not_taken_however_fast(plan: Plan, cells: list[Cell], where: str) -> None:
+    def fits(spec: TrialSpec) -> bool:
+        return PREFETCH not in spec.ds_config
+
+    beside = World(by_keys(GAINS), replays=True, fits=fits if where == "replayed" else lambda _: True)
+    world = World(lambda _: 1.0, replays=False, fits=fits if where != "replayed" else lambda _: True)
+    before, after = refined(plan, cells, world, beside)
+    assert after.trial.spec.ds_config == {**before.trial.spec.ds_config, PERSISTS: 1_000_000}
+    assert step_s(after) == pytest.approx(0.95 * step_s(before))
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_keys_that_gain_nothing_leave_the_choice(plan: Plan, cells: list[Cell], *, is_beside: bool) -> None:
+    told = World(lambda _: 1.0, replays=True)
+    world = World(lambda _: 1.0, replays=False) if is_beside else told
+    before, after = refined(plan, cells, world, told if is_beside else None)
+    assert after.trial.spec == before.trial.spec
+    assert step_s(after) == step_s(before)
+    assert len(told.made) == 5 if is_beside else 4
+
+
+def test_where_no_order_is_known_no_key_is_tried(plan: Plan, cells: list[Cell]) -> None:
+    world = World(by_keys(GAINS), replays=False)
+    before, after = refined(plan, cells, world)
+    assert after is before
+    assert not world.made
