@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.report.plan.rows import PlanRow
-from zerobench.search.fastest import Cell, Try, asked_of_formulas, fastest, search
+from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
 from zerobench.search.formula import Told
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan, Request, read_plan
@@ -102,13 +102,12 @@ def step_s(row: PlanRow) -> float:
     return row.expected.step_s
 
 
-def refined(plan: Plan, cells: Sequence[Cell], world: World, beside: World | None = None) -> tuple[PlanRow, PlanRow]:
-    """The fastest before and after, what was made meanwhile alone left in the worlds."""
+def refined(plan: Plan, cells: Sequence[Cell], world: World) -> tuple[PlanRow, PlanRow]:
+    """The fastest before and after, what was made meanwhile alone left in the world."""
     search(cells, world.make, lambda _: None, 4)
     before = best_of(cells)
     world.made.clear()
-    simulate: Try | None = None if beside is None else beside.make
-    refine(cells, plan.cluster, world.make, lambda _: None, simulate)
+    refine(cells, plan.cluster, world.make, lambda _: None)
     return before, best_of(cells)
 
 
@@ -123,28 +122,7 @@ def test_of_the_fastest_each_key_is_replayed_by_itself_and_then_those_together_t
     assert step_s(after) == pytest.approx(0.97 * 0.95 * step_s(before))
 
 
-@pytest.mark.parametrize("unit", [1.0, 1.3, 0.7])
-def test_where_the_plans_world_leaves_no_order_a_simulated_one_says_which_keys_gain_and_by_what_share(
-    plan: Plan, cells: list[Cell], unit: float
-) -> None:
-    """Its own seconds are not compared with those of the plan's world, which are by the closed form."""
-    world, beside = World(lambda _: 1.0, replays=False), World(lambda spec: unit * by_keys(GAINS)(spec), replays=True)
-    before, after = refined(plan, cells, world, beside)
-    own = before.trial.spec.ds_config
-    together = {**own, PREFETCH: 5_000_000, PERSISTS: 1_000_000}
-    assert beside.keys[0] == own
-    assert beside.keys[-1] == together
-    assert REDUCE not in {key for keys in world.keys for key in keys.keys() - own.keys()}
-    assert after.trial.spec.ds_config == together
-    assert step_s(after) == pytest.approx(0.97 * 0.95 * step_s(before))
-    assert after.expected is not None
-    assert any("of the step, as a simulated one is replayed" in line for line in after.expected.assumptions)
-
-
-@pytest.mark.parametrize("replays", [True, False])
-def test_a_key_that_costs_or_changes_nothing_is_never_among_those_taken_together(
-    plan: Plan, cells: list[Cell], *, replays: bool
-) -> None:
+def test_a_key_that_costs_or_changes_nothing_is_never_among_those_taken_together(plan: Plan, cells: list[Cell]) -> None:
     shares = {
         (PREFETCH, 5_000_000): 1.0,
         (PREFETCH, 200_000_000): 1.02,
@@ -152,33 +130,25 @@ def test_a_key_that_costs_or_changes_nothing_is_never_among_those_taken_together
         (REDUCE, None): 1.1,
     }
     told = World(by_keys(shares), replays=True)
-    world = told if replays else World(lambda _: 1.0, replays=False)
-    before, after = refined(plan, cells, world, None if replays else told)
+    before, after = refined(plan, cells, told)
     own = before.trial.spec.ds_config
     assert after.trial.spec.ds_config == {**own, PERSISTS: 1_000_000}
     assert all(len(keys.keys() - own.keys()) <= 1 for keys in told.keys)
 
 
-@pytest.mark.parametrize("where", ["replayed", "in the plan's world"])
-def test_a_key_for_which_there_is_no_room_is_not_taken_however_fast(plan: Plan, cells: list[Cell], where: str) -> None:
-    def fits(spec: TrialSpec) -> bool:
-        return PREFETCH not in spec.ds_config
-
-    beside = World(by_keys(GAINS), replays=True, fits=fits if where == "replayed" else lambda _: True)
-    world = World(lambda _: 1.0, replays=False, fits=fits if where != "replayed" else lambda _: True)
-    before, after = refined(plan, cells, world, beside)
+def test_a_key_for_which_there_is_no_room_is_not_taken_however_fast(plan: Plan, cells: list[Cell]) -> None:
+    world = World(by_keys(GAINS), replays=True, fits=lambda spec: PREFETCH not in spec.ds_config)
+    before, after = refined(plan, cells, world)
     assert after.trial.spec.ds_config == {**before.trial.spec.ds_config, PERSISTS: 1_000_000}
     assert step_s(after) == pytest.approx(0.95 * step_s(before))
 
 
-@pytest.mark.parametrize("is_beside", [True, False])
-def test_keys_that_gain_nothing_leave_the_choice(plan: Plan, cells: list[Cell], *, is_beside: bool) -> None:
-    told = World(lambda _: 1.0, replays=True)
-    world = World(lambda _: 1.0, replays=False) if is_beside else told
-    before, after = refined(plan, cells, world, told if is_beside else None)
+def test_keys_that_gain_nothing_leave_the_choice(plan: Plan, cells: list[Cell]) -> None:
+    world = World(lambda _: 1.0, replays=True)
+    before, after = refined(plan, cells, world)
     assert after.trial.spec == before.trial.spec
     assert step_s(after) == step_s(before)
-    assert len(told.made) == 5 if is_beside else 4
+    assert len(world.made) == 4
 
 
 def test_where_no_order_is_known_no_key_is_tried(plan: Plan, cells: list[Cell]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.spec.axes import read_axis
 from zerobench.spec.recomputation import (
-    blocks_after_the_last,
     checkpointing_name,
     checkpointing_sentence,
     recomputed_blocks,
@@ -16,7 +15,6 @@ from zerobench.spec.recomputation import (
 
 def test_blocks_are_counted_from_the_first_on() -> None:
     assert [recomputed_blocks(asked, 7) for asked in (False, True, "ops", "every-2", "every-3")] == [0, 7, 7, 4, 3]
-    assert [blocks_after_the_last(asked, 8) for asked in (False, True, "every-2", "every-3")] == [8, 0, 1, 1]
 
 
 def test_what_was_read_before_is_read_as_before_and_the_rest_is_refused_with_the_choices() -> None:

@@ -123,8 +123,7 @@ def _predicted(
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
         return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, training), None
     search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
-    words = f"Searched: {search.num_variants:,} variants by formula, {search.num_tried} of them {tried_in(asked)}"
-    words += f", {len(search.refined.replayed)} simulated for their keys." if search.refined.replayed else "."
+    words = f"Searched: {search.num_variants:,} variants by formula, {search.num_tried} of them {tried_in(asked)}."
     _keep(search.result.folder.path, search)
     shown = SearchResult(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
     return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
 from zerobench.search.formula import Told
-from zerobench.search.keys import Refined, refine
+from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
 from zerobench.spec.cluster import Cluster
@@ -40,7 +40,6 @@ class Searched:
     result: RunResult
     cells: Sequence[Cell]
     num_rounds: int
-    refined: Refined = field(default_factory=Refined)
 
     @property
     def num_variants(self) -> int:
@@ -72,7 +71,6 @@ class Searched:
             "num_variants": self.num_variants,
             "num_tried": self.num_tried,
             "num_rounds": self.num_rounds,
-            "simulated_for_keys": [figures(row) for row in self.refined.replayed],
             "tried": sorted(tried, key=lambda one: (not one["has_room"], one["expected_step_s"] or 0.0)),
         }
 
@@ -116,14 +114,12 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
             "needs; give --micro-batch and --gradient-accumulation instead"
         )
     rounds = Rounds(plan, reports, observer)
-    number, refined = search(cells, rounds.make, observer.note, width), Refined()
-    world = plan.world.evidence
-    if plan.varied is not None and plan.varied.sets_keys and world is not Evidence.FORMULA:
-        simulate = None if world is Evidence.SIMULATED else rounds.simulate
-        refined = refine(cells, plan.cluster, rounds.make, observer.note, simulate)
+    number = search(cells, rounds.make, observer.note, width)
+    if plan.varied is not None and plan.varied.sets_keys:
+        number += refine(cells, plan.cluster, rounds.make, observer.note)
     if rounds.result is None or rounds.result.interrupted:
         raise KeyboardInterrupt
-    return Searched(rounds.result, cells, number + refined.num_rounds, refined)
+    return Searched(rounds.result, cells, number)
 
 
 class Rounds:
@@ -136,13 +132,7 @@ class Rounds:
 
     def make(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
         """The rows of `variants`, which are by formula, as the plan's world has them; without those that failed."""
-        return self._make(variants, self._plan.world.evidence)
-
-    def simulate(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
-        """The same in the simulated world."""
-        return self._make(variants, Evidence.SIMULATED)
-
-    def _make(self, variants: Sequence[PlanRow], world: Evidence) -> Sequence[PlanRow]:
+        world = self._plan.world.evidence
         short = {row.trial.spec.config_hash: shortened(row.trial.spec) for row in variants}
         self._planned += in_world(checked(list(short.values()), self._plan.cluster), world)
         self.result = self._run(document(self._plan.name, self._planned))
@@ -155,7 +145,7 @@ class Rounds:
         }
         pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
         rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
-        if not trials and world is self._plan.world.evidence:
+        if not trials:
             other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
             raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")
         return rows

@@ -49,12 +49,6 @@ def attention_again(checkpointing: Checkpointing, blocks: int | range) -> int:
     return 0 if checkpointing == OPERATIONS else recomputed_blocks(checkpointing, blocks)
 
 
-def blocks_after_the_last(checkpointing: Checkpointing, blocks: int | range) -> int:
-    """How many blocks behind the last that is run again have been passed by backward, and freed, when it gets there."""
-    again = [block for block in _counted(blocks) if is_recomputed(checkpointing, block)]
-    return _counted(blocks).stop - 1 - again[-1] if again else len(_counted(blocks))
-
-
 def _counted(blocks: int | range) -> range:
     return range(blocks) if isinstance(blocks, int) else blocks
 
