@@ -32,9 +32,21 @@ def test_a_slower_network_is_told_with_its_share() -> None:
     assert "exposed communication" in " ".join(words.split())
 
 
+def test_twice_the_batch_is_more_work_a_step_and_less_a_token() -> None:
+    now, then = seconds("batch=2x")
+    assert now < then < 2 * now
+    words = " ".join(as_text([what_if_passage(TRIAL, "batch=2x")]).split())
+    assert f"Tokens/s: {100 * (2 * now / then - 1):+.1f} %; memory not asked." in words
+    assert "Tokens/s" not in as_text([what_if_passage(TRIAL, "link=2x")])
+    both = seconds("batch=2x,link=2x")[1]
+    assert both < then
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
+        ("batch=1.5x", "batch: '1.5x' is not a whole multiple from 2x"),
+        ("batch=1x", "batch: '1x' is not a whole multiple from 2x"),
         ("link", "is not a change"),
         ("speed=2x", "choices: gpu, link"),
         ("link=0x", "must be above 0"),
