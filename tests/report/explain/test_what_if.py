@@ -9,6 +9,7 @@ from tests.timing.predicted_trials import predicted, traced
 from zerobench.errors import UserError
 from zerobench.report.explain.passage import as_text
 from zerobench.report.explain.what_if import what_if_passage
+from zerobench.report.step_time.larger import of_more_tokens
 
 TRIAL = traced(predicted(num_nodes=4))
 
@@ -40,6 +41,10 @@ def test_twice_the_batch_is_more_work_a_step_and_less_a_token() -> None:
     assert "Tokens/s" not in as_text([what_if_passage(TRIAL, "link=2x")])
     both = seconds("batch=2x,link=2x")[1]
     assert both < then
+    [small], [large] = TRIAL.ranks, of_more_tokens(TRIAL, 2).ranks
+    assert [row.flops for row in large.flops] == [2 * row.flops for row in small.flops]
+    assert large.flops_per_step == 2 * (small.flops_per_step or 0)
+    assert large.collectives == small.collectives
 
 
 @pytest.mark.parametrize(
