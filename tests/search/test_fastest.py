@@ -141,7 +141,8 @@ def _fails(trial: TrialSpec) -> None:
 def test_a_model_without_a_closed_form_is_refused_in_one_line(tmp_path: Path, plan: Plan) -> None:
     assert plan.varied is not None
     unknown = [
-        one.model_copy(update={"trial": one.trial.model_copy(update={"strategy": "pipeline"})}) for one in plan.planned
+        one.model_copy(update={"trial": one.trial.model_copy(update={"strategy": "parameter-server"})})
+        for one in plan.planned
     ]
     with pytest.raises(UserError, match="no closed form for llama-7b"):
         searched(replace(plan, planned=unknown), tmp_path, Observer())

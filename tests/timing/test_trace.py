@@ -84,3 +84,21 @@ def test_no_trace_makes_memory_run_out() -> None:
     bomb = base64.b64encode(zlib.compress(b"[" * (100 << 20), 9)).decode()
     with pytest.raises(ValueError, match="no trace of a step"):
         unpack(bomb)
+
+
+@pytest.mark.parametrize("messages", [False, True])
+def test_larger_micro_batches_have_more_tokens_in_one_dimension_and_update_as_before(messages: bool) -> None:
+    made = recorder()
+    made.add(Begins("step"))
+    made.kernel(0, moved_bytes=90)
+    made.call(0, "all_gather", 8, 1, 500)
+    trace = made.trace()
+    assert trace is not None
+    larger = trace.of_more_tokens(5, 3, messages=messages)
+    works = [(phase, larger.works[item.work]) for phase, item in larger.in_phases() if isinstance(item, Kernels)]
+    grown = Work((((4, 15, 6), 3),), (0, 240), 210, 4)
+    assert works == [("forward", grown), ("forward", grown), ("step", Work((), (0, 0), 90, 1))]
+    calls = [item.message_bytes for item in larger.items if isinstance(item, Call)]
+    assert calls == ([3000, 3000, 500] if messages else [1000, 1000, 500])
+    apart = trace.of_more_tokens(7, 2, messages=False)
+    assert apart.works[-2].products == (((4, 5, 6), 6),), "products of a part of the tokens are more of them"

@@ -114,6 +114,8 @@ Item = Kernels | Call | Awaited | Recorded | Waits | Copied | Host | Drive | Dra
 _ITEMS: tuple[type[Any], ...] = (Kernels, Call, Awaited, Recorded, Waits, Copied, Host, Drive, Drained, Begins)
 FORWARD = "forward"
 """The phase that each micro-batch begins with (zerobench.records.Phase)."""
+_UPDATE = "step"
+"""The phase after the passes."""
 _LARGEST_BYTES = 1 << 26
 """Of a trace when it is unpacked: a record of ours has less by far."""
 
@@ -148,11 +150,40 @@ class StepTrace:
         repeated = [item for number in range(more) for item in _later(again, (number + 1) * calls)]
         return StepTrace(self.works, (*self.items[:end], *repeated, *_later(self.items[end:], more * calls)))
 
+    def of_more_tokens(self, tokens: int, times: int, *, messages: bool) -> StepTrace:
+        """The step with micro-batches `times` as large, of `tokens` now; its update stays. `messages`: collectives of
+        the passes carry tokens, not parameters.
+        """
+        longer = tuple(_of_more_tokens(work, tokens, times) for work in self.works)
+        items: list[Item] = []
+        for phase, item in self.in_phases():
+            if isinstance(item, Kernels) and phase != _UPDATE:
+                items.append(item._replace(work=len(self.works) + item.work))
+            elif isinstance(item, Call) and messages and phase != _UPDATE:
+                items.append(item._replace(message_bytes=times * item.message_bytes))
+            else:
+                items.append(item)
+        return StepTrace((*self.works, *longer), tuple(items))
+
     def pack(self) -> str:
         """Text for a record: a few kilobytes, since layers repeat."""
         items = [[_ITEMS.index(type(item)), *item] for item in self.items]
         plain = json.dumps([self.works, items], separators=(",", ":")).encode()
         return base64.b64encode(zlib.compress(plain, 9)).decode("ascii")
+
+
+def _of_more_tokens(work: Work, tokens: int, times: int) -> Work:
+    """Kernels over so many more tokens: a product has them in one dimension, or is of a part of them."""
+    products: Counter[Product] = Counter()
+    for shape, count in work.products:
+        at = next((index for index in (0, 2, 1) if shape[index] == tokens), None)
+        if at is None:
+            products[shape] += times * count
+        else:
+            products[(*shape[:at], times * tokens, *shape[at + 1 :])] += count  # type: ignore[index] # three of them
+    forward, backward = work.attention
+    attention = times * forward, times * backward
+    return Work(tuple(sorted(products.items())), attention, times * work.moved_bytes, work.launches)
 
 
 def _later(items: Iterable[Item], calls: int) -> Iterator[Item]:

@@ -9,6 +9,7 @@ from tests.timing.predicted_trials import predicted, traced
 from zerobench.errors import UserError
 from zerobench.report.explain.passage import as_text
 from zerobench.report.explain.what_if import what_if_passage
+from zerobench.report.step_time.larger import of_more_tokens
 
 TRIAL = traced(predicted(num_nodes=4))
 
@@ -32,9 +33,25 @@ def test_a_slower_network_is_told_with_its_share() -> None:
     assert "exposed communication" in " ".join(words.split())
 
 
+def test_twice_the_batch_is_more_work_a_step_and_less_a_token() -> None:
+    now, then = seconds("batch=2x")
+    assert now < then < 2 * now
+    words = " ".join(as_text([what_if_passage(TRIAL, "batch=2x")]).split())
+    assert f"Tokens/s: {100 * (2 * now / then - 1):+.1f} %; memory not asked." in words
+    assert "Tokens/s" not in as_text([what_if_passage(TRIAL, "link=2x")])
+    both = seconds("batch=2x,link=2x")[1]
+    assert both < then
+    [small], [large] = TRIAL.ranks, of_more_tokens(TRIAL, 2).ranks
+    assert [row.flops for row in large.flops] == [2 * row.flops for row in small.flops]
+    assert large.flops_per_step == 2 * (small.flops_per_step or 0)
+    assert large.collectives == small.collectives
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
+        ("batch=1.5x", "batch: '1.5x' is not a whole multiple from 2x"),
+        ("batch=1x", "batch: '1x' is not a whole multiple from 2x"),
         ("link", "is not a change"),
         ("speed=2x", "choices: gpu, link"),
         ("link=0x", "must be above 0"),

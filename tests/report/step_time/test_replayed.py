@@ -15,6 +15,7 @@ from zerobench.formulas.record import formula_record
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import timeline
+from zerobench.report.step_time.larger import of_more_tokens
 from zerobench.report.step_time.stages import divided
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
@@ -281,6 +282,23 @@ def _on_nodes(trial: SampleTrial, nodes: int) -> SampleTrial:
     packed = StepTrace(trace.works, tuple(items)).pack()
     there = rank.model_copy(update={"step_trace": packed, "collectives": moved})
     return replace(trial, spec=trial.spec.model_copy(update={"num_nodes": nodes}), ranks=[there])
+
+
+LARGER = ("zero1", "zero3", "fsdp", "offloaded", "tensor", "pipeline")
+
+
+def test_twice_the_batch_is_told_from_the_trace_of_half(trials: dict[str, SampleTrial]) -> None:
+    halves = [trials[name] for name in LARGER]
+    asked = [one.spec.model_copy(update={"micro_batch_size": 2 * one.spec.micro_batch_size}) for one in halves]
+    for name, half, spec, record in zip(LARGER, halves, asked, simulate(asked), strict=True):
+        whole = SampleTrial(spec, trial_record(spec), [record])
+        for there, given in PLACES:
+            at = links(there, **given)
+            larger = of_more_tokens(half, 2)
+            told = expected(SampleTrial(larger.spec, half.record, list(larger.ranks)), there, at)
+            replayed = expected(whole, there, at)
+            assert told.step_s == pytest.approx(replayed.step_s, rel=0.005), name
+            assert told.step_s > expected(half, there, at).step_s, name
 
 
 def test_recomputing_costs_about_a_forward_pass(trials: dict[str, SampleTrial]) -> None:

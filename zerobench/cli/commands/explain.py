@@ -32,7 +32,8 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME=VALUE,...",
-            help="What a predicted step would take: link=2x, network=50GB/s, host-link, host-memory, nvme, gpu=NAME.",
+            help="What a predicted step would take: link=2x, network=50GB/s, host-link, host-memory, nvme, gpu=NAME, "
+            "batch=2x.",
         ),
     ] = None,
     details: Annotated[

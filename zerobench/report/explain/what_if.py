@@ -1,18 +1,21 @@
-"""What a predicted step would take on other hardware: the same trace, or closed form, at other rates; nothing is run.
+"""What a predicted step would take on other hardware, or with larger micro-batches: the same trace, or closed form, at
+other rates or sizes; nothing is run.
 
 zerobench explain RUN TRIAL --what-if link=2x
 zerobench explain RUN TRIAL --what-if gpu="B200 SXM",network=100GB/s
+zerobench explain RUN TRIAL --what-if batch=2x
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.report.explain.passage import Passage, says
 from zerobench.report.figures.predicted_speed import place_of
 from zerobench.report.step_time.expected import expected_step, why_no_time
+from zerobench.report.step_time.larger import of_more_tokens
 from zerobench.report.trials import Trial
 from zerobench.spec.cluster import read_rate
 from zerobench.spec.gpu_names import known_gpu
@@ -31,6 +34,8 @@ _LINKS: Mapping[str, str] = {
 }
 """Rates by the words of the option: those of Links."""
 _TIMES = re.compile(r"(\d+(?:\.\d+)?)x")
+_BATCH = "batch"
+_WHOLE_TIMES = re.compile(r"([2-9]|[1-9]\d{1,3})x")
 
 
 def what_if_passage(trial: Trial, asked: str) -> Passage:
@@ -44,16 +49,20 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
         raise UserError(f"{_OPTION}: no expected time for this trial; use one predicted for a GPU")
     if now is None:
         raise UserError(f"{_OPTION}: no expected time for this trial: {why_no_time(trial, place[0])}")
-    changed = _changed(place, asked)
-    then = expected_step(trial, *changed)
+    changes = [_split(part) for part in asked.split(",")]
+    changed = _changed(place, changes)
+    larger = _with_batch(trial, [value for name, value in changes if name == _BATCH])
+    then = expected_step(larger, *changed)
     if then is None:
         raise UserError(f"{_OPTION}: the catalogue lacks a rate of {changed[0].name}")
     factor = then.step_s / now.step_s
+    gain = larger.spec.micro_batch_size / trial.spec.micro_batch_size / factor - 1
+    speed = f" Tokens/s: {100 * gain:+.1f} %; memory not asked." if larger is not trial else ""
     return Passage(
         f"With {asked}",
         says(
             f"Expected step: {_in_words(now)}.",
-            f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f} %.",
+            f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f} %.{speed}",
         ),
         {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
     )
@@ -65,16 +74,25 @@ def _in_words(expected: Expected) -> str:
     return f"{format_seconds(expected.step_s)} ({low} to {high}): {parts}"
 
 
-def _changed(place: tuple[Gpu, Links], asked: str) -> tuple[Gpu, Links]:
+def _with_batch(trial: Trial, asked: Sequence[str]) -> Trial:
+    """`trial` with micro-batches so many times as large; itself where none is asked."""
+    for value in asked:
+        times = _WHOLE_TIMES.fullmatch(value)
+        if times is None:
+            raise UserError(f"{_OPTION} {_BATCH}: {value!r} is not a whole multiple from 2x; for example {_BATCH}=2x")
+        trial = of_more_tokens(trial, int(times[1]))
+    return trial
+
+
+def _changed(place: tuple[Gpu, Links], changes: Sequence[tuple[str, str]]) -> tuple[Gpu, Links]:
     """Another GPU first, with its links; then the rates."""
-    changes = [_split(part) for part in asked.split(",")]
     gpu, links = place
     for name, value in changes:
         if name == "gpu":
             gpu = known_gpu(value, f"{_OPTION} gpu")
             others = {"host_memory_gb_per_s": links.host_memory_gb_per_s, "nvme_gb_per_s": links.nvme_gb_per_s}
             links = links_of(gpu).model_copy(update=others)
-    rates = {_LINKS[name]: _rate(name, value, links) for name, value in changes if name != "gpu"}
+    rates = {_LINKS[name]: _rate(name, value, links) for name, value in changes if name in _LINKS}
     return gpu, links.model_copy(update=rates)
 
 
@@ -82,8 +100,8 @@ def _split(part: str) -> tuple[str, str]:
     name, equals, value = (text.strip() for text in part.partition("="))
     if not equals or not value:
         raise UserError(f"{_OPTION}: {part!r} is not a change; for example link=2x")
-    if name not in {"gpu", *_LINKS}:
-        raise unknown_choice(_OPTION, name, ["gpu", *_LINKS])
+    if name not in {"gpu", *_LINKS, _BATCH}:
+        raise unknown_choice(_OPTION, name, ["gpu", *_LINKS, _BATCH])
     return name, value
 
 
