@@ -164,7 +164,9 @@ def test_what_was_moved_to_the_host_goes_back_where_the_host_is_too_small(tmp_pa
     start = Draft.of(["deepspeed", "train.py", ds_file(tmp_path, zero_optimization=zero)])
     made = list(for_host(start))
     pinned = {**zero, "offload_param": {"device": "cpu", "pin_memory": True}}
-    unlocked = next(for_host(Draft.of(["deepspeed", "train.py", ds_file(tmp_path, zero_optimization=pinned)])))
+    locked = Draft.of(["deepspeed", "train.py", ds_file(tmp_path, zero_optimization=pinned)])
+    assert "pin_memory false" not in {one.says[0] for one in for_host(locked)}
+    unlocked = next(for_host(locked, counts_locks=True))
     assert unlocked.says == ("pin_memory false",)
     assert written(unlocked, tmp_path)[1]["zero_optimization"] == {
         **zero,

@@ -113,6 +113,12 @@ def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(e
     assert "no DeepSpeed configuration file" in told["not_tried"]
 
 
+def fitting(told):
+    found = [one for one in told["tries"] if one["fits"]]
+    assert 1 <= len(found) <= 3
+    return found
+
+
 def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
     config = ["--deepspeed", "--deepspeed_config", script("ds_plain.json")]
     command = ["deepspeed", script("deepspeed_loop.py"), "--length", "8192", *config]
@@ -120,8 +126,8 @@ def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
     assert code == 1, errors
     has = told["device_memory_bytes"]
     assert only_rank(told)["needed_bytes"] > has
-    (tried,) = told["tries"]
-    assert (tried["changes"], tried["fits"]) == (["micro batch 1 instead of 8"], True)
+    tried = fitting(told)[0]
+    assert tried["changes"] == ["micro batch 1 instead of 8"]
     assert tried["needed_bytes"] < has
     refusal = only_rank(told)["refusal"]
     assert refusal["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
@@ -149,9 +155,8 @@ def test_an_option_that_the_script_parses_is_tried_from_its_default(emulate):
     command = ["torchrun", script("hf_trainer.py"), *large]
     code, told, errors = emulate("--gpus", "8", "--gpu", "t4", "--steps", "2", command=command)
     assert code == 1, errors
-    (tried,) = told["tries"]
     written = "--per_device_train_batch_size 1 --gradient_accumulation_steps 8"
-    assert (tried["changes"], tried["fits"]) == ([f"micro batch 1 instead of 8 ({written})"], True)
+    assert fitting(told)[0]["changes"] == [f"micro batch 1 instead of 8 ({written})"]
 
 
 @pytest.mark.slow
@@ -165,9 +170,9 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     assert (told["fits"], told["causes"], host["fits"], only_rank(told)["fits"]) == (False, ["host"], False, True)
     assert host["over_bytes"] == host["node_bytes"] - 10**8 > 10**8
     assert host["basis"] == "the emulated rank, times 8"
-    (tried,) = told["tries"]
-    assert (tried["changes"], tried["fits"]) == (["optimizer states on the GPU"], True)
-    assert tried["host_node_bytes"] < 10**8
+    (moved,) = told["tries"]
+    assert (moved["changes"], moved["fits"]) == (["optimizer states on the GPU"], True)
+    assert moved["host_node_bytes"] < 10**8
     (trial,) = load_run(tmp_path / told["run"]).trials()
     assert trial.record.status is Status.OUT_OF_HOST_MEMORY
 

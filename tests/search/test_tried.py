@@ -75,7 +75,7 @@ def test_what_copies_of_memory_that_is_not_page_locked_cost_nobody_knows() -> No
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
     start = Draft(("python", "train.py", "ds.json"), {**DS, "zero_optimization": zero}, 2)
     trial = seen(strategy="zero2", offload_optimizer="cpu", optimizer="cpu_adam")
-    told = {one.says[0]: tried_slower(trial, start, one.draft, CLUSTER) for one in for_host(start)}
+    told = {one.says[0]: tried_slower(trial, start, one.draft, CLUSTER) for one in for_host(start, counts_locks=True)}
     assert told["pin_memory false"] is None
     assert told["optimizer states on the GPU"] is not None
 

@@ -52,9 +52,13 @@ def for_device(
     return _in_order(start, alone, together)
 
 
-def for_host(start: Draft) -> Iterator[Candidate]:
-    """What to try where the GPUs have room and a node's memory is too small: what was moved there goes back."""
-    changes = (_unlocked, _parameters_on_device, _optimizer_on_device)
+def for_host(start: Draft, *, counts_locks: bool = False) -> Iterator[Candidate]:
+    """What to try where the GPUs have room and a node's memory is too small: what was moved there goes back.
+
+    `counts_locks`: who tries counts what page-locked memory is rounded up by, which a script's tensors do not say.
+    """
+    back = (_parameters_on_device, _optimizer_on_device)
+    changes = (_unlocked, *back) if counts_locks else back
     return _in_order(start, changes, changes)
 
 

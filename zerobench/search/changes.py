@@ -112,7 +112,7 @@ def changed_trials(
     own = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
     start = Draft((), {**(own or {}), **_as_config(trial, own)}, options=(option,))
-    for candidate in for_host(start) if of_host else for_device(start):
+    for candidate in for_host(start, counts_locks=True) if of_host else for_device(start):
         says = tuple(words.partition(" (")[0] for words in candidate.says)
         made = trial.model_copy(update=changed_fields(trial, start, candidate.draft))
         if own is not None:
