@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -109,3 +110,15 @@ def test_tuning_gives_the_fastest_of_what_was_tried(tmp_path: Path) -> None:
     times = [one.expected_step_s for one in found.predictions if one.fits and one.expected_step_s is not None]
     assert found.best.expected_step_s is not None
     assert found.best.expected_step_s <= 1.01 * min(times)
+
+
+def test_each_argument_of_a_prediction_has_its_name_and_type() -> None:
+    plan, predict = (inspect.signature(call).parameters for call in (zerobench.plan, zerobench.predict))
+    assert {name for name, one in predict.items() if one.kind is inspect.Parameter.VAR_KEYWORD} == set()
+    assert set(predict) == set(plan) - {"stages"}  # which its configuration says
+    assert all(predict[name].annotation == plan[name].annotation for name in set(predict) - {"ds_config"})
+
+
+def test_an_argument_that_there_is_not_is_no_prediction(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="stages"):
+        zerobench.predict("llama-7b", {}, **CLUSTER, stages=[1], reports=tmp_path)

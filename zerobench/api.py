@@ -265,12 +265,29 @@ def tune(
     return PlanResult(search.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
 
 
-def predict(model: str, ds_config: str | Path | Mapping[str, Any], *, gpus: int, gpu: str, **work: Any) -> Prediction:
-    """What `model` under `ds_config`, a file or its keys, takes on so many GPUs; `work` is as in `plan`.
+def predict(
+    model: str,
+    ds_config: str | Path | Mapping[str, Any],
+    *,
+    gpus: int,
+    gpu: str,
+    gpus_per_node: int = 8,
+    host_memory: str | None = None,
+    nvme: str | None = None,
+    micro_batch_size: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    activation_checkpointing: bool = False,
+    lora: int | None = None,
+    evidence: str | None = None,
+    reports: str | Path = REPORTS,
+) -> Prediction:
+    """What `model` under `ds_config`, a file or its keys, takes on so many GPUs.
 
     Raises UserError, also where it could not be predicted, with the reason.
     """
-    planned = plan(model=model, ds_config=ds_config, gpus=gpus, gpu=gpu, **work)
+    planned = plan(**locals())
     if not planned.predictions:
         [trial, *_] = load_run(planned.path).trials()
         raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")

@@ -105,7 +105,7 @@ def test_where_the_users_torch_is_a_cuda_build_the_stand_ins_are_loaded_before_i
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_node_has_one_to_sixteen_gpus(count):
-    with pytest.raises(UserError, match=rf"^num_gpus: {count} GPUs in one emulated node; give 1 to 16$"):
+    with pytest.raises(UserError, match=rf"^--gpus-per-node: {count}; choices: 1 to 16 in an emulated node$"):
         EMULATOR.variables(H200, count)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from zerobench.cli.answer import Answer
-from zerobench.cli.live import ANSWERS, prediction_view
+from zerobench.cli.live_predictions import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of, screen
 from zerobench.ds_config.written import training_arguments, written_config

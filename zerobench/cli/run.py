@@ -166,9 +166,10 @@ def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> 
 
 
 def screen() -> PlainView:
-    """What shows a run on standard output: a line that moves on a terminal, plain lines elsewhere."""
+    """What shows a run on standard output: a screen that moves on a terminal, plain lines elsewhere."""
     console = Console(highlight=False)
-    return LiveView(console) if console.is_terminal else PlainView(console)
+    moves = console.is_terminal and not console.is_dumb_terminal
+    return LiveView(console) if moves else PlainView(console)
 
 
 def _write_tables(result: RunResult) -> None:

@@ -19,7 +19,7 @@ import typer
 
 from zerobench.cli import run
 from zerobench.cli.answer import Answer
-from zerobench.cli.live import prediction_view
+from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.labels import labels

@@ -19,6 +19,7 @@ from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
 from zerobench.spec.varied import Varied, key_changes
+from zerobench.units import counted
 
 AS_FAST = 0.01
 """A shorter step than another's by less than this share is no gain: the simpler of the two is taken."""
@@ -114,7 +115,7 @@ def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None)
         chosen = _promising([row for _, row in picks.values()], cells, width)
         if not chosen:
             return number - 1
-        say(f"round {number}: {len(chosen)} of {sum(len(cell.by_formula) for cell in cells):,} variants")
+        say(f"round {number}: {len(chosen)} of {counted(sum(len(cell.by_formula) for cell in cells), 'variant')}")
         _make([(picks[id(pick)][0], pick) for pick in chosen], make)
     return MOST_ROUNDS
 
@@ -169,7 +170,7 @@ def _with_keys(
     rows = [formula_row(_changed(said.trial.spec, change), cluster) for change in changes]
     asked = [row for row in rows if row is not None]
     if asked:
-        say(f"keys of the fastest: {len(asked)} variants")
+        say(f"DeepSpeed keys of the fastest: {counted(len(asked), 'variant')}")
         cell.by_formula.update({row.trial.spec.config_hash: row for row in asked})
         _make([(cell, row) for row in asked], make)
     tried = [None if row is None else cell.tried.get(row.trial.spec.config_hash) for row in rows]

@@ -29,7 +29,7 @@ def why_no_closed_form(trial: TrialSpec) -> str | None:
     """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
     if trial.trains_all or (trial.frozen is None and trial.offload_param is not Offload.NVME):
         return None
-    return "closed forms know adapters beside a model in GPU or host memory; use simulated or emulated"
+    return "no formula for weights frozen by name or on NVMe; use simulated or emulated"
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
