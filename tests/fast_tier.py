@@ -75,6 +75,7 @@ SLOWER = {
     "tests/report/test_host_parameters.py::test_sixteen_bytes": "a simulator",
     "tests/report/page/test_hostile.py": "a browser",
     "tests/report/page/test_in_browser.py": "a browser",
+    "tests/report/page/test_kinds_in_browser.py": "a browser",
     "tests/report/terminal/test_show.py::test_showing_a_run_imports": "an interpreter of its own",
     "tests/run/test_doctor.py::test_gpus_are_told": "a stand-in driver, asked by a process",
     "tests/run/test_doctor.py::test_a_machine_whose_gpus": "a stand-in driver, asked by processes",
