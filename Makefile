@@ -8,7 +8,7 @@ PROCESSES ?= 2
 LOGIN  ?= .venv-login
 MINUTES ?= 9.5
 EACH ?= 10
-PACKAGES ?= formulas spec ds_config report/frames run/outcome.py
+PACKAGES ?= formulas spec ds_config report/frames running/outcome.py
 
 .PHONY: sweep test test-fast test-extras mutants login check format docs bench gpu-campaign clean
 

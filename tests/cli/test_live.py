@@ -18,7 +18,7 @@ from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Place, Status, TrialRecord
 from zerobench.report.frames.run_frames import run_frames
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run

@@ -15,7 +15,7 @@ from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import users_torch
 from zerobench.environments import Environment
 from zerobench.errors import UserError
-from zerobench.run.emulator_environment import emulator_steps, triton_of
+from zerobench.running.emulator_environment import emulator_steps, triton_of
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import overhead_of

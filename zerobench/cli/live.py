@@ -37,7 +37,7 @@ from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
 from zerobench.report.labels import labels
 from zerobench.report.palette import CATEGORY_COLOURS
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import counted, format_seconds
 

@@ -15,10 +15,10 @@ from zerobench.errors import UserError
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.speed import Speed, speed_of
 from zerobench.report.trials import Trial, ended_trials
-from zerobench.run.environment import capture_environment
-from zerobench.run.observer import Observer
-from zerobench.run.runner import run_sweep
-from zerobench.run.site import LocalSite
+from zerobench.running.environment import capture_environment
+from zerobench.running.observer import Observer
+from zerobench.running.runner import run_sweep
+from zerobench.running.site import LocalSite
 from zerobench.search.measured import measured_document
 from zerobench.search.searched import Searched, figures
 from zerobench.spec.cluster import Cluster

@@ -7,7 +7,7 @@ import time
 
 from zerobench.folder import RunFolder
 from zerobench.records import TrialRecord
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import counted, format_seconds
 
