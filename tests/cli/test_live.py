@@ -207,6 +207,14 @@ def test_ranks_of_several_nodes_have_their_nodes_names_and_a_cpu_has_no_capacity
     assert " of 80" not in "\n".join(lines)
 
 
+def test_a_node_or_device_of_a_hostile_name_is_text() -> None:
+    there = gpu(1).model_copy(update={"hostname": "[bold]\x1b[2J[/]", "device_name": "[red]H100"})
+    whole = "\n".join(painted([gpu(0), there], 120, 40))
+    assert "[bold]" in whole
+    assert "[red]H100" in whole
+    assert "\x1b[2J" not in whole
+
+
 def test_a_rank_that_has_measured_nothing_yet_says_what_it_does() -> None:
     lines = painted([word(0, "import", -1, None), word(1, "init", -1)], 80, 24)
     assert any(line.startswith("0 ") and line.rstrip().endswith("import") for line in lines)

@@ -15,7 +15,7 @@ from rich.text import Text
 from zerobench.cli.live_bars import FULL, columns_of, stack, style_of
 from zerobench.progress import Progress
 from zerobench.report import palette
-from zerobench.report.column_units import show_whole
+from zerobench.report.column_units import plain, show_whole
 from zerobench.units import format_bytes
 
 COMPILING = "DeepSpeed compiles its C++ ops: minutes, once per machine"
@@ -60,7 +60,7 @@ def ranks_view(ranks: Sequence[Progress], most: int = MOST_RANKS) -> RenderableT
     said = ", ".join(f"{count} x {device}" for device, count in devices.items())
     by_need = sorted(ranks, key=lambda rank: (-_peak_bytes(rank), rank.rank))
     shown, others = sorted(by_need[:most], key=lambda rank: rank.rank), by_need[most:]
-    parts: list[RenderableType] = [Text(said, "dim"), _table(shown)] if said else [_table(shown)]
+    parts: list[RenderableType] = [Text(plain(said), "dim"), _table(shown)] if said else [_table(shown)]
     if others:
         least, largest = format_bytes(_peak_bytes(others[-1])), format_bytes(_peak_bytes(others[0]))
         parts.append(Text(f"and {len(others)} more: peaks of {least} to {largest}", "dim"))
@@ -83,14 +83,14 @@ def legend(groups: Mapping[str, int | None]) -> Columns:
 
 def _table(ranks: Sequence[Progress]) -> Table:
     on_gpu = any(rank.capacity_bytes for rank in ranks)
-    scale = max((rank.capacity_bytes or _peak_bytes(rank) for rank in ranks), default=0) or 1
+    scale = max((max(rank.capacity_bytes or 0, _peak_bytes(rank)) for rank in ranks), default=0) or 1
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     table.add_column("GPU" if on_gpu else "rank", overflow="fold")
     table.add_column("peak by category", ratio=1)
     table.add_column("", justify="right", overflow="fold")
     table.add_column("now" if on_gpu else "process", justify="right", overflow="fold")
     for rank, name in zip(ranks, _names(ranks), strict=True):
-        table.add_row(name, _Bar(rank, scale), _figures(rank), _now(rank))
+        table.add_row(Text(plain(name)), _Bar(rank, scale), Text(_figures(rank)), _now(rank))
     return table
 
 
