@@ -9,7 +9,7 @@ LOGIN  ?= .venv-login
 MINUTES ?= 9.5
 EACH ?= 10
 C      := $(wildcard zerobench/emulator/c/*.[ch] zerobench/emulator/cpp/*.h zerobench/emulator/cpp/*.cpp)
-PACKAGES ?= formulas spec ds_config report/frames run/outcome.py
+PACKAGES ?= formulas spec ds_config report/frames running/outcome.py
 
 .PHONY: sweep test test-fast test-extras mutants login check format docs bench gpu-campaign clean
 

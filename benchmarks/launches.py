@@ -17,7 +17,7 @@ from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.memory.nvml import why_unavailable
 from zerobench.records import RankRecord
-from zerobench.run.launcher import (
+from zerobench.running.launcher import (
     MARK,
     NO_HOSTFILE,
     PINNED_MALLOC,
@@ -26,7 +26,7 @@ from zerobench.run.launcher import (
     free_port,
     launch_environment,
 )
-from zerobench.run.setup import lay_out_trial
+from zerobench.running.setup import lay_out_trial
 from zerobench.spec.machine import Machine
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer

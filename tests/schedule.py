@@ -22,12 +22,12 @@ ALONE = {
     "tests/memory/test_sampler.py": "intervals of milliseconds, kept by a process of its own",
     "tests/benchmarks/test_sampler_cost.py": "processor time of one sampler",
     "tests/report/page/test_scale.py": "a page opens in a second",
-    "tests/run/test_tree.py": "half a second of patience, neither less nor much more",
+    "tests/running/test_tree.py": "half a second of patience, neither less nor much more",
 }
 """What runs by itself, and why: the beginnings of test names."""
 
 WITHOUT_KERNELS = (
-    "tests/run",
+    "tests/running",
     "tests/worker",
     "tests/report",
     "tests/memory",
@@ -51,7 +51,7 @@ WITH_KERNELS = (
 LONGEST_S = 1800.0
 """When one of those counts as hung: a sweep may take 1500 s (conftest.py), and more where it compiles first."""
 
-ONE_AFTER_ANOTHER = ("tests/run/test_attempt.py", "tests/run/test_logs.py")
+ONE_AFTER_ANOTHER = ("tests/running/test_attempt.py", "tests/running/test_logs.py")
 """Never beside each other: the one has the kernel kill for want of memory, by whose counter the other's dead rank would
 be taken for killed."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ from tests.tools.imports import ROOT
 from zerobench.errors import UserError
 from zerobench.report.frames.tidy_tables import write_tables
 
-CLUSTER = {"gpus": 8, "gpu": "h200", "host_memory": "1TB", "evidence": "formula"}
+CLUSTER: dict[str, Any] = {"gpus": 8, "gpu": "h200", "host_memory": "1TB", "evidence": "formula"}
 
 
 def test_a_plan_is_that_of_the_command(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_a_run_is_loaded_with_its_tables(tmp_path: Path) -> None:
 
 def test_a_sweep_runs_from_python_and_its_charts_draw_themselves(tmp_path: Path) -> None:
     sets = ["evidence=formula"]
-    run = zerobench.run_sweep("predicted-7b", sets=sets, only=["strategy=zero2,zero3"], reports=tmp_path)
+    run = zerobench.run("predicted-7b", sets=sets, only=["strategy=zero2,zero3"], reports=tmp_path)
     assert dict(zip(run.trials["strategy"], run.trials["status"], strict=True)) == {
         "zero2": "completed",
         "zero3": "completed",
@@ -109,3 +111,21 @@ def test_tuning_gives_the_fastest_of_what_was_tried(tmp_path: Path) -> None:
     times = [one.expected_step_s for one in found.predictions if one.fits and one.expected_step_s is not None]
     assert found.best.expected_step_s is not None
     assert found.best.expected_step_s <= 1.01 * min(times)
+
+
+def test_each_argument_of_a_prediction_has_its_name_and_type() -> None:
+    plan, predict = (inspect.signature(call).parameters for call in (zerobench.plan, zerobench.predict))
+    assert {name for name, one in predict.items() if one.kind is inspect.Parameter.VAR_KEYWORD} == set()
+    assert set(predict) == set(plan) - {"stages"}  # which its configuration says
+    assert all(predict[name].annotation == plan[name].annotation for name in set(predict) - {"ds_config"})
+
+
+def test_what_the_package_gives_is_what_type_checkers_are_told_and_no_module_of_it_hides_it() -> None:
+    stub = ROOT / "zerobench" / "__init__.pyi"
+    told = {
+        name: module for module, name in re.findall(r"^from (\S+) import (\w+) as \2$", stub.read_text(), re.MULTILINE)
+    }
+    assert {"plan", "tune", "predict", "load", "run", "track", "TrainerCallback"} == set(told)
+    for name, module in told.items():
+        assert not [path for path in (ROOT / "zerobench").iterdir() if path.stem == name]
+        assert getattr(zerobench, name).__module__ == module

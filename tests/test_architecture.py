@@ -104,7 +104,7 @@ def test_only_the_readers_of_the_driver_import_pynvml() -> None:
 
 
 def test_only_what_is_live_on_a_screen_and_the_renderers_import_rich() -> None:
-    live = r"cli\.(live|live_bars|watch|status|status_view|emulate|run|commands\.show)"
+    live = r"cli\.(live|live_bars|live_predictions|live_trial|watch|status|status_view|emulate|run|commands\.show)"
     assert outside({"rich"}, rf"zerobench\.({live}|report\.render(\..*)?)") == []
 
 
@@ -189,18 +189,18 @@ def test_a_circle_of_imports_is_found_with_the_way_round() -> None:
 
 
 def test_run_and_report_do_not_know_each_other() -> None:
-    assert imports_from("zerobench.run", "zerobench.report") == []
-    assert imports_from("zerobench.report", "zerobench.run") == []
+    assert imports_from("zerobench.running", "zerobench.report") == []
+    assert imports_from("zerobench.report", "zerobench.running") == []
 
 
 def test_searches_join_run_and_report_and_know_no_command_line() -> None:
     assert imports_from("zerobench.search", "zerobench.cli") == []
-    lower = ("zerobench.run", "zerobench.report", "zerobench.spec", "zerobench.slurm")
+    lower = ("zerobench.running", "zerobench.report", "zerobench.spec", "zerobench.slurm")
     assert [line for low in lower for line in imports_from(low, "zerobench.search")] == []
 
 
 def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_slurm() -> None:
-    lower = ("zerobench.run", "zerobench.spec", "zerobench.memory", "zerobench.worker", "zerobench.tracking")
+    lower = ("zerobench.running", "zerobench.spec", "zerobench.memory", "zerobench.worker", "zerobench.tracking")
     assert [line for low in lower for line in imports_from(low, "zerobench.slurm")] == []
     assert imports_from("zerobench.slurm", "zerobench.report") == []
 
@@ -213,7 +213,7 @@ def test_what_runs_in_a_job_and_on_a_login_node_starts_without_the_training_fram
 
 def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
     lower = ("zerobench.spec", "zerobench.ds_config", "zerobench.memory", "zerobench.records", "zerobench.store")
-    upper = ("zerobench.run", "zerobench.report", "zerobench.cli")
+    upper = ("zerobench.running", "zerobench.report", "zerobench.cli")
     assert [line for low in lower for high in upper for line in imports_from(low, high)] == []
 
 

@@ -1,6 +1,6 @@
 """zerobench: where every byte of a DeepSpeed ZeRO training run goes, and how fast it runs.
 
-From Python: `zerobench.plan(...)`, `zerobench.tune(...)`, `zerobench.predict(...)`, `zerobench.run_sweep(...)`,
+From Python: `zerobench.plan(...)`, `zerobench.tune(...)`, `zerobench.predict(...)`, `zerobench.run(...)`,
 `zerobench.load(...)` (zerobench/api.py). Two names are for users' own training scripts, and need torch:
 `zerobench.track(engine)` and, for the Hugging Face Trainer, `zerobench.TrainerCallback()`. All are imported when they
 are asked for.
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     """What is imported when it is asked for."""
     from importlib import import_module  # noqa: PLC0415 -- `import zerobench` stays light
 
-    homes = dict.fromkeys(("plan", "tune", "predict", "load", "run_sweep"), "zerobench.api")
+    homes = dict.fromkeys(("plan", "tune", "predict", "load", "run"), "zerobench.api")
     homes |= {"track": "zerobench.tracking.tracker", "TrainerCallback": "zerobench.tracking.trainer"}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

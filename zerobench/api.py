@@ -7,7 +7,7 @@
     one.fits, one.peak_bytes, one.by_category
     run = zerobench.load("reports/quickstart_20261121-101500")
     run.trials, run.memory, run.charts
-    run = zerobench.run_sweep("zero-stages", only=["strategy=zero2,zero3"])
+    run = zerobench.run("zero-stages", only=["strategy=zero2,zero3"])
 
 Each predicts or reads what the command of its name does (`zerobench plan --help`); what is wrong is a
 zerobench.errors.UserError of one line.
@@ -28,11 +28,11 @@ from zerobench.report.plan.document import categories_of
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import named_rows
 from zerobench.report.plan.view import read_plan as read_rows
-from zerobench.run.arithmetic import tried
-from zerobench.run.observer import Observer
-from zerobench.run.runner import start_sweep
-from zerobench.run.setup import resolved_configs
-from zerobench.run.site import LocalSite
+from zerobench.running.arithmetic import tried
+from zerobench.running.observer import Observer
+from zerobench.running.runner import start_sweep
+from zerobench.running.setup import resolved_configs
+from zerobench.running.site import LocalSite
 from zerobench.search.changes import keep_config
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import read_plan, request_of
@@ -265,12 +265,29 @@ def tune(
     return PlanResult(search.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
 
 
-def predict(model: str, ds_config: str | Path | Mapping[str, Any], *, gpus: int, gpu: str, **work: Any) -> Prediction:
-    """What `model` under `ds_config`, a file or its keys, takes on so many GPUs; `work` is as in `plan`.
+def predict(
+    model: str,
+    ds_config: str | Path | Mapping[str, Any],
+    *,
+    gpus: int,
+    gpu: str,
+    gpus_per_node: int = 8,
+    host_memory: str | None = None,
+    nvme: str | None = None,
+    micro_batch_size: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    activation_checkpointing: bool = False,
+    lora: int | None = None,
+    evidence: str | None = None,
+    reports: str | Path = REPORTS,
+) -> Prediction:
+    """What `model` under `ds_config`, a file or its keys, takes on so many GPUs.
 
     Raises UserError, also where it could not be predicted, with the reason.
     """
-    planned = plan(model=model, ds_config=ds_config, gpus=gpus, gpu=gpu, **work)
+    planned = plan(**locals())
     if not planned.predictions:
         [trial, *_] = load_run(planned.path).trials()
         raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")
@@ -282,7 +299,7 @@ def load(run: str | None = None, reports: str | Path = REPORTS) -> RunTables:
     return RunTables(load_run(find_run(run, Path(reports))))
 
 
-def run_sweep(
+def run(
     sweep: str | Path,
     *,
     sets: Sequence[str] = (),

@@ -29,7 +29,16 @@ class Progress(BaseModel):
     step_index: int
     num_steps: int
     memory_bytes: int | None
+    """Of the device as torch's allocator has it now; of the process on a CPU."""
     updated_at_s: float
+    local_rank: int | None = None
+    device_name: str | None = None
+    capacity_bytes: int | None = None
+    """Of the device's memory; None on a CPU."""
+    peak_by_category: dict[str, int] = {}
+    """Device bytes at the peak of what the ledger accounted for last: start-up, the first step, a steady one."""
+    tokens_per_s: float | None = None
+    """Over all ranks, by the time that this one took for its last timed step."""
 
 
 def read_progress(path: Path) -> Progress | None:
@@ -61,10 +70,17 @@ class ProgressFile:
         self._rank = rank
         self._num_steps = num_steps
         self._written_at = 0.0
+        self._memory_bytes: int | None = None
+        self.device_name: str | None = None
+        """This and what follows is known only later; it goes out with the next word."""
+        self.capacity_bytes: int | None = None
+        self.peak_by_category: dict[str, int] = {}
+        self.tokens_per_s: float | None = None
 
     def say(self, phase: str, step_index: int, memory_bytes: int | None = None, *, always: bool = False) -> None:
         """Write where we are; calls that follow too closely are dropped unless `always`."""
         now = time.monotonic()
+        self._memory_bytes = memory_bytes or self._memory_bytes
         if not always and now - self._written_at < _SHORTEST_PAUSE_S:
             return
         self._written_at = now
@@ -75,7 +91,12 @@ class ProgressFile:
             phase=phase,
             step_index=step_index,
             num_steps=self._num_steps,
-            memory_bytes=memory_bytes,
+            memory_bytes=self._memory_bytes,
             updated_at_s=time.time(),
+            local_rank=self._rank.local_rank,
+            device_name=self.device_name,
+            capacity_bytes=self.capacity_bytes,
+            peak_by_category=self.peak_by_category,
+            tokens_per_s=self.tokens_per_s,
         )
         write_whole(self._folder.progress(self._rank.rank), progress.model_dump_json())

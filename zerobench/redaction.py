@@ -1,7 +1,7 @@
 """Takes secrets out of text that ends in a run folder: command lines, what ranks and launchers print, tracebacks.
 
-A run folder is made to be shared. Environment variables are kept by an allow-list of names (run/variables.py), which
-is the safer way. A command line and a log have no such list, so here what has the form of a secret is replaced by
+A run folder is made to be shared. Environment variables are kept by an allow-list of names (running/variables.py),
+which is the safer way. A command line and a log have no such list, so here what has the form of a secret is replaced by
 MARK, and nothing else: the value of a name that promises one (`--hf-token X`, `API_KEY=X`, `"password": "X"`), user
 and password of a URL, authorization headers and cookies, private keys, and words with the prefix or the look of a
 generated token; and any text that the caller knows to be one. To take out too much is the lesser fault; an unknown

@@ -299,7 +299,7 @@ def load_run(path: Path) -> Run:
 
 
 def _way_to_write_anew(run: RunFolder) -> str:
-    """How one comes to whole documents of a run (run/mending.py)."""
+    """How one comes to whole documents of a run (running/mending.py)."""
     with suppress(UserError):
         if is_own_script(read_sweep(run.sweep)):
             return _WATCH_AGAIN

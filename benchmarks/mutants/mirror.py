@@ -33,7 +33,7 @@ PACKAGES = (
     Package("spec", needs_torch=True),
     Package("ds_config", needs_torch=False),
     Package("report/frames", needs_torch=False),
-    Package("run/outcome.py", needs_torch=False),
+    Package("running/outcome.py", needs_torch=False),
     Package("memory", needs_torch=True),
     Package("worker/strategies", needs_torch=True),
 )

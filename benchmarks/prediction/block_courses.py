@@ -28,7 +28,7 @@ from zerobench.ds_config.case import Case
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas.course import BUCKET, COURSES, GRADIENT, KINDS, sizes_of
 from zerobench.records import Phase, StepKind
-from zerobench.run.setup import lay_out_trial
+from zerobench.running.setup import lay_out_trial
 from zerobench.spec.overheads import workspace_of
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, TrialSpec

@@ -16,10 +16,10 @@ from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind, TrialRecord
-from zerobench.run.environment import capture_environment
-from zerobench.run.setup import lay_out_trial
-from zerobench.run.simulations import predict
-from zerobench.run.stop import stop_on_signals
+from zerobench.running.environment import capture_environment
+from zerobench.running.setup import lay_out_trial
+from zerobench.running.simulations import predict
+from zerobench.running.stop import stop_on_signals
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model

@@ -238,7 +238,7 @@ def run(cell: Cell) -> Speed:
     with tempfile.TemporaryDirectory(prefix="zerobench-") as place:
         path = Path(place, "cpu_ranks.yaml")
         path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
-        trials = list(ended_trials(zerobench.run_sweep(path, reports=place).run))
+        trials = list(ended_trials(zerobench.run(path, reports=place).run))
         if any(trial.record.status is Status.INTERRUPTED for trial in trials):
             raise SystemExit("stopped; what was measured is in the file")
         speeds = [speed_of(trial) for trial in trials if completed(trial)]

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.tune.cases import CASES, HOST_MEMORY, SHARE, Case, grid
 from zerobench.report.plan.rows import PlanRow
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, Request, read_plan
 from zerobench.search.searched import WIDTH, Rounds, searched

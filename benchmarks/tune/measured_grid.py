@@ -19,7 +19,7 @@ from statistics import median
 
 from benchmarks.csv_rows import as_csv
 from zerobench.report.plan.rows import PlanRow
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.search.formula import formula_row
 from zerobench.search.measured_best import Measured, measure, measure_best
 from zerobench.search.plan import Request, read_plan

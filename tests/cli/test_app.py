@@ -85,6 +85,10 @@ def test_an_example_of_the_help_is_a_command_line_that_is_understood(call: Call,
     assert f"  zerobench {line}\n" in call(name, "--help")[1]
 
 
+def test_every_command_has_an_example() -> None:
+    assert sorted(EXAMPLES) == sorted(DECLARED)
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     def completed(words: str) -> list[str]:
         asked = {"_ZEROBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}

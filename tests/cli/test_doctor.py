@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Call
-from zerobench.run.doctor import Finding, Standing
+from zerobench.running.doctor import Finding, Standing
 
 
 def test_the_exit_status_is_1_where_nothing_can_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

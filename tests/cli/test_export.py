@@ -23,7 +23,7 @@ def test_a_run_goes_to_each_tool_that_is_asked_for(call: Call, run: Path) -> Non
     pytest.importorskip("tensorboard")
     code, out, err = call("export", run.name, "--prometheus", "a.prom", "--tensorboard", "board")
     assert (code, err) == (0, "")
-    assert out.splitlines()[1] == "1 trials in board: tensorboard --logdir board"
+    assert out.splitlines()[1] == "1 trial in board: tensorboard --logdir board"
     assert Path("a.prom").read_text().startswith("# HELP zerobench_trial_info")
     assert len(list(Path("board").rglob("events.out.tfevents.*"))) == 1
 

@@ -10,13 +10,15 @@ import pytest
 from rich.console import Console
 
 from tests.report.sample_run import RUN_ID, sample_trials, write_run
-from zerobench.cli.live import COMPILING, LiveView, PlainView, describe, memory, prediction_view
+from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.live_bars import EndedTrial, bars
+from zerobench.cli.live_predictions import prediction_view
+from zerobench.cli.live_trial import COMPILING, describe, memory, speed
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Place, Status, TrialRecord
 from zerobench.report.frames.run_frames import run_frames
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -126,7 +128,105 @@ def live(monkeypatch: pytest.MonkeyPatch) -> tuple[LiveView, io.StringIO]:
     return LiveView(Console(file=screen, width=100, force_terminal=True, color_system=None)), screen
 
 
-def test_a_terminal_shows_trial_phase_step_memory_and_time_left(live: tuple[LiveView, io.StringIO]) -> None:
+GIB = 2**30
+H100 = "NVIDIA H100 80GB HBM3"
+PEAK = {
+    "parameters": 12 * GIB,
+    "gradients": 3 * GIB,
+    "master_weights": 10 * GIB,
+    "first_moment": 10 * GIB,
+    "second_moment": 10 * GIB,
+    "activations": 15 * GIB,
+    "logits_and_loss": 2 * GIB,
+    "reduce_buffers": GIB,
+    "temporaries": GIB // 2,
+}
+
+
+def gpu(rank: int, more_bytes: int = 0, tokens_per_s: float | None = 12_345.0) -> Progress:
+    return word(rank, "timed", 4 if rank else 3, 50 * GIB).model_copy(
+        update={
+            "local_rank": rank,
+            "device_name": H100,
+            "capacity_bytes": 80 * GIB,
+            "peak_by_category": {**PEAK, "activations": PEAK["activations"] + more_bytes},
+            "tokens_per_s": tokens_per_s,
+        }
+    )
+
+
+def painted(ranks: list[Progress], width: int, height: int, ended: int = 0) -> list[str]:
+    """The lines of the screen while `ranks` run the second trial of five."""
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    view = LiveView(console)
+    view.trial_ended(record(Status.COMPLETED, 60.0))
+    view._ended = [EndedTrial(TRIAL, [("parameters", GIB)], f"{GIB} B  9,999 tokens/s", 80 * GIB)] * ended
+    view._names = [f"zero{number}" for number in range(ended)]
+    view._trial, view._number, view._to_do = TRIAL, 2, 5
+    return ["".join(part.text for part in line).rstrip() for line in console.render_lines(view._screen(ranks, 12.0))]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("ended", [0, 12])
+@pytest.mark.parametrize("world_size", [1, 8, 64])
+def test_a_screen_of_24_lines_shows_each_gpus_memory_by_category_the_phase_and_the_speed(
+    width: int, ended: int, world_size: int
+) -> None:
+    lines = painted([gpu(rank, rank * 2**20) for rank in range(world_size)], width, 24, ended)
+    assert len(lines) <= 24
+    assert all(len(line) <= width for line in lines)
+    whole = "\n".join(lines)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in whole
+    for said in ("trial 2 of 5", "about", "timed, step 4 of 9", "12,345 tokens/s", f"{world_size} x {H100}"):
+        assert said in whole
+    for said in ("parameters 12.00 GiB", "optimizer 30.00 GiB", "logits 2.00 GiB", "buffers 1.00 GiB"):
+        assert said in whole
+    rows = [line for line in lines if "of 80.00 GiB" in line]
+    assert len(rows) == min(world_size, 8)
+    assert [int(row.split()[0]) for row in rows] == list(range(world_size))[-8:]
+    assert (f"and {world_size - 8} more: peaks of 63.50 GiB to 63.55 GiB" in whole) == (world_size > 8)
+    assert any(line.startswith("zero11") for line in lines) == (ended > 0)
+
+
+def test_a_gpus_bar_is_as_long_as_its_share_of_what_it_has() -> None:
+    half = gpu(0).model_copy(update={"peak_by_category": {"parameters": 10 * GIB, "gradients": 30 * GIB}})
+    (row,) = [line for line in painted([half], 120, 40) if "of 80.00 GiB" in line]
+    used, free = row.count("\N{FULL BLOCK}"), row.count("\N{BOX DRAWINGS LIGHT HORIZONTAL}")
+    assert used > 20
+    assert abs(used - free) <= 1
+
+
+def test_ranks_of_several_nodes_have_their_nodes_names_and_a_cpu_has_no_capacity() -> None:
+    there = gpu(1).model_copy(update={"hostname": "there", "local_rank": 0})
+    whole = "\n".join(painted([gpu(0), there], 80, 24))
+    assert "here 0" in whole
+    assert "there 0" in whole
+    on_cpu = gpu(0).model_copy(update={"capacity_bytes": None, "device_name": "AMD EPYC"})
+    lines = painted([on_cpu], 80, 24)
+    assert any(line.split()[:1] == ["rank"] and line.endswith("process") for line in lines)
+    assert " of 80" not in "\n".join(lines)
+
+
+def test_a_node_or_device_of_a_hostile_name_is_text() -> None:
+    there = gpu(1).model_copy(update={"hostname": "[bold]\x1b[2J[/]", "device_name": "[red]H100"})
+    whole = "\n".join(painted([gpu(0), there], 120, 40))
+    assert "[bold]" in whole
+    assert "[red]H100" in whole
+    assert "\x1b[2J" not in whole
+
+
+def test_a_rank_that_has_measured_nothing_yet_says_what_it_does() -> None:
+    lines = painted([word(0, "import", -1, None), word(1, "init", -1)], 80, 24)
+    assert any(line.startswith("0 ") and line.rstrip().endswith("import") for line in lines)
+    assert any(line.startswith("1 ") and line.endswith("1.00 MiB") for line in lines)
+
+
+def test_the_slowest_rank_says_the_speed_and_nobody_before_a_step_was_timed() -> None:
+    assert speed([gpu(0, tokens_per_s=20.0), gpu(1, tokens_per_s=1234.5)]) == "20 tokens/s"
+    assert speed([word(0, "first", 0)]) == ""
+
+
+def test_a_terminal_shows_trial_phase_step_and_time_left(live: tuple[LiveView, io.StringIO]) -> None:
     view, screen = live
     view.run_started(RUN, to_do=2, kept=0, skipped=0)
     view.trial_started(TRIAL, 1, 2)
@@ -135,8 +235,23 @@ def test_a_terminal_shows_trial_phase_step_memory_and_time_left(live: tuple[Live
     view.trial_progress([word(0, "timed", 4), word(1, "timed", 3)])
     view.run_ended()
     shown = screen.getvalue()
-    assert "trial 2 of 2 | timed, step 4 of 9 | 1.00 MiB on the largest rank | 0 s | about 1 min 00 s left" in shown
+    for said in ("trial 2 of 2", "timed, step 4 of 9", "1.00 MiB", "about 1 min 00 s left"):
+        assert said in shown
     assert f"completed {TRIAL.trial_id} in 1 min 00 s" in shown
+
+
+def test_without_a_terminal_a_long_trial_says_every_half_a_minute_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, screen = plain()
+    now = [100.0]
+    monkeypatch.setattr("zerobench.cli.live.time.monotonic", lambda: now[0])
+    view.trial_started(TRIAL, 1, 1)
+    for seconds in (1.0, 31.0, 32.0, 62.0):
+        now[0] = 100.0 + seconds
+        view.trial_progress([gpu(0)])
+    assert (
+        screen.getvalue().splitlines()[1:]
+        == ["timed, step 4 of 9 | 50.00 GiB on the largest rank | 12,345 tokens/s"] * 2
+    )
 
 
 def test_a_terminal_gets_its_cursor_back(live: tuple[LiveView, io.StringIO]) -> None:
@@ -177,7 +292,7 @@ def test_both_views_are_what_the_runner_expects() -> None:
 def test_a_plan_in_a_pipe_counts_what_is_predicted_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     said, now = io.StringIO(), [0.0]
     monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr("zerobench.cli.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("zerobench.cli.live_predictions.time.monotonic", lambda: now[0])
     view = prediction_view()
     view.run_started(RUN, 9, 0, 2)
     for _ in range(9):
@@ -189,7 +304,7 @@ def test_a_plan_in_a_pipe_counts_what_is_predicted_every_few_seconds(monkeypatch
 def test_a_plan_in_a_pipe_says_where_the_trials_in_hand_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said, now = io.StringIO(), [0.0]
     monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr("zerobench.cli.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("zerobench.cli.live_predictions.time.monotonic", lambda: now[0])
     view = prediction_view()
     trials = sample_trials()
     view.run_started(write_run(tmp_path / RUN_ID, trials), 9, 0, 0)
@@ -235,7 +350,7 @@ def test_bars_are_as_long_as_their_bytes_whatever_their_parts_round_to() -> None
     whole = EndedTrial(TRIAL, parts, "")
     half = EndedTrial(TRIAL, [("parameters", 50)], "")
     screen = io.StringIO()
-    Console(file=screen, width=200).print(bars([whole, half], ["whole", "half"], None, 200))
+    Console(file=screen, width=200).print(bars([whole, half], ["whole", "half"], 200))
     long, short = [line.count("\N{FULL BLOCK}") for line in screen.getvalue().splitlines()[:2]]
     assert abs(long - 2 * short) <= 1
     assert long > 100

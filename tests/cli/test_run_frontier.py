@@ -23,9 +23,9 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Failure, Status, TrialRecord
 from zerobench.report.memory_view import device_peak_bytes
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult
-from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult
+from zerobench.running.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.search import measured as measured_search
 from zerobench.search import plan_world
 from zerobench.spec.expand import PlannedTrial, expand
@@ -68,7 +68,7 @@ class Bench:
     def run_sweep(
         self, planned: Sequence[PlannedTrial], *, sweep_name: str, sweep: Mapping[str, Any], reports: Path, **_: object
     ) -> RunResult:
-        """What zerobench.run.runner.run_sweep leaves on disk."""
+        """What zerobench.running.runner.run_sweep leaves on disk."""
         run = self._laid_out(planned, sweep_name, sweep, reports)
         for item in (item for item in planned if item.skipped is None):
             _leave(run, self._trial(item.trial))

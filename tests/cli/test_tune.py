@@ -84,8 +84,8 @@ def test_without_it_nothing_is_measured(call: Call, bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--gpus", "4", "--gpus-per-node", "4"], "the plan is of 4 GPUs, and this machine has 2"),
-        (["--gpus", "4", "--gpus-per-node", "2"], "the plan is of 2 nodes"),
+        (["--gpus", "4", "--gpus-per-node", "4"], "the plan has 4 GPUs, this machine 2"),
+        (["--gpus", "4", "--gpus-per-node", "2"], "the plan has 2 nodes"),
     ],
 )
 def test_a_machine_that_is_too_small_is_refused_before_anything_is_predicted(

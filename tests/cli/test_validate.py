@@ -58,7 +58,7 @@ def test_a_trial_that_failed_is_exit_status_1_and_the_rest_is_reported(validate:
     write_run(tmp_path / "run", [real, failed, foretelling(real, "solo", 1.0)], samples=False)
     code, out, _ = validate("--run", "run")
     assert code == 1
-    assert "solo: 1 trials, 1 completed, 1 predictions compared" in out
+    assert "solo: 1 trial, 1 completed, 1 prediction compared" in out
 
 
 def test_a_sweep_is_run_with_evidence_as_an_axis(validate: Call, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import users_torch
 from zerobench.environments import Environment
 from zerobench.errors import UserError
-from zerobench.run.emulator_environment import emulator_steps, triton_of
+from zerobench.running.emulator_environment import emulator_steps, triton_of
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import overhead_of
@@ -112,7 +112,7 @@ def test_where_the_users_torch_is_a_cuda_build_the_stand_ins_are_loaded_before_i
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_node_has_one_to_sixteen_gpus(count):
-    with pytest.raises(UserError, match=rf"^gpus_per_node: {count} GPUs in one emulated node; give 1 to 16$"):
+    with pytest.raises(UserError, match=rf"^--gpus-per-node: {count}; choices: 1 to 16 in an emulated node$"):
         EMULATOR.variables(H200, count)
 
 

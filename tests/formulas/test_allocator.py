@@ -54,4 +54,4 @@ def test_where_the_device_is_too_small_the_need_is_what_was_held_and_asked_for_a
 def test_without_a_course_no_allocator_is_played_and_the_notes_say_what_is_missing(axes: dict[str, object]) -> None:
     record = formula_record(trial("llama", 1, False, evidence=Evidence.FORMULA, **axes))
     assert record.device_memory == []
-    assert any("without what the allocator rounds and reserves" in note for note in record.notes)
+    assert any("allocator rounding and slack" in note for note in record.notes)

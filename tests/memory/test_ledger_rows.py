@@ -93,6 +93,17 @@ def test_the_largest_total_of_a_step_is_that_of_its_phases_without_start_up():
     assert rows.peak_bytes(StepKind.STEADY, Place.DEVICE) is None
 
 
+def test_the_parts_of_a_steps_largest_peak_sum_to_it_start_up_being_part_of_the_first():
+    rows = LedgerRows()
+    rows.enter((StepKind.FIRST, Phase.INIT, Place.DEVICE), held({Category.PARAMETERS: 300, None: 20}, {}), None)
+    rows.enter((StepKind.FIRST, Phase.STEP, Place.DEVICE), held({Category.PARAMETERS: 310}, {}), None)
+    rows.enter((StepKind.FIRST, Phase.STEP, Place.HOST), held({Category.STAGING: 900}, {}), None)
+    rows.enter((StepKind.STEADY, Phase.STEP, Place.DEVICE), held({Category.GRADIENTS: 5, Category.INPUTS: 0}, {}), None)
+    assert rows.parts_at_peak(StepKind.FIRST, Place.DEVICE) == {"parameters": 300, "unattributed": 20}
+    assert rows.parts_at_peak(StepKind.STEADY, Place.DEVICE) == {"gradients": 5}
+    assert rows.parts_at_peak(StepKind.STEADY, Place.HOST) == {}
+
+
 def test_a_kind_of_step_is_forgotten_alone():
     rows = LedgerRows()
     for kind in StepKind:

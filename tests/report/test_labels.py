@@ -222,3 +222,20 @@ def test_accumulation_that_follows_from_the_global_batch_is_in_no_name() -> None
     assert "accumulation" not in " ".join(shared_lines(alike))
     other = [*alike, spec("zero1", micro_batch_size=4)]
     assert len([name for name in labels(other) if "ga" in name]) >= 2
+
+
+def test_a_key_that_a_trial_leaves_out_has_deepspeeds_own_value_in_its_name() -> None:
+    def names(key: str, value: object, strategy: str) -> str:
+        others = [spec("zero3", sequence_length=2**n, ds_config={f"zero_optimization.{key}": value}) for n in range(5)]
+        return labels([*others, spec(strategy)])[-1]
+
+    assert "sub_group=1e9" in names("sub_group_size", 100_000_000, "zero3").split()
+    assert "overlap_comm=true" in names("overlap_comm", False, "zero3").split()
+    assert "overlap_comm=false" in names("overlap_comm", True, "zero2").split()
+
+
+def test_a_key_that_is_left_out_has_another_name_than_its_default_that_is_given() -> None:
+    given = [
+        spec("zero3", sequence_length=2**n, ds_config={"zero_optimization.sub_group_size": 10**9}) for n in range(5)
+    ]
+    assert "sub_group=default" in labels([*given, spec("zero3")])[-1].split()

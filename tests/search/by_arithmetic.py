@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.report.plan.run import predicted_rank
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Failure, Status, TrialRecord
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult
-from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult
+from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 

@@ -13,7 +13,7 @@ from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
 from zerobench.report.changes import Changed, changes_passage, share_slower, smallest
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.search import changes
 from zerobench.search.changes import changed_trials, cluster_of, predict_changes
 from zerobench.search.plan import Plan, Request, read_plan

@@ -11,7 +11,7 @@ import pytest
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.report.plan.rows import PlanRow
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.search.fastest import AS_FAST, Cell, asked_of_formulas, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, Request, read_plan
@@ -129,7 +129,7 @@ def test_a_world_where_every_trial_fails_ends_the_search_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     assert plan.varied is not None
-    monkeypatch.setattr("zerobench.run.simulations.formula_record", _fails)
+    monkeypatch.setattr("zerobench.running.simulations.formula_record", _fails)
     with pytest.raises(UserError, match=f"no trial of {tmp_path}/tune-llama-7b_.* completed; see its records$"):
         searched(plan, tmp_path, Observer())
 

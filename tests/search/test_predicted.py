@@ -16,9 +16,9 @@ from zerobench.folder import RunFolder
 from zerobench.records import Failure
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult
-from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult
+from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.search import predicted
 from zerobench.search.plan import Request, read_plan
 from zerobench.search.predicted import frontier_rows, plan_frontiers

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.slurm.cluster import Cluster
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import TrialRecord
-from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.running.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.slurm.options import SubmitOptions, keep_options
 from zerobench.slurm.queue import job_states
 from zerobench.slurm.submit.limits import Limits, read_limits

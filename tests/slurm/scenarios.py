@@ -18,7 +18,7 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.on_cluster import OnCluster, standin_run, standin_trial
 from zerobench.folder import RunFolder
 from zerobench.records import Start
-from zerobench.run import tree
+from zerobench.running import tree
 from zerobench.slurm.submit.scripts import template
 from zerobench.store import read_record
 

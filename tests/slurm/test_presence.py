@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.run.doctor import Standing
+from zerobench.running.doctor import Standing
 from zerobench.slurm.presence import slurm_check
 
 ANSWERS = 'case "$1" in ping) echo up;; --version) echo slurm 24.05;; esac'

@@ -28,7 +28,7 @@ def test_the_strategies_whose_model_transformers_makes_read_it_and_the_others_sa
     ("more", "said"),
     [
         ({"adapter": "lora-8-nf4"}, "weights loaded with adapter lora-8-nf4: bitsandbytes quantises while"),
-        ({"evidence": Evidence.FORMULA}, "weights loaded formula: closed forms know nothing of reading files"),
+        ({"evidence": Evidence.FORMULA}, "weights loaded formula: no formula for reading files"),
         ({"evidence": Evidence.EMULATED}, "weights loaded emulated: host memory is real there"),
         ({"ds_config": {"tensor_parallel.autotp_size": 2}}, "weights loaded with AutoTP"),
     ],

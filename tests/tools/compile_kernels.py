@@ -12,8 +12,8 @@ import os
 import sys
 
 from zerobench.kernels import BUILDERS, missing
-from zerobench.run.compile_locks import free_left_over
-from zerobench.run.kernels import MODULE
+from zerobench.running.compile_locks import free_left_over
+from zerobench.running.kernels import MODULE
 
 
 def main() -> None:

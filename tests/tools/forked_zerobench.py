@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from zerobench.cli import main
-from zerobench.run import launcher
+from zerobench.running import launcher
 
 if __name__ == "__main__":
     launcher.deepspeed_program = lambda: [sys.executable, "-m", "tests.tools.forked_launcher"]

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zerobench.run.launcher import PINNED_MALLOC
+from zerobench.running.launcher import PINNED_MALLOC
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.05

@@ -34,7 +34,7 @@ def test_tracking_is_found_under_the_packages_own_name():
 
 def test_a_name_that_is_not_there_is_refused_as_by_any_module():
     with pytest.raises(AttributeError, match="module 'zerobench' has no attribute 'nonsense'"):
-        _ = zerobench.nonsense
+        _ = zerobench.nonsense  # type: ignore[attr-defined] # which type checkers know
 
 
 def test_what_is_no_engine_is_refused_by_its_type():

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from zerobench.records import Failure, RankRecord, Status
-from zerobench.run.outcome import Ending, Stopped
-from zerobench.run.ranks import RankDeath
+from zerobench.running.outcome import Ending, Stopped
+from zerobench.running.ranks import RankDeath
 from zerobench.tracking.own_run import LEDGER_ALONE
 from zerobench.tracking.script_outcome import classify_script
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.conftest import Swept
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
 from zerobench.report.terminal.show import show_run
-from zerobench.run.launcher import deepspeed_program, free_port
+from zerobench.running.launcher import deepspeed_program, free_port
 from zerobench.store import Run, Trial, load_run
 from zerobench.tracking.own_run import LEDGER_ALONE
 

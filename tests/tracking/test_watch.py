@@ -18,9 +18,9 @@ from tests.report.frames.at_hand import trials_frame
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.terminal.show import show_run
-from zerobench.run.observer import Observer
-from zerobench.run.runner import resume_run
-from zerobench.run.site import LocalSite
+from zerobench.running.observer import Observer
+from zerobench.running.runner import resume_run
+from zerobench.running.site import LocalSite
 from zerobench.store import load_run
 from zerobench.tracking.command import Show
 from zerobench.tracking.watch import watch

@@ -21,9 +21,9 @@ from zerobench.formulas.checkpoint import checkpoint_bytes
 from zerobench.records import RankRecord, Recovery, Status, StepKind, TrialRecord
 from zerobench.report.parity import losses
 from zerobench.report.recovery import resumed
-from zerobench.run.launcher import PINNED_MALLOC
-from zerobench.run.recovery import run_twice
-from zerobench.run.stop import Stop
+from zerobench.running.launcher import PINNED_MALLOC
+from zerobench.running.recovery import run_twice
+from zerobench.running.stop import Stop
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.strategy import uses_deepspeed

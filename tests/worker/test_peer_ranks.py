@@ -14,9 +14,9 @@ from zerobench.folder import TrialFolder
 from zerobench.records import Place, RankRecord, Status, StepKind, TrialRecord
 from zerobench.report.memory_view import peaks_by_rank
 from zerobench.report.stats import spread_over_ranks
-from zerobench.run.setup import lay_out_trial
-from zerobench.run.simulations import predict
-from zerobench.run.stop import Stop
+from zerobench.running.setup import lay_out_trial
+from zerobench.running.simulations import predict
+from zerobench.running.stop import Stop
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import read_record

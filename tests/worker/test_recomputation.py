@@ -110,5 +110,5 @@ def test_trials_are_named_by_it_and_older_ones_keep_their_hash() -> None:
 
 def test_a_model_whose_products_are_not_written_down_has_no_closed_form_by_operation() -> None:
     config = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
-    with pytest.raises(UserError, match="in which order opt multiplies is not written down"):
+    with pytest.raises(UserError, match="no formula for a model of type opt"):
         formula_record(spec("ops", config, strategy="zero1", **PREDICTED | {"evidence": "formula"}))

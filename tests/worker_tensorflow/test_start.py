@@ -87,7 +87,7 @@ def test_rank_0_of_a_parameter_server_is_its_server_and_all_share_a_line_by_a_ke
 
 
 def test_mirrored_replicas_are_one_process(trial):
-    from zerobench.run.launcher import launched_processes
+    from zerobench.running.launcher import launched_processes
 
     assert launched_processes(trial) == 2
     assert launched_processes(trial.model_copy(update={"tf_strategy": TfStrategy.MIRRORED})) == 1

@@ -10,7 +10,7 @@ from zerobench.cli.answer import Answer
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import Listing, Part
-from zerobench.run.doctor import Finding, can_run, examine
+from zerobench.running.doctor import Finding, can_run, examine
 from zerobench.slurm.presence import slurm_check
 
 _COLUMNS = [

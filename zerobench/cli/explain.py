@@ -10,7 +10,7 @@ from typing import Any
 
 from zerobench import store
 from zerobench.cli.answer import Answer
-from zerobench.cli.live import prediction_view
+from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.changes import changes_passage, unchanged_passage

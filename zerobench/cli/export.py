@@ -16,26 +16,27 @@ from zerobench.report.exporters.tensorboard_events import write_tensorboard
 from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
 from zerobench.store import Run, find_run, load_run
+from zerobench.units import counted
 
 _TOOLS: Mapping[str, tuple[str, Callable[[Run, Any], int], str]] = {
-    "prometheus": ("FILE", lambda run, to: write_prometheus(exported_trials(run), to), "samples in {to}"),
+    "prometheus": ("FILE", lambda run, to: write_prometheus(exported_trials(run), to), "sample in {to}"),
     "tensorboard": (
         "DIR",
         lambda run, to: write_tensorboard(exported_trials(run), to),
-        "trials in {to}: tensorboard --logdir {to}",
+        "trial in {to}: tensorboard --logdir {to}",
     ),
-    "wandb": ("PROJECT", lambda run, to: write_wandb(exported_trials(run), to), "trials in the project {to}"),
+    "wandb": ("PROJECT", lambda run, to: write_wandb(exported_trials(run), to), "trial in the project {to}"),
     "memory-viz": (
         "DIR",
         lambda run, to: write_memory_viz(timelines(run), to),
-        "trials in {to}: drop a file on pytorch.org/memory_viz",
+        "trial in {to}: drop a file on pytorch.org/memory_viz",
     ),
     "perfetto": (
         "FILE",
         lambda run, to: write_perfetto(timelines(run), to),
-        "ranks in {to}: open it at ui.perfetto.dev",
+        "rank in {to}: open it at ui.perfetto.dev",
     ),
-    "step-timeline": ("FILE", write_step_timelines, "steps in {to}: open it at ui.perfetto.dev"),
+    "step-timeline": ("FILE", write_step_timelines, "step in {to}: open it at ui.perfetto.dev"),
 }
 """By an option: what it takes, what writes a run there and counts, and what of."""
 
@@ -55,4 +56,5 @@ def export(name: str | None, reports: Path, destinations: Mapping[str, Path | st
     run = load_run(find_run(name, reports))
     for option, (_, write, what) in _TOOLS.items():
         if option in wanted:
-            yield f"{write(run, wanted[option])} {what.format(to=wanted[option])}"
+            noun, _, where = what.format(to=wanted[option]).partition(" ")
+            yield f"{counted(write(run, wanted[option]), noun)} {where}"

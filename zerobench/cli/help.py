@@ -45,9 +45,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "baseline": ("baseline set main RUN", "baseline list"),
     "validate": ("validate quickstart --worlds simulated",),
+    "doctor": ("doctor", "doctor --json"),
     "setup": ("setup emulator",),
     "calibrate": ("calibrate RUN --out calibration.yaml",),
     "models": ("models", "models llama-7b"),
+    "strategies": ("strategies", "strategies zero3"),
+    "sweeps": ("sweeps", "sweeps --json"),
 }
 """For each command, what to type after `zerobench`."""
 

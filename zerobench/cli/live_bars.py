@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -19,11 +18,11 @@ from zerobench.report.trials import LazyTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes
 
-_FULL = "\N{FULL BLOCK}"
+FULL = "\N{FULL BLOCK}"
 _MOST_LABEL, _FIGURES = 30, 28
 """Columns that a name may take, and the figures behind a bar do."""
-_SEEN = 0.02
-"""Of a whole bar: a group that is smaller everywhere is not in the legend."""
+_SHORTEST = 8
+"""Columns of a bar, and of a name, at least."""
 
 
 @dataclass(frozen=True)
@@ -58,31 +57,21 @@ def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
     return EndedTrial(trial.spec, groups, f"{format_bytes(peak.total_bytes)}{speed}", summary.capacity_bytes)
 
 
-def bars(trials: Sequence[EndedTrial], names: Sequence[str], now: tuple[int, str] | None, width: int) -> Group:
-    """A row for each trial and one for the trial that runs `now` (its memory, and where it is), with their `names`, all
-    of one scale: the device's capacity where some trial comes near it, else the largest peak. Below them what the
-    colours mean.
+def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Table:
+    """A row for each trial, with its name, all of one scale: the device's capacity where some trial comes near it, else
+    the largest peak.
     """
-    label = min(_MOST_LABEL, max(map(len, names)))
-    room = max(8, width - label - _FIGURES - 4)
-    scale = _scale(
-        [trial.total_bytes for trial in trials] + [now[0] if now else 0], [trial.capacity_bytes for trial in trials]
-    )
+    label = min(_MOST_LABEL, max(map(len, names)), max(_SHORTEST, width - _FIGURES - _SHORTEST - 4))
+    room = max(_SHORTEST, width - label - _FIGURES - 4)
+    scale = _scale([trial.total_bytes for trial in trials], [trial.capacity_bytes for trial in trials])
     table = Table.grid(padding=(0, 1))
-    table.add_column(width=label, no_wrap=True, overflow="ellipsis")
+    table.add_column(width=label, overflow="fold")
     table.add_column(width=room, no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for trial, name in zip(trials, names, strict=False):
+    table.add_column(overflow="fold")
+    for trial, name in zip(trials, names, strict=True):
         style = "" if trial.groups else "bold red"
-        table.add_row(Text(name), _stack(trial.groups, scale, room), Text(trial.figures, style))
-    if now:
-        running = Text(_FULL * _columns(now[0], scale, room), "dim")
-        table.add_row(Text(names[-1], "bold"), running, Text(now[1], "bold"))
-    seen = {group for trial in trials for group, size in trial.groups if size > _SEEN * scale}
-    legend = [(group, palette.SHORT_NAMES[group]) for group in palette.CATEGORY_COLOURS if group in seen]
-    words = Text.assemble(*(part for group, name in legend for part in ((_FULL, _style(group)), f" {name}  ")))
-    words.overflow, words.no_wrap = "ellipsis", True
-    return Group(table, *([words] if legend else []))
+        table.add_row(Text(name), stack(trial.groups, scale, room), Text(trial.figures, style))
+    return table
 
 
 def _scale(peaks: Sequence[int], capacities: Sequence[int | None]) -> int:
@@ -91,20 +80,22 @@ def _scale(peaks: Sequence[int], capacities: Sequence[int | None]) -> int:
     return max(capacity if largest > capacity / 4 else 0, largest, 1)
 
 
-def _columns(num_bytes: int, scale: int, room: int) -> int:
+def columns_of(num_bytes: int, scale: int, room: int) -> int:
+    """Of a bar of `room` columns that stands for `scale` bytes."""
     return round(num_bytes / scale * room)
 
 
-def _stack(groups: Sequence[tuple[str, int]], scale: int, room: int) -> Text:
+def stack(groups: Sequence[tuple[str, int]], scale: int, room: int) -> Text:
     """The parts end to end; the ends are rounded and not the parts, so that the bar is as long as the peak."""
     bar, end, drawn = Text(), 0, 0
     for group, size in groups:
         end += size
-        columns = _columns(end, scale, room)
-        bar.append(_FULL * (columns - drawn), _style(group))
+        columns = columns_of(end, scale, room)
+        bar.append(FULL * (columns - drawn), style_of(group))
         drawn = columns
     return bar
 
 
-def _style(group: str) -> str:
+def style_of(group: str) -> str:
+    """The colour of a group of categories, as on the page."""
     return palette.CATEGORY_COLOURS[group].dark

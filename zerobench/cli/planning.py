@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from zerobench.cli.answer import Answer
-from zerobench.cli.live import ANSWERS, prediction_view
+from zerobench.cli.live_predictions import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of, screen
 from zerobench.ds_config.written import training_arguments, written_config
@@ -26,7 +26,7 @@ from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
-from zerobench.run.runner import RunResult
+from zerobench.running.runner import RunResult
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.measured_best import MeasuredBest, check_measurable, measure_best
 from zerobench.search.plan import Plan, Request, read_plan, request_of

@@ -17,12 +17,12 @@ from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
-from zerobench.run.arithmetic import tried
-from zerobench.run.environment import capture_environment
-from zerobench.run.launcher import read_hosts
-from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep
-from zerobench.run.setup import resolved_configs
-from zerobench.run.site import LocalSite
+from zerobench.running.arithmetic import tried
+from zerobench.running.environment import capture_environment
+from zerobench.running.launcher import read_hosts
+from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep
+from zerobench.running.setup import resolved_configs
+from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine, detect_machine
 from zerobench.spec.precision import said_of
@@ -166,9 +166,10 @@ def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> 
 
 
 def screen() -> PlainView:
-    """What shows a run on standard output: a line that moves on a terminal, plain lines elsewhere."""
+    """What shows a run on standard output: a screen that moves on a terminal, plain lines elsewhere."""
     console = Console(highlight=False)
-    return LiveView(console) if console.is_terminal else PlainView(console)
+    moves = console.is_terminal and not console.is_dumb_terminal
+    return LiveView(console) if moves else PlainView(console)
 
 
 def _write_tables(result: RunResult) -> None:

@@ -19,7 +19,7 @@ import typer
 
 from zerobench.cli import run
 from zerobench.cli.answer import Answer
-from zerobench.cli.live import prediction_view
+from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.labels import labels
@@ -27,8 +27,8 @@ from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.run_frontier import Limit
 from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.report.trials import refusing_impossible_values
-from zerobench.run.setup import new_run_folder
-from zerobench.run.site import check_site
+from zerobench.running.setup import new_run_folder
+from zerobench.running.site import check_site
 from zerobench.search.measured import (
     MeasuredSearch,
     frontier_document,

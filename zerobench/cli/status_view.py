@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from zerobench.cli.live import describe
+from zerobench.cli.live_trial import describe
 from zerobench.cli.paths import shortest
 from zerobench.folder import RunFolder
 from zerobench.report.column_units import MISSING, plain

@@ -17,14 +17,14 @@ from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.report.render.terminal import in_width
-from zerobench.run.arithmetic import tried
-from zerobench.run.environment import capture_environment
-from zerobench.run.installed import check_installed
-from zerobench.run.links import refuse_links
-from zerobench.run.mending import mend_skipped
-from zerobench.run.runner import mend_run, refuse_own_script
-from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
-from zerobench.run.stop import stop_on_signals
+from zerobench.running.arithmetic import tried
+from zerobench.running.environment import capture_environment
+from zerobench.running.installed import check_installed
+from zerobench.running.links import refuse_links
+from zerobench.running.mending import mend_skipped
+from zerobench.running.runner import mend_run, refuse_own_script
+from zerobench.running.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.running.stop import stop_on_signals
 from zerobench.slurm.jobs import JobKind, SubmittedJob, read_submission
 from zerobench.slurm.options import (
     Launcher,

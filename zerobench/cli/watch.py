@@ -21,7 +21,8 @@ from rich.live import Live
 from rich.text import Text
 
 from zerobench.cli.answer import print_document
-from zerobench.cli.live import REPAINT_S, describe
+from zerobench.cli.live import REPAINT_S
+from zerobench.cli.live_trial import describe
 from zerobench.errors import UserError
 from zerobench.records import NvmlSummary, Status
 from zerobench.tracking.command import Show, Watching

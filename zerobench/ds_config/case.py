@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerobench.ds_config.keys import default, known_keys
 from zerobench.ds_config.reading import (
     ELEMENT_BYTES,
     becomes_bf16_optimizer,
@@ -19,6 +20,18 @@ from zerobench.spec.trial import Offload, Precision
 
 RATIO = "offload_optimizer.ratio"
 """The share of stage 3's sub-groups whose states are offloaded."""
+
+
+_OVERLAP = "zero_optimization.overlap_comm"
+
+
+def left_out(key: str, stage: int | None) -> Any:
+    """What DeepSpeed takes where a key is left out, by default or by the stage (runtime/zero/config.py,
+    overlap_comm_valid); None where that is not known.
+    """
+    if key == _OVERLAP:
+        return stage == 3
+    return default(key) if key in known_keys().keys else None
 
 
 @dataclass(frozen=True)
@@ -55,11 +68,9 @@ class Case:
 
     @property
     def overlaps(self) -> bool:
-        """Whether gradients are reduced beside the backward pass: by default at stage 3 alone (runtime/zero/config.py,
-        overlap_comm_valid).
-        """
+        """Whether gradients are reduced beside the backward pass."""
         overlap = self.zero("overlap_comm")
-        return self.stage == 3 if overlap is None else bool(overlap)
+        return bool(left_out(_OVERLAP, self.stage) if overlap is None else overlap)
 
     @property
     def element(self) -> int:

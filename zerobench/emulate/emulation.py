@@ -20,9 +20,9 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records import Failure, HostSummary, RankRecord, Status, TrialRecord
 from zerobench.redaction import redact_arguments
-from zerobench.run.readable import read_readable
-from zerobench.run.stop import Stop, stop_on_signals
-from zerobench.run.variables import untold
+from zerobench.running.readable import read_readable
+from zerobench.running.stop import Stop, stop_on_signals
+from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import Command, Show
 from zerobench.tracking.own_run import lay_out_own

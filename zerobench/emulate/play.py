@@ -19,8 +19,8 @@ from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder, write_whole
 from zerobench.records import RankRecord
-from zerobench.run.outcome import how_ended
-from zerobench.run.readable import read_readable
+from zerobench.running.outcome import how_ended
+from zerobench.running.readable import read_readable
 
 _MODULE = "zerobench.tracking.emulated"
 

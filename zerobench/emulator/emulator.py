@@ -64,7 +64,7 @@ class Emulator:
         Raises UserError: more GPUs than a node can have, or one that this torch has no kernels for.
         """
         if not 1 <= num_gpus <= MAX_GPUS:
-            raise UserError(f"gpus_per_node: {num_gpus} GPUs in one emulated node; give 1 to {MAX_GPUS}")
+            raise UserError(f"--gpus-per-node: {num_gpus}; choices: 1 to {MAX_GPUS} in an emulated node")
         if gpu.compute_capability < (7, 5):
             capability = "{}.{}".format(*gpu.compute_capability)
             raise UserError(

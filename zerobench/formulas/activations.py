@@ -300,7 +300,7 @@ def _kept_by_operation(trial: TrialSpec, shape: Shape) -> tuple[int, int]:
     )
     if kind not in _TALLIES:
         raise UserError(
-            f"activation_checkpointing {OPERATIONS} formula: in which order {kind} multiplies is not written down; "
+            f"activation_checkpointing {OPERATIONS}: no formula for a model of type {kind}; "
             f"choices: evidence simulated, or a model of type {', '.join(_TALLIES)}"
         )
     needed, others = (3 * width, 0) if kind == "gpt2" else (key_width, width + shape.hidden_size)

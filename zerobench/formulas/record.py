@@ -155,7 +155,7 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
         raise UserError(f"{frozen_words(trial)}: {unknown}")
     if not trial.trains_all and not knows_frozen(trial):
         raise UserError(
-            f"{frozen_words(trial)}: no formula of what {trial.model.model_type} keeps beside frozen weights with "
+            f"{frozen_words(trial)}: no formula for what {trial.model.model_type} keeps beside frozen weights with "
             f"activation_checkpointing {trial.activation_checkpointing}; use simulated or emulated"
         )
     if trial.adapter is not None:
@@ -491,19 +491,19 @@ def _group_calls(trial: TrialSpec, step: StepKind, move: Moved) -> list[tuple[in
 
 
 def _notes(trial: TrialSpec, *, allocator_is_played: bool) -> list[str]:
-    whose, collectives = "of a plain torch loop (zerobench.formulas.deepspeed)", "none"
+    whose, collectives = "a plain torch loop", "none"
     if trial.zero_stage is not None:
-        whose, collectives = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)", "DeepSpeed's"
+        whose, collectives = "DeepSpeed 0.19.8", "DeepSpeed's"
     elif not strategy_info(trial.strategy).is_reference:
-        whose, collectives = "as torch 2.13 allocates them (zerobench.formulas.torch_strategies)", "torch's"
+        whose, collectives = "torch 2.13", "torch's"
     if trial.strategy == "pipeline":
-        whose = "of a plain torch loop over this rank's stage (zerobench.formulas.pipeline)"
+        whose = "a plain torch loop over this rank's stage"
     if trial.strategy == "tensor":
-        whose = "of a plain torch loop over this rank's parts (zerobench.formulas.megatron)"
+        whose = "a plain torch loop over this rank's parts"
         collectives = "Megatron-LM's (arXiv 1909.08053, section 3), the embedding's and the loss's torch's"
     sources = (
-        f"by formula: model states and buffers {whose}; "
-        f"activations: {activations(trial).source}; collectives: {collectives}"
+        f"formula: model states and buffers as allocated by {whose}; activations: {activations(trial).source}; "
+        f"collectives: {collectives}"
     )
-    beyond = "" if allocator_is_played else "what the allocator rounds and reserves beyond tensors, and "
-    return [sources, f"by formula: without {beyond}the rest of the process"]
+    beyond = "" if allocator_is_played else "allocator rounding and slack, "
+    return [sources, f"formula: not included: {beyond}other process memory"]

@@ -27,6 +27,8 @@ class Device:
     uuid: str | None
     backend: str
     """Collectives library of torch.distributed: `nccl` or `gloo`."""
+    capacity_bytes: int | None = None
+    """Of its memory; None on a CPU."""
     last_refusal: dict[str, int] = field(default_factory=dict)
     """What the allocator was asked for and had free when it last refused."""
     held: Callable[[], Held | None] = lambda: None
@@ -90,7 +92,7 @@ def describe_device(device: torch.device) -> Device:
     if device.type != "cuda":
         return Device(device, processor_name() or "cpu", None, "gloo")
     properties: Any = torch.cuda.get_device_properties(device)
-    return Device(device, properties.name, f"GPU-{properties.uuid}", "nccl")
+    return Device(device, properties.name, f"GPU-{properties.uuid}", "nccl", properties.total_memory)
 
 
 class Clock:

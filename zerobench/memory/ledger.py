@@ -198,6 +198,10 @@ class Ledger:
         """The largest total within a phase of that kind of step, start-up apart; None where nothing was tracked."""
         return self._rows.peak_bytes(step, place)
 
+    def parts_at_peak(self, step: StepKind, place: Place) -> dict[str, int]:
+        """Bytes by category at the largest peak within that kind of step, start-up being part of the first one."""
+        return self._rows.parts_at_peak(step, place)
+
     def rows(self) -> list[MemoryRow]:
         """All rows so far, a `total` row for each phase and place among them."""
         return self._rows.all()

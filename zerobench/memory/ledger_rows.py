@@ -71,6 +71,14 @@ class LedgerRows:
         totals = [row.at_peak_bytes for key in keys if (row := self._rows.get(key)) is not None]
         return max((total for total in totals if total is not None), default=None)
 
+    def parts_at_peak(self, step: StepKind, place: Place) -> dict[str, int]:
+        """Bytes by category at the largest peak within that kind of step, start-up being part of the first one."""
+        rows = [row for row in self._rows.values() if row.step is step and row.place is place]
+        totals = {row.phase: row.at_peak_bytes or 0 for row in rows if row.category is Category.TOTAL}
+        worst = max(totals, key=totals.__getitem__, default=None)
+        there = (row for row in rows if row.phase is worst and row.category is not Category.TOTAL)
+        return {row.category.value: row.at_peak_bytes for row in there if row.at_peak_bytes}
+
     def all(self) -> list[MemoryRow]:
         """All rows so far, a `total` row for each phase and place among them."""
         return list(self._rows.values())

@@ -39,6 +39,8 @@ class Option:
     """The share of blocks whose forward pass runs again."""
     num_settings: int = 0
     """DeepSpeed's keys that are set otherwise than by default."""
+    host_unchecked: bool = False
+    """Whether it needs host memory and nobody said how much there is."""
 
     @property
     def has_room(self) -> bool:
@@ -63,18 +65,21 @@ class Choice(Generic[_Item]):
     """Those that are expected to be as fast, itself among them."""
     is_timed: bool
     """Whether the time of any that fits is known."""
+    num_unchecked: int = 0
+    """Of those that fit: the ones whose host memory nobody could check."""
 
     @property
     def reason(self) -> str:
         """Why it is taken, in words."""
+        unchecked = f" (host memory not checked for {self.num_unchecked})" if self.num_unchecked else ""
         if self.num_fitting == 1:
-            return "the only one that fits with room"
-        those = f"{self.num_fitting} fit with {ROOM:.0%} room"
+            return "the only one that fits with room" + (" (host memory not checked)" if unchecked else "")
+        those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
         rule = "least offload, lowest stage"
         if not self.is_timed:
             return f"{those}: {rule}; step times unknown, so measure them"
         if self.num_tied == 1:
-            return f"expected to be the fastest of {self.num_fitting} that fit with {ROOM:.0%} room"
+            return f"expected to be the fastest of {self.num_fitting} that fit with {ROOM:.0%} room{unchecked}"
         tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"
         return f"{those}, {tied} about as fast: {rule}"
 
@@ -91,7 +96,8 @@ def choose(
     tied = _as_fast([option(item) for item in roomy], within)
     alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
     best = min(alike, key=lambda item: option(item).rank)
-    return Choice(best, len(roomy), len(alike), is_timed=tied is not None)
+    unchecked = sum(option(item).host_unchecked for item in roomy)
+    return Choice(best, len(roomy), len(alike), is_timed=tied is not None, num_unchecked=unchecked)
 
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:

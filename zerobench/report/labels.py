@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from zerobench.ds_config import would_read
+from zerobench.ds_config.case import left_out
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
 from zerobench.spec.axes import LABELS, ROWS
@@ -104,6 +105,7 @@ class DeepSpeedSettings:
         counts = Counter(short.values())
         self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
         self._usual = {key: _usual_setting(engines, key) for key in keys}
+        self._given = {key: {setting_text(spec, key) for spec in engines if key in spec.ds_config} for key in keys}
 
     def label(self, spec: TrialSpec) -> str:
         """What of a trial's settings is unusual: `reduce_bucket=5e8`; `defaults` where it sets nothing that
@@ -114,13 +116,21 @@ class DeepSpeedSettings:
         settings = {key: setting_text(spec, key) for key in self._usual if _may_set(spec, key)}
         unusual = {key: value for key, value in settings.items() if value != self._usual[key]}
         left_out = [key for key, value in unusual.items() if value == _DEFAULT]
-        parts = {key: f"{self._short[key]}={value}" for key, value in unusual.items()}
+        parts = {
+            key: f"{self._short[key]}={self._left_out(spec, key) if value == _DEFAULT else value}"
+            for key, value in unusual.items()
+        }
         usual = [key for key in settings if self._usual[key] not in (None, _DEFAULT)]
         if len(left_out) > 1 and len(left_out) == len(usual):  # all that others set
             parts = {key: text for key, text in parts.items() if key not in left_out} | {"": _DEFAULT + "s"}
         names = list(parts.values())
         more = [f"+{len(names) - _MOST_SETTINGS} more"] if len(names) > _MOST_SETTINGS else []
         return " ".join([*names[:_MOST_SETTINGS], *more])
+
+    def _left_out(self, spec: TrialSpec, key: str) -> str:
+        """DeepSpeed's own value of a key that the trial leaves out, unless another trial gives the same."""
+        value = left_out(key, spec.zero_stage)
+        return _DEFAULT if value is None or brief(value) in self._given[key] else brief(value)
 
     def usual(self) -> list[str]:
         """The settings that names leave out."""

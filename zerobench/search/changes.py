@@ -20,7 +20,7 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
 from zerobench.report.trials import Trial, ended_trials, is_whole
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.tried import changed_fields

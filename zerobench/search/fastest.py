@@ -18,6 +18,7 @@ from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
 from zerobench.spec.varied import Varied
+from zerobench.units import counted
 
 AS_FAST = 0.01
 """A shorter step than another's by less than this share is no gain: the simpler of the two is taken."""
@@ -122,7 +123,7 @@ def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None)
         chosen = _promising([row for _, row in picks.values()], cells, width)
         if not chosen:
             return number - 1
-        say(f"round {number}: {len(chosen)} of {sum(len(cell.by_formula) for cell in cells):,} variants")
+        say(f"round {number}: {len(chosen)} of {counted(sum(len(cell.by_formula) for cell in cells), 'variant')}")
         _note([(picks[id(pick)][0], pick) for pick in chosen], make(chosen))
     return MOST_ROUNDS
 

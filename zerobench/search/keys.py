@@ -15,6 +15,7 @@ from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
 from zerobench.spec.varied import key_changes
+from zerobench.units import counted
 
 Keys = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ def refine(cells: Sequence[Cell], cluster: Cluster, make: Try, say: Say) -> int:
 
     def replayed(asked: Sequence[Keys]) -> list[_Variant]:
         known = [(keys, row) for keys in asked if (row := formula_row(_with(said.trial.spec, keys), cluster))]
-        say(f"keys of the fastest: {len(known)} variants")
+        say(f"DeepSpeed keys of the fastest: {counted(len(known), 'variant')}")
         rows = {row.trial.spec.config_hash: row for row in make([row for _, row in known])}
         return [_Variant(keys, row, rows.get(row.trial.spec.config_hash)) for keys, row in known]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.report.run_frontier import Limit, RunFrontierRow, words_of
-from zerobench.run.environment import capture_environment
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult, run_sweep
-from zerobench.run.site import Site
+from zerobench.running.environment import capture_environment
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult, run_sweep
+from zerobench.running.site import Site
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer

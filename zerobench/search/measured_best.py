@@ -15,10 +15,10 @@ from zerobench.errors import UserError
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.speed import Speed, speed_of
 from zerobench.report.trials import Trial, ended_trials
-from zerobench.run.environment import capture_environment
-from zerobench.run.observer import Observer
-from zerobench.run.runner import run_sweep
-from zerobench.run.site import LocalSite
+from zerobench.running.environment import capture_environment
+from zerobench.running.observer import Observer
+from zerobench.running.runner import run_sweep
+from zerobench.running.site import LocalSite
 from zerobench.search.measured import measured_document
 from zerobench.search.searched import Searched, figures
 from zerobench.spec.cluster import Cluster
@@ -93,9 +93,9 @@ class MeasuredBest:
 def check_measurable(cluster: Cluster, machine: Machine) -> None:
     """Raises UserError where this machine cannot run the cluster's ranks."""
     if cluster.num_nodes > 1:
-        raise UserError(f"--measure: the plan is of {cluster.num_nodes} nodes, and measured is on this machine alone")
+        raise UserError(f"--measure: the plan has {cluster.num_nodes} nodes; measuring takes this machine only")
     if machine.accelerator is Accelerator.CUDA and machine.num_gpus < cluster.num_gpus:
-        raise UserError(f"--measure: the plan is of {cluster.num_gpus} GPUs, and this machine has {machine.num_gpus}")
+        raise UserError(f"--measure: the plan has {cluster.num_gpus} GPUs, this machine {machine.num_gpus}")
 
 
 def measure_best(search: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:

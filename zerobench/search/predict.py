@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.folder import RunFolder
-from zerobench.run.environment import capture_environment
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult, extend_run, run_sweep
-from zerobench.run.site import LocalSite
+from zerobench.running.environment import capture_environment
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult, extend_run, run_sweep
+from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import slug
 

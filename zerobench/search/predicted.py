@@ -13,8 +13,8 @@ from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
 from zerobench.report.tables.plan_frontier import FrontierRow
 from zerobench.report.trials import Trial
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult
 from zerobench.search.plan import Plan
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from zerobench.report.run_frontier import ran_out
 from zerobench.report.trials import LazyTrial, Trial, completed, ended_trials, is_whole
-from zerobench.run.runner import RunResult
+from zerobench.running.runner import RunResult
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier import Frontier, Search, Try, search, search_together, slope
 from zerobench.spec.frontier_axes import FrontierAxis

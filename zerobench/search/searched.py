@@ -14,8 +14,8 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
 from zerobench.report.trials import Trial, ended_trials, is_whole
-from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult
+from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult
 from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
 from zerobench.search.formula import Told
 from zerobench.search.keys import refine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from zerobench.run.doctor import Finding, Standing
+from zerobench.running.doctor import Finding, Standing
 from zerobench.slurm.client import run_client
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "srun")

@@ -31,7 +31,7 @@ def why_no_closed_form(trial: TrialSpec) -> str | None:
     """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
     if trial.trains_all or trial.offload_param is not Offload.NVME:
         return None
-    return "closed forms know frozen weights in GPU or host memory; use simulated or emulated"
+    return "no formula for frozen weights on NVMe; use simulated or emulated"
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:

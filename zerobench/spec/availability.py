@@ -7,7 +7,7 @@ from zerobench.spec.strategy import StrategyInfo
 
 FRAMEWORKS = ("torch", "deepspeed", "transformers")
 """What every rank imports, or nearly. Where they are not installed nothing can be measured, which is said once for all
-trials (zerobench.run.installed) and skips none: they may run elsewhere."""
+trials (zerobench.running.installed) and skips none: they may run elsewhere."""
 
 
 def needs(info: StrategyInfo) -> str:

@@ -44,7 +44,7 @@ def _loading_is_played_or_measured(s: Situation) -> str | None:
 
 
 _NOT_PLAYED = {
-    Evidence.FORMULA: "closed forms know nothing of reading files; use simulated, or weights drawn",
+    Evidence.FORMULA: "no formula for reading files; use simulated, or weights drawn",
     Evidence.EMULATED: "host memory is real there, and would have to hold the whole model; use simulated",
 }
 

@@ -249,8 +249,8 @@ _ADAMW = OptimizerInfo(
     # torch/optim/adam.py: for-each, the second moments' roots; as a loop, root and quotient of one tensor.
     temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=8),
     temporaries_note=(
-        "torch.optim.AdamW makes temporaries in its step, each as large as the second moment it works on (up to "
-        "{largest}); DeepSpeed's own Adam makes none"
+        "temporaries of torch.optim.AdamW's step: up to {largest}, as large as the second moment at work; DeepSpeed's "
+        "own Adam makes none"
     ),
     deepspeed=DeepSpeedOptimizer(
         type="AdamW",
@@ -320,7 +320,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             states_title="Adam's moments in 8 bits",
             # Both moments of a piece in fp32, and one of them on its way to its codes.
             temporaries=StepTemporaries(loop_bytes=16, always_loops=True, piece_elements=2**20),
-            temporaries_note="AdamW in 8 bits decodes its moments piece by piece (up to {largest})",
+            temporaries_note="pieces of the 8-bit moments, decoded in the step: up to {largest}",
             factory="adamw_8bit",
             torch_class="AdamW8bit",
             inexact_in_parts="its quantization blocks are cut from a rank's partition, not from the model's tensors",
@@ -348,7 +348,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             states=(State(name="exp_avg", category=Category.FIRST_MOMENT),),
             states_title="Lion's moments",
             temporaries=StepTemporaries(loop_bytes=4, always_loops=True),
-            temporaries_note="Lion's step takes a temporary as large as the tensor that it updates (up to {largest})",
+            temporaries_note="temporary of Lion's step: up to {largest}, as large as the tensor it updates",
             factory="lion",
             torch_class="Lion",
             not_on_nvme=_NEVER_SWAPPED,

@@ -20,16 +20,16 @@ from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
 from zerobench.records import HostSummary, NvmlSummary, RankRecord
-from zerobench.run import tree
-from zerobench.run.attempt import last_lines
-from zerobench.run.launcher import MARK
-from zerobench.run.logs import redact_logs
-from zerobench.run.oom import read_oom_counters
-from zerobench.run.outcome import Ending, Stopped
-from zerobench.run.ranks import RankWatch, open_pidfd
-from zerobench.run.readable import read_readable
-from zerobench.run.record_times import written_at_s
-from zerobench.run.stop import Stop
+from zerobench.running import tree
+from zerobench.running.attempt import last_lines
+from zerobench.running.launcher import MARK
+from zerobench.running.logs import redact_logs
+from zerobench.running.oom import read_oom_counters
+from zerobench.running.outcome import Ending, Stopped
+from zerobench.running.ranks import RankWatch, open_pidfd
+from zerobench.running.readable import read_readable
+from zerobench.running.record_times import written_at_s
+from zerobench.running.stop import Stop
 from zerobench.tracking.host_tree import HostSampler, HostTree
 from zerobench.tracking.output import Passed
 
@@ -38,7 +38,7 @@ NODE = 0
 POLL_S = 0.25
 HOST_INTERVAL_S = 0.1
 HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
-"""Beside those that end it (zerobench.run.stop); a second of those kills the command with all of its processes."""
+"""Beside those that end it (zerobench.running.stop); a second of those kills the command with all of its processes."""
 LAST_WORDS_S = 1.0
 """How long output may take to arrive after the command's end."""
 

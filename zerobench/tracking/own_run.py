@@ -12,8 +12,8 @@ import yaml
 
 from zerobench.errors import UserError
 from zerobench.folder import TRIAL_VARIABLE, RunFolder, TrialFolder, write_whole
-from zerobench.run.environment import capture_environment
-from zerobench.run.setup import new_run_folder
+from zerobench.running.environment import capture_environment
+from zerobench.running.setup import new_run_folder
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Plan, PlanEntry
 

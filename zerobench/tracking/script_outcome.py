@@ -1,4 +1,4 @@
-"""How a user's own script ended, typed from evidence as any trial's end is (zerobench.run.outcome).
+"""How a user's own script ended, typed from evidence as any trial's end is (zerobench.running.outcome).
 
 A script that ends with 0 has completed, whether or not a tracker spoke. One that was stopped by its user after all of
 its tracked steps had been measured has given what was asked of it.
@@ -10,7 +10,7 @@ import signal
 from dataclasses import replace
 
 from zerobench.records import Failure, Status
-from zerobench.run.outcome import Ending, Stopped, first_failure, how_ended, with_last_lines
+from zerobench.running.outcome import Ending, Stopped, first_failure, how_ended, with_last_lines
 from zerobench.tracking.own_run import LEDGER_ALONE
 
 ScriptOutcome = tuple[Status, Failure | None, list[str]]

@@ -22,9 +22,9 @@ from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
 from zerobench.records import HostSummary, NvmlSummary, TrialRecord
 from zerobench.redaction import redact_arguments
-from zerobench.run.outcome import Ending
-from zerobench.run.stop import stop_on_signals
-from zerobench.run.variables import untold
+from zerobench.running.outcome import Ending
+from zerobench.running.stop import stop_on_signals
+from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import NODE, Command, Show
 from zerobench.tracking.own_run import lay_out_own

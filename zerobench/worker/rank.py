@@ -139,6 +139,7 @@ class RankRun:
         device.held = lambda: self._ledger.held(self.marks.phase)
         device.snapshot = self.folder.memory_snapshot(self.rank.rank)
         device.watch_refusals()
+        self._progress.device_name, self._progress.capacity_bytes = device.name, device.capacity_bytes
         self.record.device_type = device.torch_device.type
         self.record.device_name = device.name
         self.record.device_uuid = device.uuid
@@ -200,6 +201,7 @@ class RankRun:
         self._progress.say("init", -1, always=True)
         with self._ledger.tracking(), self._memory.phase(Phase.INIT):
             strategy.build()
+        self._tell_peak()
         record, trial = self.record, self.trial
         record.parameters = strategy.whole_parameters or count_parameters_built(strategy.module)
         record.effective_config = strategy.effective_config()
@@ -291,7 +293,9 @@ class RankRun:
         if planned.kind == "timed":
             with self._compilation.timed_step(), self._timed.step(self.record.step_times):
                 loss = strategy.step(batches, rate, self._timed)
-            self.record.step_times[-1].wait_s = None if self.world.is_alone else self._waited(strategy)
+            if not self.world.is_alone:
+                self.record.step_times[-1].wait_s = self._waited(strategy)
+                self._progress.tokens_per_s = planned.tokens / self.record.step_times[-1].step_s
         elif planned.kind == "communication":
             with watched(device, self.record.communication):
                 loss = strategy.step(batches, rate, self._plain)
@@ -315,8 +319,14 @@ class RankRun:
         rate = strategy.learning_rate()
         self.record.learning_rates += [] if rate is None else [rate]
         kind = _UNDER_LEDGER.get(planned.kind)
+        if kind is not None:
+            self._tell_peak()
         peak = None if kind is None else self._ledger.peak_bytes(kind, Place.DEVICE)
         self.record.batches.append(StepBatch(kind=planned.kind, tokens=planned.tokens, device_peak_bytes=peak))
+
+    def _tell_peak(self) -> None:
+        """Let the next word of progress have what the ledger has just entered."""
+        self._progress.peak_by_category = self._ledger.parts_at_peak(self._memory.kind, Place.DEVICE)
 
     def _waited(self, strategy: Strategy) -> float | None:
         """Seconds of the step just timed in which the rank waited for others; None where nobody knows."""

@@ -204,3 +204,12 @@ def test_real_runs_are_told_in_three_to_six_sentences(path: Path) -> None:
     said = headline(run_frames([load_run(path)]))
     assert 3 <= len(said) <= 6
     assert all(sentence.endswith(".") for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("count", "who"), [(1, "1 trial completed."), (2, "Both trials completed."), (3, "All 3 trials completed.")]
+)
+def test_one_two_and_more_trials_have_their_own_words(tmp_path: Path, count: int, who: str) -> None:
+    said = told(tmp_path, *(completed_trial(small(f"zero{stage}")) for stage in range(1, count + 1)))
+    assert who in said
+    assert any(sentence.startswith(("Both trials fit", "All 3 trials fit", "zero1 fits")) for sentence in said)

@@ -11,8 +11,8 @@ from tests.slurm.on_cluster import standin_trial
 from tests.slurm.standins import Standins
 from zerobench.folder import RunFolder
 from zerobench.records import Start, Status, TrialRecord
-from zerobench.run.lock import trial_locked
-from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.running.lock import trial_locked
+from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.slurm.job.__main__ import main
 from zerobench.slurm.jobs import tasks_text
 from zerobench.spec.expand import PlannedTrial

@@ -11,7 +11,7 @@ from tests.slurm.on_cluster import standin_trial
 from tests.slurm.standins import Standins
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.run.stop import Stop
+from zerobench.running.stop import Stop
 from zerobench.slurm.job.allocation import Allocation
 from zerobench.slurm.job.site import SlurmSite, capture_nodes
 from zerobench.slurm.job.steps import Interpreter, rank_script_text
@@ -114,7 +114,7 @@ def test_other_nodes_are_reached_by_a_step_beside_the_ranks(tmp_path: Path, slur
     assert launch.elsewhere("stacks", "mark") == ["stacks: srun exited with 2: srun: error: n2: no such task"]
     [call] = slurm.calls("srun")
     assert "--nodelist=n1,n2" in call
-    assert call.endswith("-m zerobench.run.remote stacks mark")
+    assert call.endswith("-m zerobench.running.remote stacks mark")
 
 
 @pytest.mark.parametrize(("number", "steps"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 1)])

@@ -12,7 +12,7 @@ import pytest
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.run.stop import Stop
+from zerobench.running.stop import Stop
 from zerobench.slurm.jobs import JobKind, read_submission
 from zerobench.slurm.options import Launcher, SubmitOptions
 from zerobench.slurm.submit import batch

@@ -15,7 +15,7 @@ from tests.slurm.standins import Standins
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status, TrialRecord
-from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.slurm.jobs import JobKind, read_submission, read_tasks
 from zerobench.slurm.options import SubmitOptions
 from zerobench.slurm.submit.grouping import JobArray

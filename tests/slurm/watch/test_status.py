@@ -14,7 +14,7 @@ from tests.slurm.run_folders import SUBMITTED_S, begin, end, job, make_run, subm
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Start, Status
-from zerobench.run.lock import locked, shared
+from zerobench.running.lock import locked, shared
 from zerobench.slurm.jobs import JobKind, SubmittedJob
 from zerobench.slurm.queue import JobStates
 from zerobench.slurm.tasks import TaskState

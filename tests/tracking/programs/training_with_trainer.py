@@ -50,6 +50,7 @@ def train(folder: Path, config: Path) -> None:
     callback = zerobench.TrainerCallback(name=config.stem, reports=folder / "reports", warmup=1, timed=2)
     trainer.add_callback(callback)
     trainer.train()
+    assert callback.tracker is not None
     print(f"{config.stem}: tracked {callback.tracker.done}, left {sorted(vars(trainer.deepspeed).keys() & METHODS)}")
 
 

@@ -13,10 +13,10 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.records import Category, MemoryCourses, Phase, Place, RankRecord, Status, StepKind, TrialRecord
-from zerobench.run import simulator_kinds
-from zerobench.run.setup import lay_out_trial
-from zerobench.run.simulations import predict
-from zerobench.run.stop import Stop
+from zerobench.running import simulator_kinds
+from zerobench.running.setup import lay_out_trial
+from zerobench.running.simulations import predict
+from zerobench.running.stop import Stop
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.presets import resolve_model

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from zerobench.progress import Rank
-from zerobench.run.launcher import free_port
+from zerobench.running.launcher import free_port
 from zerobench.worker.worlds.loopback import hold_store
 
 RANK = """

@@ -53,25 +53,22 @@ def _size(held: Bytes) -> str:
 
 def _stage_0(setting: Setting, _: Case) -> Iterator[str]:
     yield (
-        f"stage 0 copies the gradients into a flat buffer to all-reduce them at the end of the last accumulated "
-        f"backward, up to {ALLREDUCE_ELEMENTS:,} elements at a time ({_size(copied(setting))} here)"
+        f"flat copy of the gradients: {_size(copied(setting))} at the end of the last accumulated backward, for the "
+        f"all-reduce (up to {ALLREDUCE_ELEMENTS:,} elements at a time)"
     )
     if setting.case.element == 4:
         return
     info = setting.optimizer_info
     if info.states:
         yield (
-            "stage 0 in 16 bits runs an optimizer step on zero gradients while the engine is built, so that "
-            f"{info.states_title} ({_size(setting.moments(setting.tensors))}) are there from initialisation on"
+            f"{info.states_title} from initialization on: {_size(setting.moments(setting.tensors))} (stage 0 in 16 "
+            "bits steps once on zero gradients)"
         )
     casts = _size(half_precision_casts(setting))
     if info.is_flattened_in_16_bits:
-        yield (
-            "stage 0 holds the gradients twice in fp32 during the step, one by one and flattened, beside the 16-bit "
-            f"ones ({casts})"
-        )
+        yield (f"fp32 gradients during the step: {casts}, beside the 16-bit ones, and twice: per tensor and flattened")
     else:
-        yield f"stage 0 holds the gradients in fp32 during the step, beside the 16-bit ones ({casts})"
+        yield f"fp32 gradients during the step: {casts}, beside the 16-bit ones"
 
 
 def _stage_1_and_2(setting: Setting, case: Case) -> Iterator[str]:
@@ -79,49 +76,45 @@ def _stage_1_and_2(setting: Setting, case: Case) -> Iterator[str]:
     stage = case.stage
     if case.runs_bf16_optimizer:
         yield (
-            "stage 1 in bf16 with fp32 accumulation keeps all gradients in fp32 on every rank for the whole run "
-            f"({format_bytes(4 * case.trained)}), in DeepSpeed's BF16_Optimizer, and has no reduce bucket"
+            f"all gradients in fp32 on every rank for the whole run: {format_bytes(4 * case.trained)} (stage 1 in bf16 "
+            "with fp32 accumulation: BF16_Optimizer, which has no reduce bucket)"
         )
-        yield (
-            "BF16_Optimizer resets the device's peak counters while it is built: the peak of initialisation is too low"
-        )
+        yield "initialization peak too low: BF16_Optimizer resets the device's peak counters"
         return
     yield from _master_copy(setting)
     if stage_1_and_2.bucket(setting):
-        until = "to the end of the last accumulated one" if stage == 1 and case.micro_steps > 1 else "to its end"
-        count = "two reduce buckets" if case.zero("overlap_comm") else "a reduce bucket"
+        until = "the last accumulated one's" if stage == 1 and case.micro_steps > 1 else "its"
+        count = "two reduce buckets" if case.zero("overlap_comm") else "reduce bucket"
         yield (
-            f"stage {stage} allocates {count} of {case.bucket_elements:,} elements ({format_bytes(case.bucket_bytes)}) "
-            f"at the first gradient of backward and keeps it {until}, whatever the size of the model"
+            f"{count}: {format_bytes(case.bucket_bytes)} ({case.bucket_elements:,} elements, whatever the model's "
+            f"size), from the first gradient of backward to {until} end"
         )
     is_compact = case.gradient_element != case.element
     partition = format_bytes(case.gradient_element * setting.flat_partition)
     if stage == 1:
         yield (
-            f"stage 1 holds all gradients ({format_bytes(case.gradient_element * case.trained)}) in backward, as in "
-            f"the paper, and from its end to the step those of its own partition ({partition}) alone"
+            f"gradients: all in backward ({format_bytes(case.gradient_element * case.trained)}), as in the paper; from "
+            f"its end to the step the own partition's alone ({partition})"
         )
     elif case.micro_steps > 1 and not is_compact:
         yield (
-            "stage 2 holds the gradients of its partition twice while it accumulates, the sum so far and those of "
-            f"the running backward ({partition} each)"
+            "gradients of the partition twice while they accumulate: the sum so far and the running backward's "
+            f"({partition} each)"
         )
     elif is_compact:
-        yield f"stage 2 sums the gradients of its partition in fp32 ({partition})"
+        yield f"gradients of the partition are summed in fp32: {partition}"
     if not setting.offloads and not is_compact:
-        yield f"at the step stage {stage} flattens the gradients of its partition into a copy ({partition})" + _cast(
-            case, setting.flat_partition
-        )
+        yield f"flat copy of the partition's gradients at the step: {partition}" + _cast(case, setting.flat_partition)
     if case.world_size > 1:
-        yield "the gradient of a tensor that lies across the edge of two partitions is kept whole on both their ranks"
+        yield "a tensor across the edge of two partitions has its whole gradient on both ranks"
     yield (
-        f"allgather_bucket_size ({case.zero('allgather_bucket_size'):,}) has no effect at stage {stage}: updated "
-        "parameters are gathered in one call, straight into their flat buffer"
+        f"allgather_bucket_size ({case.zero('allgather_bucket_size'):,}) has no effect at stage {stage}: one call "
+        "gathers all updated parameters into their flat buffer"
     )
 
 
 def _cast(case: Case, elements: int) -> str:
-    return f" and casts that to fp32 ({format_bytes(4 * elements)})" if case.gradient_element == 2 else ""
+    return f", and its cast to fp32: {format_bytes(4 * elements)}" if case.gradient_element == 2 else ""
 
 
 def _master_copy(setting: Setting) -> Iterator[str]:
@@ -130,8 +123,8 @@ def _master_copy(setting: Setting) -> Iterator[str]:
     """
     if setting.case.element == 4:
         yield (
-            f"stage {setting.case.stage} keeps master weights although the parameters are fp32 already: a second copy "
-            f"of its partition ({_size(setting.master_and_moments([setting.partition], None))})"
+            f"master weights although parameters are fp32 already: a second copy of the partition, "
+            f"{_size(setting.master_and_moments([setting.partition], None))}"
         )
 
 
@@ -141,43 +134,38 @@ def _stage_3(setting: Setting, case: Case) -> Iterator[str]:
     """
     if case.zero("contiguous_gradients"):
         yield (
-            f"stage 3 keeps its reduce bucket of {case.bucket_elements:,} elements ({format_bytes(case.bucket_bytes)}) "
-            "for the whole run"
+            f"reduce bucket: {format_bytes(case.bucket_bytes)} for the whole run ({case.bucket_elements:,} elements, "
+            "whatever the model's size)"
         )
     place = "in host memory" if setting.offloads else "on the device"
     gradients = setting.share(Category.GRADIENTS, case.gradient_element, setting.sharded)
     yield (
-        "stage 3 keeps the gradients of its partition from initialisation on, not only from backward to step "
-        f"({_size(gradients)} {place})"
+        f"gradients of the partition: {_size(gradients)} {place} from initialization on, not only from backward to step"
     )
     yield from _master_copy(setting)
     if (ranks := int(case.zero("zero_hpz_partition_size"))) > 1:
         yield (
-            f"hpZ keeps a second copy of the parameters, divided among {ranks} ranks "
-            f"({format_bytes(case.element * -(-case.num_params // ranks))}), of each from its release to the update"
+            f"hpZ's second copy of the parameters: {format_bytes(case.element * -(-case.num_params // ranks))} "
+            f"(divided among {ranks} ranks), of each from its release to the update"
         )
     if persistent := int(case.zero("stage3_param_persistence_threshold")):
-        yield (
-            f"parameters of up to {persistent:,} elements stay gathered on every rank, beside their partitions, from "
-            "their first use on"
-        )
+        yield f"parameters of up to {persistent:,} elements stay gathered on every rank from their first use on"
     yield _LINEAR[case.replaces_linear]
     yield from _gathering(case)
     if not setting.offloads:
         copy = format_bytes(case.gradient_element * setting.sub_group)
         yield (
-            f"at the step stage 3 flattens the gradients of one sub-group after the other into a copy ({copy})"
+            f"flat copy of one sub-group's gradients after the other at the step: {copy}"
             + _cast(case, setting.sub_group)
         )
 
 
 _LINEAR = {
-    True: "weights of linear layers are gathered anew for backward (memory_efficient_linear), as DeepSpeed 0.19 does "
-    "for every model; older releases do so for models built under zero.Init alone, and of others autograd "
-    "holds every gathered weight of nn.Linear from forward to backward where activations are not checkpointed: "
-    "memory_efficient_linear false shows what that takes",
-    False: "memory_efficient_linear is off: autograd holds every gathered weight of nn.Linear from forward to "
-    "backward, with checkpointing those of one block at a time",
+    True: "linear layers' weights are gathered again for backward (memory_efficient_linear). Before DeepSpeed 0.19 "
+    "only models built under zero.Init did so; without checkpointing, others held every gathered weight from forward "
+    "to backward: memory_efficient_linear false shows what that takes",
+    False: "every gathered weight of nn.Linear is held from forward to backward, with checkpointing one block's at a "
+    "time (memory_efficient_linear false)",
 }
 """By whether DeepSpeed's linear layers run (runtime/zero/linear.py)."""
 
@@ -186,16 +174,16 @@ def _gathering(case: Case) -> Iterator[str]:
     kept, limit = stage_3.live_limit(case)
     if kept >= case.num_params:
         yield (
-            "from the second forward on all parameters are gathered at its end "
-            f"({format_bytes(case.element * case.num_params)}) and kept for backward: {limit} elements hold them"
+            f"all parameters stay gathered from forward to backward: {format_bytes(case.element * case.num_params)}, "
+            f"from the second forward on ({limit})"
         )
     ahead = min(int(case.zero("stage3_prefetch_bucket_size")), int(case.zero("stage3_max_live_parameters")))
     if ahead:
         nbytes = format_bytes(case.element * min(ahead, case.num_params))
-        yield f"from the second forward on up to {ahead:,} elements ({nbytes}) are gathered ahead of their use"
+        yield f"prefetch: up to {nbytes} gathered ahead of use ({ahead:,} elements), from the second forward on"
     yield (
-        "parameters that are gathered together exist twice for a moment, in the buffer of the all-gather and in the "
-        "tensors cut from it"
+        "parameters gathered together exist twice for a moment: in the all-gather's buffer and in the tensors cut "
+        "from it"
     )
 
 
@@ -206,13 +194,13 @@ def _step(setting: Setting) -> Iterator[str]:
     stage, info = setting.case.stage, setting.optimizer_info
     if stage:
         yield (
-            "the norm of the gradients is taken in fp64, one gradient after the other: a temporary of 8 bytes for "
-            "each element of the partition's largest"
+            "gradient norm in fp64, one gradient after the other: a temporary of 8 bytes per element of the largest "
+            "in the partition"
         )
     if info.states and (stage or setting.case.element == 4):
         yield (
-            f"{info.states_title} ({_size(setting.moments([setting.partition]))}) appear at the first step, so that "
-            "the steady state begins at the second"
+            f"{info.states_title} appear at the first step: {_size(setting.moments([setting.partition]))}; steady "
+            "state begins at the second"
         )
     if info.temporaries_note is not None:
         largest = info.temporaries.nbytes([setting.partition], on_gpu=True)
@@ -228,19 +216,17 @@ def _host(setting: Setting) -> Iterator[str]:
     share = format_bytes(case.element * setting.partition)
     if setting.offloads and case.stage < 3:
         yield (
-            "the host holds for the whole run, beside master weights and moments, the gradients of the partition in "
-            f"fp32 ({in_fp32}) and a staging copy of its updated parameters ({share})"
+            "host memory beside master weights and moments, for the whole run: the partition's gradients in fp32 "
+            f"({in_fp32}) and a staging copy of its updated parameters ({share})"
         )
-        yield "host and device each keep a buffer for the gradient of the largest parameter for the whole run"
+        yield "host and device each keep a buffer for the largest parameter's gradient for the whole run"
     elif case.offload_optimizer is Offload.CPU:
         yield (
-            "the host holds for the whole run, beside master weights and moments, the gradients of the partition in "
-            f"fp32 too ({in_fp32})"
+            "host memory beside master weights and moments, for the whole run: the partition's gradients in fp32 "
+            f"({in_fp32})"
         )
     if case.offload_param is Offload.CPU:
-        yield (
-            f"the partition of the parameters lies in one host buffer ({share}), page-locked whatever pin_memory says"
-        )
+        yield (f"parameters of the partition: one host buffer of {share}, page-locked whatever pin_memory says")
 
 
 def _nvme(setting: Setting) -> Iterator[str]:
@@ -250,16 +236,16 @@ def _nvme(setting: Setting) -> Iterator[str]:
     if case.offload_optimizer is Offload.NVME:
         count = int(case.zero("offload_optimizer.buffer_count"))
         yield (
-            f"swapping the optimizer's states takes {count} page-locked host buffers of one sub-group in fp32 "
-            f"({_size(stage_3_offload.optimizer_buffers(setting))}) for the whole run"
+            f"optimizer swap buffers: {_size(stage_3_offload.optimizer_buffers(setting))} of page-locked host memory "
+            f"for the whole run ({count} of one sub-group in fp32)"
         )
     if case.offload_param is Offload.NVME:
         count, elements = int(case.zero("offload_param.buffer_count")), int(case.zero("offload_param.buffer_size"))
         yield (
-            f"swapping the parameters takes {count} page-locked host buffers of {elements:,} elements "
-            f"({format_bytes(case.element * count * elements)}) for the whole run"
+            f"parameter swap buffers: {format_bytes(case.element * count * elements)} of page-locked host memory for "
+            f"the whole run ({count} of {elements:,} elements)"
         )
         if kept := stage_3_offload.kept_on_host(setting):
-            yield f"up to {kept:,} elements of the partition stay in host memory (max_in_cpu) and never reach the NVMe"
+            yield f"up to {kept:,} elements of the partition stay in host memory (max_in_cpu), never on NVMe"
     smallest = format_bytes(smallest_swapped_bytes(setting.case.config))
-    yield f"tensors smaller than {smallest} are not swapped and stay in memory"
+    yield f"tensors smaller than {smallest} stay in memory: DeepSpeed does not swap them"

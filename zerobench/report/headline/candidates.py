@@ -68,7 +68,8 @@ class Candidate:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
         room = device if self.host_room is None else min(device, self.host_room)
-        return Option(self.stage, *self.offloads, room, self.expected)
+        unchecked = self.host_room is None and set(self.offloads) != {Offload.NONE}
+        return Option(self.stage, *self.offloads, room, self.expected, host_unchecked=unchecked)
 
     @property
     def fits(self) -> bool | None:

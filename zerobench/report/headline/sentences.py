@@ -80,7 +80,7 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     """How many completed, and why the others did not, the commonest reason first."""
     others = [trial.summary for trial in trials if not trial.summary.is_completed]
     if not others:
-        return f"{'All ' if len(trials) > 1 else ''}{counted(len(trials), 'trial')} completed."
+        return f"{_all_of(len(trials))} completed."
     counts = Counter(map(status_text, others))
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
@@ -113,7 +113,7 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
     total, capacity = len(judged) + len(ran_out), _capacities(judged)
     if not too_large:
         if total > 1:
-            return f"All {total} trials fit in {capacity}: {_range(fitting)}."
+            return f"{_all_of(total)} fit in {capacity}: {_range(fitting)}."
         return f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity}."
     refused = f"{_names(too_large)} {'do' if len(too_large) > 1 else 'does'} not fit"
     if not fitting:
@@ -123,6 +123,11 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
         f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity}; {refused}"
         f" ({len(fitting)} of {total} trials fit)."
     )
+
+
+def _all_of(count: int) -> str:
+    """`1 trial`, `Both trials`, `All 3 trials`."""
+    return {1: "1 trial", 2: "Both trials"}.get(count, f"All {count:,} trials")
 
 
 def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:

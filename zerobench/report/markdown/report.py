@@ -40,6 +40,7 @@ from zerobench.report.tables.outcomes import outcomes_table, status_text
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
+from zerobench.units import counted
 
 _CPU = "CPU ranks"
 _STAMP = re.compile(r"_(\d{8})-\d{6}")
@@ -91,7 +92,9 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
 def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
     """How many trials ended how, and why those without figures have none."""
     counts = Counter(status_text(trial.summary) for trial in trials)
-    yield paragraph(f"{len(trials)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.")
+    yield paragraph(
+        f"{counted(len(trials), 'trial')}: {', '.join(f'{count} {status}' for status, count in counts.items())}."
+    )
     table = outcomes_table(trials)
     if table.lines:
         yield ""

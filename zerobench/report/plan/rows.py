@@ -157,7 +157,14 @@ class PlanRow:
         blocks = dimensions(spec.model).num_layers or 1
         again = recomputed_blocks(spec.activation_checkpointing, blocks) / blocks
         return Option(
-            spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, self.expected, again, len(spec.ds_config)
+            spec.zero_stage,
+            spec.offload_optimizer,
+            spec.offload_param,
+            room,
+            self.expected,
+            again,
+            len(spec.ds_config),
+            host_unchecked=self.offloads and self.host.room is None,
         )
 
     @property

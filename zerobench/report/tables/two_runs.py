@@ -14,6 +14,7 @@ from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, few, first
 from zerobench.report.tables.two_runs_memory import memory_parts
 from zerobench.report.tables.two_runs_speed import speed_parts
+from zerobench.units import counted
 
 _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driver", "GPUs", "processor", "host")
 """What is worth a word where it is the same in both runs."""
@@ -54,7 +55,10 @@ def _environment(comparison: Comparison) -> Part:
 def _counts(comparison: Comparison) -> str:
     same = len(comparison.same)
     alone = [(len(comparison.only_base), "BASE"), (len(comparison.only_new), "NEW")]
-    return ", ".join([f"{same} trials in both", *(f"{count} in {side} only" for count, side in alone if count)]) + "."
+    return (
+        ", ".join([f"{counted(same, 'trial')} in both", *(f"{count} in {side} only" for count, side in alone if count)])
+        + "."
+    )
 
 
 def _alike(facts: Sequence[Fact]) -> list[str]:

@@ -30,7 +30,7 @@ from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.predictions import UNFORESEEN, Names, left_out_lines, phase_name
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 _MOST_NAMED = 20
 """Cells of one kind that are named; the rest are counted, and the table `errors` has them."""
@@ -93,10 +93,11 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
         compared = [pair for pair in pairs if pair.predicted.spec.evidence is world and pair.cells]
         ran = sum(map(completed, of_world))
         if of_world and world is Evidence.MEASURED:
-            lines.append(f"measured: {len(of_world)} trials, {ran} completed")
+            lines.append(f"measured: {counted(len(of_world), 'trial')}, {ran} completed")
         elif of_world:
             lines.append(
-                f"{world.value}: {len(of_world)} trials, {ran} completed, {len(compared)} predictions compared"
+                f"{world.value}: {counted(len(of_world), 'trial')}, {ran} completed, "
+                f"{counted(len(compared), 'prediction')} compared"
             )
     return Part("Predictions against measurements", points=lines)
 

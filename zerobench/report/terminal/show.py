@@ -56,7 +56,7 @@ from zerobench.report.trials import (
     refusing_impossible_values,
 )
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_count
+from zerobench.units import counted, format_count
 
 MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
@@ -182,7 +182,7 @@ def _header(
     ended = [f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common()]
     num_pending = len(run.plan.trials) - len(trials)
     pending = [f"{num_pending} not ended"] if num_pending else []
-    total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
+    total = f"{counted(len(run.plan.trials), 'trial')}: {', '.join([*ended, *pending])}"
     engine = predicted_with(run.environment, (trial.spec for trial in head))
     lines = [*shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
     return lines_section(f"Run {plain(run.run_id)}", total, [*lines, *disbelieved(figures)])

@@ -23,11 +23,11 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status
-from zerobench.run.lock import trial_locked
-from zerobench.run.lost import close, is_begun, read_start
-from zerobench.run.runner import RunResult, run_beside_others
-from zerobench.run.site import LocalSite, Site
-from zerobench.run.stop import Stop, stop_on_signals
+from zerobench.running.lock import trial_locked
+from zerobench.running.lost import close, is_begun, read_start
+from zerobench.running.runner import RunResult, run_beside_others
+from zerobench.running.site import LocalSite, Site
+from zerobench.running.stop import Stop, stop_on_signals
 from zerobench.slurm.job import interruption
 from zerobench.slurm.job.allocation import read_allocation
 from zerobench.slurm.job.log import Log

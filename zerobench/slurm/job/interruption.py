@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 
 from zerobench.records import Start, Status
-from zerobench.run.site import Interruption, without_a_word
-from zerobench.run.stop import Stop
+from zerobench.running.site import Interruption, without_a_word
+from zerobench.running.stop import Stop
 from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job
 from zerobench.slurm.queue import job_states

@@ -7,9 +7,9 @@ import time
 
 from zerobench.folder import RunFolder
 from zerobench.records import TrialRecord
-from zerobench.run.observer import Observer
+from zerobench.running.observer import Observer
 from zerobench.spec.trial import TrialSpec
-from zerobench.units import format_seconds
+from zerobench.units import counted, format_seconds
 
 
 class Log(Observer):
@@ -27,7 +27,7 @@ class Log(Observer):
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Say how much there is to do."""
         done = f", {kept + skipped} already done" if kept + skipped else ""
-        self.say(f"{run.run_id}: {to_do} trial{'' if to_do == 1 else 's'} to run{done}")
+        self.say(f"{run.run_id}: {counted(to_do, 'trial')} to run{done}")
 
     def note(self, line: str) -> None:
         """Say what happened to kernels, before the first trial."""

@@ -1,4 +1,4 @@
-"""The nodes of a Slurm job as a site of trials: the runner's door to srun (see zerobench.run.site)."""
+"""The nodes of a Slurm job as a site of trials: the runner's door to srun (see zerobench.running.site)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.records import Start
-from zerobench.run.launcher import free_port, launch_environment, launched_processes
-from zerobench.run.site import Interruption, Launch
-from zerobench.run.stop import Stop
+from zerobench.running.launcher import free_port, launch_environment, launched_processes
+from zerobench.running.site import Interruption, Launch
+from zerobench.running.stop import Stop
 from zerobench.slurm.client import ask
 from zerobench.slurm.job import interruption
 from zerobench.slurm.job.allocation import Allocation
@@ -109,13 +109,13 @@ class SlurmSite:
         return known or ("127.0.0.1" if len(nodes) == 1 else self.allocation.hostname)
 
     def _on_all(self, nodes: Sequence[str], verb: str, mark: str) -> list[str]:
-        """A verb of zerobench.run.remote on each of `nodes`, as a step beside the ranks'.
+        """A verb of zerobench.running.remote on each of `nodes`, as a step beside the ranks'.
 
         Not while Slurm ends the job, which starts no step any more and ends the ranks itself.
         """
         if self.stop.asked and self.stop.signal is not interruption.TIME_SIGNAL:
             return []
-        answer = ask(beside(nodes, [sys.executable, "-m", "zerobench.run.remote", verb, mark]), _STEP_PATIENCE_S)
+        answer = ask(beside(nodes, [sys.executable, "-m", "zerobench.running.remote", verb, mark]), _STEP_PATIENCE_S)
         if answer is None:
             return [f"{verb}: srun did not answer in {_STEP_PATIENCE_S:g} s"]
         last = answer.stderr.strip().rpartition("\n")[2]
@@ -144,7 +144,7 @@ def capture_nodes(site: SlurmSite, folder: Path) -> list[str]:
     missing = [node for node in site.allocation.nodes if not (folder / f"{node}.json").exists()]
     if not missing:
         return []
-    command = site.interpreter.command(["-m", "zerobench.run.node_environment", str(folder)], folder.parent)
+    command = site.interpreter.command(["-m", "zerobench.running.node_environment", str(folder)], folder.parent)
     words = ["bash", "-c", 'exec "$@" "$SLURMD_NODENAME"', "node", *command]
     argv = beside(missing, [*site.interpreter.srun_options(folder.parent), *words])
     answer = ask(argv, _STEP_PATIENCE_S * 2)

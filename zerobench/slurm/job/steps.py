@@ -21,7 +21,7 @@ from pathlib import Path
 
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.resources import shipped
-from zerobench.run.launcher import WORKER_MODULE, launched_processes
+from zerobench.running.launcher import WORKER_MODULE, launched_processes
 from zerobench.slurm.options import ContainerRuntime
 from zerobench.spec.trial import TrialSpec
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.run.stop import Stop
+from zerobench.running.stop import Stop
 from zerobench.slurm.jobs import JobKind
 from zerobench.slurm.options import SubmitOptions
 from zerobench.slurm.submit.grouping import JobArray

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
-from zerobench.run.runner import standing
-from zerobench.run.stop import stop_on_signals
+from zerobench.running.runner import standing
+from zerobench.running.stop import stop_on_signals
 from zerobench.slurm.jobs import (
     JobKind,
     Submission,

@@ -1,0 +1,48 @@
+"""Which configuration to take, and the sentence that says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.report.choice import Choice, Option, choose
+from zerobench.spec.trial import Offload
+from zerobench.timing.step import Interval
+
+ON_GPU = Option(2, Offload.NONE, Offload.NONE, room=0.2)
+ON_HOST = Option(2, Offload.CPU, Offload.NONE, room=0.5, host_unchecked=True)
+
+
+def reason(*options: Option) -> str:
+    choice = choose(options, lambda option: option)
+    assert choice is not None
+    return choice.reason
+
+
+def timed(option: Option, seconds: float) -> Option:
+    return Option(
+        option.zero_stage,
+        option.offload_optimizer,
+        option.offload_param,
+        option.room,
+        Interval(seconds, 0.9 * seconds, 1.1 * seconds),
+        host_unchecked=option.host_unchecked,
+    )
+
+
+def test_what_is_not_checked_on_the_host_is_counted_apart() -> None:
+    rest = ": least offload, lowest stage; step times unknown, so measure them"
+    assert reason(ON_GPU, ON_GPU) == f"2 fit with 5% room{rest}"
+    assert reason(ON_GPU, ON_HOST, ON_HOST) == f"3 fit with 5% room (host memory not checked for 2){rest}"
+    fastest = "expected to be the fastest of 2 that fit with 5% room (host memory not checked for 1)"
+    assert reason(timed(ON_GPU, 1.0), timed(ON_HOST, 2.0)) == fastest
+
+
+@pytest.mark.parametrize(("only", "beside"), [(ON_GPU, ""), (ON_HOST, " (host memory not checked)")])
+def test_the_only_one_that_fits_says_whether_its_host_was_checked(only: Option, beside: str) -> None:
+    too_large = Option(0, Offload.NONE, Offload.NONE, room=-0.5)
+    assert reason(only, too_large) == f"the only one that fits with room{beside}"
+
+
+def test_nothing_is_taken_where_nothing_fits_with_room() -> None:
+    found: Choice[Option] | None = choose([Option(3, Offload.CPU, Offload.CPU, room=0.04)], lambda option: option)
+    assert found is None

@@ -1,0 +1,320 @@
+"""The judgement of how a trial ended, over endings written out by hand."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from zerobench.progress import Progress
+from zerobench.records import Failure, Phase, RankRecord, Status
+from zerobench.running.outcome import Ending, Stopped, classify, how_ended, interrupted
+from zerobench.running.quiet import Load
+from zerobench.running.ranks import RankDeath
+from zerobench.running.site import Interruption, LocalSite
+
+
+def rank_record(rank: int, status: Status = Status.COMPLETED, message: str = "") -> RankRecord:
+    return RankRecord(
+        trial_id="t",
+        rank=rank,
+        local_rank=rank,
+        world_size=2,
+        hostname="here",
+        pid=100 + rank,
+        status=status,
+        failure=Failure(message=message, phase=Phase.FORWARD) if message else None,
+        device_type="cpu",
+        device_name="cpu",
+        micro_batch_size=1,
+    )
+
+
+def at_step(rank: int) -> Progress:
+    return Progress(
+        rank=rank,
+        pid=100 + rank,
+        hostname="here",
+        phase="timed",
+        step_index=3,
+        num_steps=8,
+        memory_bytes=None,
+        updated_at_s=0.0,
+    )
+
+
+BOTH = (at_step(0), at_step(1))
+
+
+def test_all_ranks_completed_is_completed_whatever_the_launcher_says() -> None:
+    ending = Ending(2, exit_code=250, records=[rank_record(0), rank_record(1)], progress=BOTH)
+    assert classify(ending) == (Status.COMPLETED, None)
+
+
+def test_all_ranks_completed_is_completed_though_the_launcher_hung_until_the_limit() -> None:
+    ending = Ending(2, exit_code=None, records=[rank_record(0), rank_record(1)], stopped=Stopped.TIMEOUT)
+    assert classify(ending) == (Status.COMPLETED, None)
+
+
+def test_the_rank_that_failed_first_gives_the_reason() -> None:
+    records = [
+        rank_record(0, Status.CRASH, "connection closed"),
+        rank_record(1, Status.OUT_OF_DEVICE_MEMORY, "asked 2 GiB"),
+    ]
+    status, failure = classify(Ending(2, exit_code=1, records=records, written_at_s={0: 11.0, 1: 10.0}, progress=BOTH))
+    assert status is Status.OUT_OF_DEVICE_MEMORY
+    assert failure is not None
+    assert (failure.rank, failure.message, failure.phase) == (1, "rank 1: asked 2 GiB", Phase.FORWARD)
+
+
+def test_a_ranks_own_failure_outranks_the_limit_that_its_peers_then_reached() -> None:
+    ending = Ending(2, exit_code=None, records=[rank_record(1, Status.CRASH, "x")], stopped=Stopped.TIMEOUT)
+    assert classify(ending)[0] is Status.CRASH
+
+
+def test_a_killed_rank_is_the_cause_though_its_peer_recorded_the_closed_connection_before_we_knew() -> None:
+    ending = Ending(
+        2,
+        exit_code=1,
+        records=[rank_record(0, Status.CRASH, "connection closed")],
+        written_at_s={0: 10.0},
+        deaths=[RankDeath(1, 10.3, -signal.SIGKILL)],
+        progress=BOTH,
+    )
+    status, failure = classify(ending)
+    assert status is Status.CRASH
+    assert failure is not None
+    assert failure.rank == 1
+    assert failure.message == "rank 1 was killed by SIGKILL in timed (step 4 of 8) without a record"
+
+
+def test_a_crash_well_before_a_peer_was_killed_is_the_cause() -> None:
+    ending = Ending(
+        2,
+        exit_code=1,
+        records=[rank_record(0, Status.CRASH, "the fault")],
+        written_at_s={0: 10.0},
+        deaths=[RankDeath(1, 40.0, -signal.SIGKILL)],  # the launcher's own, after half a minute of SIGTERM
+        progress=BOTH,
+    )
+    assert classify(ending)[1] == Failure(rank=0, message="rank 0: the fault", phase=Phase.FORWARD)
+
+
+def test_a_killed_rank_with_the_kernels_word_is_out_of_host_memory() -> None:
+    ending = Ending(
+        2,
+        exit_code=247,
+        deaths=[RankDeath(0, 10.0, -signal.SIGKILL)],
+        progress=BOTH,
+        oom="oom_kill in /proc/vmstat rose by 1",
+    )
+    status, failure = classify(ending)
+    assert status is Status.OUT_OF_HOST_MEMORY
+    assert failure is not None
+    assert failure.evidence == "oom_kill in /proc/vmstat rose by 1"
+
+
+def test_the_kernels_word_alone_does_not_excuse_a_rank_that_died_otherwise() -> None:
+    deaths = [RankDeath(0, 10.0, -signal.SIGSEGV), RankDeath(1, 11.0, -signal.SIGTERM)]
+    ending = Ending(2, exit_code=245, deaths=deaths, progress=BOTH, oom="oom_kill in /proc/vmstat rose by 1")
+    status, failure = classify(ending)
+    assert status is Status.CRASH
+    assert failure is not None
+    assert "SIGSEGV" in failure.message
+
+
+def test_ranks_that_vanished_while_the_kernel_killed_are_out_of_host_memory() -> None:
+    ending = Ending(2, exit_code=0, progress=BOTH, oom="oom_kill in /proc/vmstat rose by 3")
+    assert classify(ending)[0] is Status.OUT_OF_HOST_MEMORY
+
+
+KILLED_ELSEWHERE = "oom_kill in /proc/vmstat rose by 1"
+
+
+@pytest.mark.parametrize("deaths", [(), (RankDeath(0, 9.0, None), RankDeath(1, 9.1, None))])
+@pytest.mark.parametrize(("exit_code", "words"), [(1, "exited with 1"), (245, "was killed by SIGSEGV")])
+def test_a_rank_that_ended_otherwise_was_not_killed_for_want_of_memory_though_somebody_was(
+    exit_code: int, words: str, deaths: tuple[RankDeath, ...]
+) -> None:
+    first = LocalSite(1, 0).first_rank_exit(exit_code)
+    ending = Ending(2, exit_code, first_rank_exit=first, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE)
+    status, failure = classify(ending)
+    assert status is Status.CRASH
+    assert failure is not None
+    assert failure.message == f"no record from rank 0, 1: the first to end {words}"
+
+
+@pytest.mark.parametrize("first", [None, 0, -signal.SIGKILL, -signal.SIGTERM])
+def test_a_status_that_a_kill_may_stand_behind_leaves_the_kernels_word(first: int | None) -> None:
+    """SIGTERM is what srun makes of the others' end, 0 deepspeed's launcher of that of the process below it."""
+    deaths = [RankDeath(0, 9.0, None)]
+    ending = Ending(2, exit_code=first, first_rank_exit=first, deaths=deaths, progress=BOTH, oom=KILLED_ELSEWHERE)
+    assert classify(ending)[0] is Status.OUT_OF_HOST_MEMORY
+
+
+def test_a_launcher_that_failed_by_itself_was_not_killed_for_want_of_memory_though_somebody_was() -> None:
+    ending = Ending(2, 1, first_rank_exit=1, progress=BOTH, outlived_by=[0, 1], oom=KILLED_ELSEWHERE)
+    status, failure = classify(ending)
+    assert status is Status.LAUNCHER_FAULT
+    assert failure is not None
+    assert failure.message.startswith("the launcher exited with 1 before its ranks")
+
+
+def test_no_progress_is_a_timeout_with_the_stacks_the_load_and_the_option() -> None:
+    ending = Ending(
+        2,
+        exit_code=None,
+        progress=BOTH,
+        stopped=Stopped.TIMEOUT,
+        timeout_s=900,
+        load=Load(20.06, 2),
+        stacks={"0": "Current thread"},
+    )
+    status, failure = classify(ending)
+    assert status is Status.TIMEOUT
+    assert failure is not None
+    assert failure.stacks == {"0": "Current thread"}
+    assert failure.message == (
+        "no progress for 900 s: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8);"
+        " the machine's load was 20.1 on 2 cores; --set timeout_s=1800 waits longer"
+    )
+
+
+@pytest.mark.parametrize(("exit_code", "words"), [(0, "exited with 0"), (-9, "was killed by SIGKILL")])
+def test_a_launcher_that_ends_before_its_ranks_was_killed_whatever_its_status(exit_code: int, words: str) -> None:
+    ending = Ending(2, exit_code=exit_code, first_rank_exit=exit_code, progress=BOTH, outlived_by=[0, 1])
+    status, failure = classify(ending)
+    assert status is Status.LAUNCHER_FAULT
+    assert failure is not None
+    assert failure.message == (
+        f"the launcher {words} before its ranks: it or one of its processes was killed,"
+        " leaving rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
+    )
+
+
+def test_a_launcher_that_the_kernel_killed_for_want_of_memory_says_so() -> None:
+    ending = Ending(2, exit_code=0, progress=BOTH, outlived_by=[0], oom="oom_kill in /proc/vmstat rose by 1")
+    status, failure = classify(ending)
+    assert status is Status.OUT_OF_HOST_MEMORY
+    assert failure is not None
+    assert failure.evidence == "oom_kill in /proc/vmstat rose by 1"
+
+
+def test_a_rank_that_outlived_the_launcher_and_completed_is_no_fault_of_the_launchers() -> None:
+    ending = Ending(2, exit_code=1, records=[rank_record(0)], progress=BOTH, outlived_by=[0])
+    assert classify(ending)[0] is Status.CRASH
+
+
+def test_no_word_from_any_rank_is_a_launcher_fault_with_its_last_words() -> None:
+    status, failure = classify(Ending(2, exit_code=1, last_lines="== stderr.txt\nssh: no route to host\n"))
+    assert status is Status.LAUNCHER_FAULT
+    assert failure is not None
+    assert failure.message.endswith("exited with 1 before any rank reported; last line: ssh: no route to host")
+    assert failure.evidence is not None
+    assert "launcher exit status 1" in failure.evidence
+
+
+def test_the_words_in_a_log_decide_nothing() -> None:
+    lying = "torch.OutOfMemoryError: CUDA out of memory\noom-kill: Killed process 7"
+    assert classify(Ending(2, exit_code=1, last_lines=lying))[0] is Status.LAUNCHER_FAULT
+    assert classify(Ending(2, exit_code=1, last_lines=lying, progress=BOTH))[0] is Status.CRASH
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"), [(247, "was killed by SIGKILL"), (3, "exited with 3"), (0, "exited with 0")]
+)
+def test_ranks_gone_without_record_or_death_are_told_by_the_launchers_exit_status(exit_code: int, words: str) -> None:
+    first = LocalSite(1, 0).first_rank_exit(exit_code)
+    ending = Ending(2, exit_code=exit_code, first_rank_exit=first, records=[rank_record(0)], progress=BOTH)
+    status, failure = classify(ending)
+    assert status is Status.CRASH
+    assert failure is not None
+    assert failure.message == f"no record from rank 1: the first to end {words}"
+
+
+def test_of_many_ranks_without_a_record_the_first_eight_are_named() -> None:
+    failure = classify(Ending(10, exit_code=1, first_rank_exit=1, progress=BOTH))[1]
+    assert failure is not None
+    assert failure.message == "no record from rank 0, 1, 2, 3, 4, 5, 6, 7: the first to end exited with 1"
+
+
+@pytest.mark.parametrize(("deaths", "rank"), [((), 0), ((RankDeath(0, 9.0, -signal.SIGTERM),), 1)])
+def test_the_kernels_word_is_about_the_first_rank_whose_end_nobody_saw(
+    deaths: tuple[RankDeath, ...], rank: int
+) -> None:
+    failure = classify(Ending(2, exit_code=0, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE))[1]
+    assert failure is not None
+    assert failure.rank == rank
+
+
+def test_without_a_killed_peer_a_crash_is_dated_when_it_was_written() -> None:
+    records = [rank_record(0, Status.CRASH, "first"), rank_record(1, Status.OUT_OF_DEVICE_MEMORY, "second")]
+    failure = classify(Ending(2, exit_code=1, records=records, written_at_s={0: 10.0, 1: 10.5}))[1]
+    assert failure is not None
+    assert failure.rank == 0
+
+
+def test_a_rank_that_the_launcher_ended_is_not_the_cause() -> None:
+    deaths = [RankDeath(0, 9.0, -signal.SIGTERM), RankDeath(1, 10.0, 3)]
+    failure = classify(Ending(2, exit_code=3, deaths=deaths, progress=BOTH))[1]
+    assert failure is not None
+    assert failure.rank == 1
+
+
+def test_a_stopped_trial_is_interrupted_unless_it_had_completed() -> None:
+    stopped = Ending(2, exit_code=None, records=[rank_record(0)], progress=BOTH, stopped=Stopped.INTERRUPTED)
+    done = Ending(2, exit_code=None, records=[rank_record(0), rank_record(1)], stopped=Stopped.INTERRUPTED)
+    assert classify(stopped)[0] is Status.INTERRUPTED
+    assert classify(done)[0] is Status.COMPLETED
+
+
+def test_the_reason_is_one_line() -> None:
+    ending = Ending(1, exit_code=1, records=[rank_record(0, Status.CRASH, "first\n  second")])
+    failure = classify(ending)[1]
+    assert failure is not None
+    assert failure.message == "rank 0: first second"
+
+
+@pytest.mark.parametrize(("held", "rank"), [([1], 0), ([], None)])
+def test_a_missing_record_is_one_ranks_where_one_alone_left_none(held: list[int], rank: int | None) -> None:
+    records = [rank_record(one, Status.COMPLETED) for one in held]
+    _, failure = classify(Ending(2, exit_code=1, first_rank_exit=1, records=records, progress=BOTH))
+    assert failure is not None
+    assert failure.rank == rank
+
+
+def test_the_last_line_is_told_up_to_two_hundred_characters() -> None:
+    _, failure = classify(Ending(2, exit_code=1, last_lines="first\n  " + "x" * 300 + "  \n"))
+    assert failure is not None
+    assert failure.message.endswith("; last line: " + "x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "ended"),
+        (3, "exited with 3"),
+        (-1, "was killed by SIGHUP"),
+        (-64, "was killed by SIGRTMAX"),
+        (-65, "exited with -65"),
+    ],
+)
+def test_an_exit_status_that_is_no_signals_is_told_as_a_number(code: int | None, words: str) -> None:
+    assert how_ended(code) == words
+
+
+TAKEN = Interruption(Status.INTERRUPTED, "the node went away", "NODE_FAIL")
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY])
+def test_an_interruption_is_no_reason_of_a_trial_that_completed_or_ran_out_of_memory(status: Status) -> None:
+    assert interrupted((status, None), lambda: TAKEN) == (status, None)
+
+
+def test_what_took_the_machine_is_the_reason_of_a_trial_that_crashed() -> None:
+    crash = (Status.CRASH, Failure(message="exited with 1"))
+    assert interrupted(crash, lambda: None) == crash
+    status, failure = interrupted(crash, lambda: TAKEN)
+    assert failure is not None
+    assert (status, failure.message) == (Status.INTERRUPTED, "the node went away")
+    assert failure.evidence == "NODE_FAIL; the ranks ended: exited with 1"

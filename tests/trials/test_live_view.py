@@ -1,0 +1,83 @@
+"""A small sweep on real ranks, watched on a terminal of 80 columns and 24 lines."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from tests.tools import forked_launcher
+from tests.tools.rank_forker import rank_forker
+
+SWEEP = """
+name: watched
+axes:
+  model: {family: gpt2, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 509,
+          max_position_embeddings: 64}
+  strategy: zero1
+  world_size: 2
+  sequence_length: 64
+  precision: fp32
+steps: {warmup: 1, timed: 150, memory: 1}
+"""
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def on_a_terminal(command: list[str], environment: dict[str, str]) -> tuple[str, int]:
+    """What `command` printed on a terminal, and its exit status."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        chunks: list[bytes] = []
+        try:
+            while chunk := os.read(ours, 65536):
+                chunks.append(chunk)
+        except OSError:  # how Linux tells that nobody has the other end any more
+            pass
+        finally:
+            os.close(ours)
+    return b"".join(chunks).decode(), process.returncode
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """All that was painted while the sweep ran."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
+    without = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    command = [sys.executable, "-m", "tests.tools.forked_zerobench", "run", str(folder / "sweep.yaml")]
+    with rank_forker(folder / "s"):
+        output, exit_code = on_a_terminal(
+            [*command, "--reports", str(folder / "reports")],
+            {**without, "TERM": "xterm-256color", forked_launcher.SOCKET: str(folder / "s")},
+        )
+    assert exit_code == 0, output
+    return ESCAPES.sub("", output)
+
+
+def test_the_screen_shows_memory_by_category_the_phase_and_the_speed_while_steps_are_timed(shown: str) -> None:
+    assert "timed, step" in shown
+    sizes = dict(re.findall(r"(parameters|gradients|optimizer|activations) ([\d.]+) [KM]iB", shown))
+    assert sizes.keys() == {"parameters", "gradients", "optimizer", "activations"}
+    assert all(float(size) > 0 for size in sizes.values())
+    speeds = [int(found.replace(",", "")) for found in re.findall(r"([\d,]+) tokens/s \|", shown)]
+    assert speeds
+    assert min(speeds) > 0
+
+
+def test_each_of_the_two_ranks_has_its_row(shown: str) -> None:
+    rows = [
+        re.fullmatch(r"([01]) +\N{FULL BLOCK}+ +([\d.]+) [MG]iB +[\d.]+ [MG]iB", line.strip())
+        for line in shown.splitlines()
+    ]
+    peaks = {found[1]: float(found[2]) for found in rows if found}
+    assert peaks.keys() == {"0", "1"}
+    assert all(peak > 0 for peak in peaks.values())

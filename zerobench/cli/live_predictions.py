@@ -1,0 +1,113 @@
+"""What the screen shows while trials are predicted, several at a time: how many are done, and where the others are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from rich.console import Console
+from rich.text import Text
+
+from zerobench import store
+from zerobench.cli.live import LiveView, PlainView
+from zerobench.cli.live_trial import describe
+from zerobench.folder import RunFolder
+from zerobench.progress import Progress
+from zerobench.records import Status, TrialRecord
+from zerobench.report.labels import labels
+from zerobench.spec.trial import TrialSpec
+
+SAID_EVERY_S = 5.0
+"""Seconds between two lines where nothing can move."""
+ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
+"""What a prediction may come to: that it does not fit is an answer too."""
+
+
+class _CountingView(PlainView):
+    """Counts the predictions that ended; those that answered are in the tables below and need no line of their own."""
+
+    _done = _of = 0
+    _in_hand: Sequence[tuple[TrialSpec, Progress | None]] = ()
+    _names_of: Mapping[str, str] = MappingProxyType({})
+    """Of the run's trials, as its tables have them, by their ids."""
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Begin to count."""
+        self._done, self._of = 0, to_do
+        self._names_of = _names(store.load_run(run.path)) if run.plan.exists() else {}
+        super().run_started(run, to_do, kept, skipped)
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Count it, and name it where it failed."""
+        self._done += 1
+        if record.status not in ANSWERS:
+            super().trial_ended(record)
+
+    @property
+    def counted(self) -> str:
+        """`3 of 9 predicted | zero2: backward | zero3: init`."""
+        words = (
+            f"{self._names_of.get(trial.trial_id, trial.trial_id)}: {describe([word] if word else [])}"
+            for trial, word in self._in_hand
+        )
+        return " | ".join([f"{self._done} of {self._of} predicted", *words])
+
+
+class _PredictingMovingView(_CountingView, LiveView):
+    """One line that moves."""
+
+    draws_bars = False
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        super().trial_ended(record)
+        self._painted_s = 0.0
+        self.trial_progress([])
+
+    def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
+        """Repaint."""
+        self._in_hand = trials
+        self.trial_progress([])
+
+    def _screen(self, ranks: Sequence[Progress], spent_s: float) -> Text:  # noqa: ARG002 -- several trials at once
+        return Text(self.counted, overflow="ellipsis", no_wrap=True)
+
+
+class _PredictingStillView(_CountingView):
+    """A line every few seconds, and one for each trial that failed."""
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Begin to count, from now on."""
+        self._said_s = time.monotonic()
+        super().run_started(run, to_do, kept, skipped)
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Nothing: it ends within seconds."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        super().trial_ended(record)
+        self._in_hand = [pair for pair in self._in_hand if pair[0].trial_id != record.trial_id]
+        self._say_how_far()
+
+    def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
+        """Say it, unless that was just done."""
+        self._in_hand = trials
+        self._say_how_far()
+
+    def _say_how_far(self) -> None:
+        now = time.monotonic()
+        if now - self._said_s >= SAID_EVERY_S and self._done < self._of:
+            self._said_s = now
+            self.say(self.counted)
+
+
+def _names(run: store.Run) -> dict[str, str]:
+    """The names of the trials that no rule skips."""
+    ids = [entry.trial_id for entry in run.plan.trials if entry.reason is None]
+    return dict(zip(ids, labels([run.spec(trial_id) for trial_id in ids]), strict=True))
+
+
+def prediction_view() -> PlainView:
+    """What shows a run of predictions on standard error."""
+    console = Console(highlight=False, stderr=True)
+    return _PredictingMovingView(console) if console.is_terminal else _PredictingStillView(console)

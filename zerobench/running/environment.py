@@ -1,0 +1,155 @@
+"""What a run ran on: versions, driver, GPUs and their links, machine, limits, git commits, variables without secrets.
+
+Versions come from the packages' metadata: nothing heavy is imported, and what is written is what the ranks will import.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import zerobench
+from zerobench.emulator.emulator import ENVIRONMENT, usable_torch
+from zerobench.emulator.places import is_made, places, torch_in
+from zerobench.environments import environment
+from zerobench.errors import UserError
+from zerobench.memory.nvml import DeviceListing, list_devices
+from zerobench.memory.topology import gpu_topology
+from zerobench.running.machine import machine
+from zerobench.running.variables import kept_variables
+
+PACKAGES = (
+    "torch",
+    "deepspeed",
+    "transformers",
+    "accelerate",
+    "triton",
+    "flash-attn",
+    "numpy",
+    "nvidia-ml-py",
+    "pydantic",
+    "pandas",
+    "pyarrow",
+    "psutil",
+)
+"""Packages whose versions bear on the figures or on their reading; NVIDIA's own libraries are added to them."""
+
+_GIT_PATIENCE_S = 10.0
+_ASSIGNED_TEXT = re.compile(r"""^(\w+)\b[^=\n]*=\s*["']([^"']*)["']""", re.MULTILINE)
+
+
+def capture_environment() -> dict[str, Any]:
+    """All of it as plain values, ready for environment.json; what is not available is None, with a reason beside it."""
+    listing = list_devices()
+    return {
+        "captured_at_s": time.time(),
+        "hostname": socket.gethostname(),
+        "versions": {"zerobench": zerobench.__version__, "python": platform.python_version()} | packages(),
+        "torch_build": torch_build(),
+        "emulator": {"torch": emulated_torch()},
+        "driver": _driver(listing),
+        "gpus": [asdict(device) for device in listing.devices],
+        "topology": gpu_topology(listing.devices),
+        "machine": machine(),
+        "git": {"zerobench": _own_commit(), "cwd": git_commit(Path.cwd())},
+        "variables": kept_variables(os.environ),
+    }
+
+
+def emulated_torch() -> str | None:
+    """Version of the CUDA build that emulated ranks run; None where no emulator is made."""
+    own = environment(ENVIRONMENT)
+    try:
+        torch = usable_torch(own.path)
+    except UserError:
+        return None
+    where = places(own, torch)
+    over = torch if torch.cuda else torch_in(where.overlay)
+    return over.version if over is not None and is_made(where, torch) else None
+
+
+def _driver(listing: DeviceListing) -> dict[str, Any]:
+    return {
+        "version": listing.driver_version,
+        "cuda_version": listing.cuda_version,
+        "reason": listing.reason,
+        "faults": listing.faults,
+    }
+
+
+def packages() -> dict[str, str | None]:
+    """Versions of PACKAGES and of NVIDIA's libraries as installed; None for what is not."""
+    versions = {name: _version(name) for name in PACKAGES}
+    names = {
+        str(distribution.metadata["Name"]).lower()
+        for distribution in importlib.metadata.distributions()
+        if distribution.metadata["Name"]
+    }
+    return versions | {name: _version(name) for name in sorted(names) if name.startswith("nvidia-")}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def torch_build() -> dict[str, str | None]:
+    """What torch was built for, read from the text of torch/version.py: `cuda`, `hip`, `git_version`."""
+    try:
+        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+        source = Path(str(path)).read_text(encoding="utf-8")
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        source = ""
+    assigned = {match[1]: match[2] for match in _ASSIGNED_TEXT.finditer(source)}
+    return {name: assigned.get(name) for name in ("cuda", "hip", "git_version")}
+
+
+def _own_commit() -> dict[str, Any] | None:
+    """The commit of the checkout that zerobench runs from; None for an installed package.
+
+    An installed package may lie inside somebody's checkout (a virtual environment there): only a file that git tracks
+    counts.
+    """
+    package = Path(zerobench.__file__).parent
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return git_commit(package)
+
+
+def git_commit(folder: Path) -> dict[str, Any] | None:
+    """`commit` and `dirty` (tracked files that differ from it) of the checkout around `folder`; None outside of one."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says of `folder`, None where it fails or is not there; it takes no lock and runs no monitor."""
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
+    # A caller's GIT_DIR, as hooks have it, would answer for another checkout.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_PATIENCE_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

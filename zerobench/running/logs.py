@@ -1,0 +1,23 @@
+"""What a trial printed, once it has ended: its secrets taken out.
+
+DeepSpeed's launcher prints every variable with NCCL in its name (deepspeed/launcher/launch.py, main), and libraries
+print URLs with what they were given. While the trial runs, and where the runner itself is killed, logs are as printed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from zerobench.folder import TrialFolder
+from zerobench.redaction import redact_file
+from zerobench.running.variables import untold
+
+
+def redact_logs(folder: TrialFolder) -> None:
+    """Take the secrets out of what the launcher, the simulator and the ranks of an ended trial printed.
+
+    Raises OSError: a log cannot be replaced.
+    """
+    known = untold(os.environ)
+    for path in (folder.stdout, folder.stderr, *sorted((folder.path / "logs").glob("*.log"))):
+        redact_file(path, known)

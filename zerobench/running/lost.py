@@ -1,0 +1,126 @@
+"""Trials that were begun and never ended in a record: typed by what can still be known, and made ready to run again.
+
+A runner writes how a trial ended. One that is killed with its trial (a node that went down, a preempted job) cannot, so
+whoever comes next does it in its place, from the ranks' records and from what the site knows of the machine's end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.records import Failure, RankRecord, Start, Status, TrialRecord
+from zerobench.running import tree
+from zerobench.running.launcher import launched_processes
+from zerobench.running.logs import redact_logs
+from zerobench.running.recovery import remove_checkpoints
+from zerobench.running.site import Interruption, Site
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.store import Run
+
+Document = TypeVar("Document", Start, RankRecord)
+
+
+def is_begun(folder: TrialFolder) -> bool:
+    """Whether the trial was begun, whether or not it ended."""
+    return folder.command.exists() or folder.start.exists()
+
+
+def read_start(folder: TrialFolder) -> Start | None:
+    """Who began the trial; None where nobody did, or the word of it is torn."""
+    return _read(folder.start, Start)
+
+
+def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start | None], Interruption]) -> TrialRecord:
+    """Write how a trial ended whose runner did not, by what `lost` knows; the caller holds the trial.
+
+    Raises OSError: the folder cannot be written.
+    """
+    start = read_start(folder)
+    ranks = [rank for path in folder.rank_records() if (rank := _read(path, RankRecord)) is not None]
+    expected = launched_processes(trial)
+    whole = trial.checkpoint is None or trial.evidence is not Evidence.MEASURED  # else a second launch was to come
+    completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
+    cause = Interruption(Status.COMPLETED, "") if completed else lost(start)
+    redact_logs(folder)
+    record = TrialRecord(
+        run_id=run.run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=cause.status,
+        reason=cause.message or None,
+        failure=Failure(message=cause.message, evidence=cause.evidence) if cause.message else None,
+        ranks_expected=expected,
+        ranks_reported=len(ranks),
+        started_at_s=start.started_at_s if start else None,
+        ended_at_s=_last_sign_of_life_s(folder),
+        nodes=start.nodes if start else [],
+        job=start.job if start else None,
+        notes=["its runner ended before writing this record; end time: last sign of life"],
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+    return record
+
+
+def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]) -> TrialRecord:
+    """`record` of a prediction, typed by what took the machine from it where it was stopped, as a measured trial's is.
+
+    Raises OSError: the folder cannot be written.
+    """
+    cause = taken() if record.status is Status.INTERRUPTED else None
+    if cause is None:
+        return record
+    failure = Failure(message=cause.message, evidence=cause.evidence)
+    typed = record.model_copy(update={"status": cause.status, "reason": cause.message, "failure": failure})
+    write_whole(folder.record, typed.model_dump_json(indent=1))
+    return typed
+
+
+def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:
+    """Where the trial was begun before, end what still runs of it and move what it left aside, typed.
+
+    The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
+    """
+    if not is_begun(folder) and not folder.record.exists():
+        return
+    for launch in (folder, folder.resumed):
+        tree.end(partial(tree.members, str(launch.path)))
+    remove_checkpoints(trial, folder)
+    if not folder.record.exists():
+        close(run, trial, folder, site.lost)
+    aside = _aside(run.folder, folder.path.name)
+    stays = {folder.spec, folder.ds_config, folder.lock, folder.command}
+    for path in [*(p for p in folder.path.iterdir() if p not in stays), folder.command]:
+        if path.exists():
+            path.rename(aside / path.name)
+    shutil.copy(folder.spec, aside)
+
+
+def _aside(run: RunFolder, trial_id: str) -> Path:
+    """A fresh folder under the run's `set_aside`."""
+    shelf = run.path / "set_aside"
+    taken = len(list(shelf.glob(f"{trial_id}.*")))
+    path = shelf / f"{trial_id}.{taken + 1}"
+    path.mkdir(parents=True)
+    return path
+
+
+def _last_sign_of_life_s(folder: TrialFolder) -> float | None:
+    """When anything of the trial was last written; no later than now, whatever clock the file system has."""
+    paths = [*folder.path.glob("*"), *(folder.path / "logs").glob("*")]
+    last_s = max((path.stat().st_mtime for path in paths if path != folder.lock), default=None)
+    return None if last_s is None else min(last_s, time.time())
+
+
+def _read(path: Path, model: type[Document]) -> Document | None:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
