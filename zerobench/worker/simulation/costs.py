@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 from zerobench.timing.trace import Product
@@ -115,10 +115,8 @@ def _touched(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors that a kernel reads and writes."""
     read, written, changed = [], [], False
-    for index, argument in enumerate(func._schema.arguments):
-        given = args[index] if index < len(args) else kwargs.get(argument.name)
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        tensors = _tensors(given)
+    for index, (name, is_written) in enumerate(_arguments(func)):
+        tensors = _tensors(args[index] if index < len(args) else kwargs.get(name))
         if is_written:
             written += tensors
             changed = True
@@ -127,8 +125,20 @@ def _touched(
     return read, written if changed else results
 
 
+@cache
+def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
+    """Of an operation, and whether it writes to each: asked of its schema once, since steps have many operations."""
+    return tuple(
+        (argument.name, argument.alias_info is not None and argument.alias_info.is_write)
+        for argument in func._schema.arguments
+    )
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    """In what an operation is given or gives: a tensor, or lists of them."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, list | tuple) else []
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:
