@@ -12,7 +12,7 @@ from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
-from zerobench.search.fastest import AS_FAST, Cell, asked_of_formulas, fastest, search
+from zerobench.search.fastest import AS_FAST, Cell, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, Request, read_plan
 from zerobench.search.searched import Rounds, searched, shortened
@@ -28,12 +28,6 @@ REQUEST = Request(
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return read_plan(REQUEST)
-
-
-@pytest.fixture(scope="module")
-def asked(plan: Plan) -> list[Cell]:
-    assert plan.varied is not None
-    return asked_of_formulas([one.trial for one in plan.planned if one.skipped is None], plan.varied, plan.cluster)
 
 
 @pytest.fixture

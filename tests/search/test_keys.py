@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.report.plan.rows import PlanRow
-from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
+from zerobench.search.fastest import Cell, fastest, search
 from zerobench.search.formula import Told
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan, Request, read_plan
@@ -50,12 +50,6 @@ def plan() -> Plan:
             stage="3",
         )
     )
-
-
-@pytest.fixture(scope="module")
-def asked(plan: Plan) -> list[Cell]:
-    assert plan.varied is not None
-    return asked_of_formulas([one.trial for one in plan.planned if one.skipped is None], plan.varied, plan.cluster)
 
 
 @pytest.fixture

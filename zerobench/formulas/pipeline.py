@@ -17,7 +17,7 @@ from zerobench.formulas.torch_strategies import Moved
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.architecture import complete
 from zerobench.spec.batch import micro_batches_of_share
-from zerobench.spec.pipeline import micro_batches_in_flight, own_blocks
+from zerobench.spec.pipeline import is_last_stage, micro_batches_in_flight, own_blocks
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import PipelineSchedule, TrialSpec
@@ -72,7 +72,7 @@ def stage_activations(trial: TrialSpec) -> Activations:
     handed_on = shape.element * shape.tokens * shape.hidden_size
     return replace(
         found,
-        outside_layers_bytes=found.outside_layers_bytes if _is_last(trial) else handed_on,
+        outside_layers_bytes=found.outside_layers_bytes if is_last_stage(trial) else handed_on,
         layers=found.layers[blocks.start : blocks.stop],
         again=found.again[blocks.start : blocks.stop],
     )
@@ -80,7 +80,7 @@ def stage_activations(trial: TrialSpec) -> Activations:
 
 def stage_logits(trial: TrialSpec) -> Logits:
     """Of the last stage, which keeps the logits too that it would hand on; of the others nothing."""
-    if not _is_last(trial):
+    if not is_last_stage(trial):
         return Logits(0, 0, 0, 0)
     shape, found = trial_shape(trial), trial_logits(trial)
     handed_on = shape.element * shape.tokens * shape.vocab_size
@@ -116,7 +116,7 @@ def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Moments:
         gathering=add(among(moments.gathering), sent_back, _at_work(trial, 3, 2) if any(kept.again) else {}),
         forward=add(among(moments.forward), sent_back),
         first_gradient=add(among(moments.first_gradient), sent_back),
-        bucketed=add(among(moments.bucketed), sent_back, {} if _is_last(trial) else _at_work(trial, 2, 1)),
+        bucketed=add(among(moments.bucketed), sent_back, {} if is_last_stage(trial) else _at_work(trial, 2, 1)),
         reduction=tuple(add(one, left, under_way(others), _loss(next_loss)) for one in moments.reduction),
         backward_end=add(moments.backward_end, left),
         step=tuple(add(one, buffers) for one in moments.step),
@@ -154,7 +154,7 @@ def _buffers(trial: TrialSpec) -> Held:
     micro_batches = micro_batches_of_share(trial)
     return add(
         _hidden(trial, 0 if trial.prediction.rank == 0 else micro_batches, "buffers to receive activations in"),
-        _hidden(trial, 0 if _is_last(trial) else micro_batches, "buffers to receive gradients in"),
+        _hidden(trial, 0 if is_last_stage(trial) else micro_batches, "buffers to receive gradients in"),
     )
 
 
@@ -164,14 +164,10 @@ def _hidden(trial: TrialSpec, count: int, what: str) -> Held:
     return hold(Category.PIPELINE_BUFFERS, count * nbytes, f"{what}: {count} micro-batches x {nbytes:,} bytes")
 
 
-def _is_last(trial: TrialSpec) -> bool:
-    return trial.prediction.rank == trial.world_size - 1
-
-
 def stage_moves(trial: TrialSpec) -> tuple[Moved, ...]:
     """What the predicted rank hands to the stages beside it and gets from them, in elements."""
     shape, times = trial_shape(trial), micro_batches_of_share(trial)
-    before, after = trial.prediction.rank > 0, not _is_last(trial)
+    before, after = trial.prediction.rank > 0, not is_last_stage(trial)
     asked = (
         (Phase.FORWARD, "recv", before),
         (Phase.FORWARD, "send", after),
@@ -184,7 +180,9 @@ def stage_moves(trial: TrialSpec) -> tuple[Moved, ...]:
 
 def shared_elements(trial: TrialSpec) -> int:
     """Elements of the gradient that the first and the last stage sum, of an embedding that is the head too."""
-    is_shared = bool(complete(trial.model)["tie_word_embeddings"]) and (trial.prediction.rank == 0 or _is_last(trial))
+    is_shared = bool(complete(trial.model)["tie_word_embeddings"]) and (
+        trial.prediction.rank == 0 or is_last_stage(trial)
+    )
     return parameter_tensors(trial.model)[0] if is_shared else 0
 
 

@@ -68,7 +68,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
-from zerobench.spec.pipeline import own_blocks, why_not_divided
+from zerobench.spec.pipeline import is_last_stage, own_blocks, why_not_divided
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
@@ -143,8 +143,7 @@ def formula_setting(trial: TrialSpec) -> Setting:
 
 def _has_tied_head(trial: TrialSpec, counts: ParameterCounts) -> bool:
     """Whether the rank's head is its embedding: of a pipeline the last stage alone has a head."""
-    is_last = trial.prediction.rank == trial.world_size - 1
-    return counts.head == 0 and (is_last or not strategy_info(trial.strategy).divides_layers)
+    return counts.head == 0 and (is_last_stage(trial) or not strategy_info(trial.strategy).divides_layers)
 
 
 def _tensors(trial: TrialSpec) -> tuple[int, ...]:

@@ -78,6 +78,11 @@ def own_blocks(trial: TrialSpec) -> range:
     return range(block_tensors(trial.model)[1])
 
 
+def is_last_stage(trial: TrialSpec) -> bool:
+    """Whether the predicted rank of a pipeline is the last, which has the final norm and the head."""
+    return trial.prediction.rank == trial.world_size - 1
+
+
 def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
     """Why the trial's model cannot be divided into `num_stages` stages; None where it can."""
     if trial.model.model_type not in MODEL_TYPES:
