@@ -2,19 +2,18 @@
 
     python benchmarks/timing/cpu_ranks.py measure             # cells that cpu_ranks.csv lacks, one after the other
     python benchmarks/timing/cpu_ranks.py measure --cells 4   # the first few of them
+    python benchmarks/timing/cpu_ranks.py alone               # the run of one rank: cpu_ranks_alone.csv
     python benchmarks/timing/cpu_ranks.py judge               # simulate what was measured; prints the table
 
-One run of one rank says how fast a thread multiplies matrices (its passes) and moves bytes (its update). Nothing else
-is calibrated: each other cell is simulated, and the order in which its engine issued its work replayed at those rates.
-On a loopback every byte is copied by the ranks' own processors, so collectives take what their copies take, and nothing
-is hidden behind computing. How often gloo copies and adds stands in torch's and gloo's sources (`moved_by_call`).
+One run of one rank says how fast a thread multiplies matrices, how fast it moves bytes, and how long each engine's
+Python takes to come to the next operation: a single process at two sizes, and rank 0 of each engine by itself
+(`solo`), at the smallest size of all. No cell's own step of two ranks is used, and nothing is fitted to the cells. What
+collectives take is what gloo takes by itself (gloo.py). Each cell is simulated, and the order in which its engine
+issued its work replayed at those rates. Nothing is hidden behind computing: who computes passes nothing on meanwhile.
 
-The run of one rank is measured again between any two cells, so that each is judged by the machine as it was then: its
-rates are the mean of those before and after. How much slower that was than the fastest of all such runs is the cell's
-load, and by how much the two differ its unrest. A busy machine whose kernel shares it out by sessions (Linux,
-sched_autogroup) leaves two ranks of one launcher no more than it leaves one alone: crowding, by how much longer each of
-two threads takes than one by itself, is measured with every cell too, and its rates are so much lower. It is 1 on an
-idle machine.
+A run of one rank is measured again between any two cells, so that each is judged by the machine as it was then: its
+rates are slower by as much as the mean of those before and after. How much slower that was than the fastest of all such
+runs is the cell's load, and by how much the two differ its unrest.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ import argparse
 import csv
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -38,10 +37,10 @@ import yaml
 
 import zerobench
 from benchmarks.prediction.simulated import origin, simulate, table
+from benchmarks.timing.gloo import RANKS, Gloo, timed
 from zerobench.errors import UserError
 from zerobench.records import Phase, RankRecord, Status
 from zerobench.report.speed import Speed, speed_of
-from zerobench.report.step_time.links import flow
 from zerobench.report.trials import completed, ended_trials
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.presets import resolve_model
@@ -50,23 +49,31 @@ from zerobench.timing.device import Device
 from zerobench.timing.pipeline import StageTimes, passes_s
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import Pace, Timeline, replay
-from zerobench.timing.trace import Awaited, Call, Item, Kernels, StepTrace, Work, unpack
+from zerobench.timing.trace import Awaited, Call, Host, Item, Kernels, Mapped, StepTrace, Work, unpack
 
 FILE = Path(__file__).with_name("cpu_ranks.csv")
 RESTLESS = 0.2
 """Unrest at which a cell's rates are not told well enough to judge it alone."""
 ENGINES = ("zero0", "zero1", "zero2", "zero3", "fsdp")
-RANKS = 2
-_CALL_S = 2e-4
-"""Of one call on a loopback: threads are woken on both sides."""
+ALONE_FILE = Path(__file__).with_name("cpu_ranks_alone.csv")
 _LAUNCH_S = 7e-6
-"""In which Python and torch's dispatcher come to one operation, which a CPU then computes and nobody overlaps."""
+"""In which torch's dispatcher comes to one operation on lists of tensors, in the update of a single process."""
 
 
+Row = TypeVar("Row", "MeasuredCell", "AloneRow")
 Cell = Mapping[str, object]
 """Axes over the usual ones."""
 REFERENCE: Cell = {"strategy": "single", "world_size": 1}
-"""What is calibrated by."""
+"""What is measured between any two cells."""
+SMALLEST: Cell = {"micro_batch_size": 1, "sequence_length": 128}
+OFFLOAD: Cell = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+ALONE: tuple[Cell, ...] = (
+    REFERENCE,
+    {**REFERENCE, **SMALLEST},
+    *({"strategy": engine, **SMALLEST} for engine in ENGINES),
+    *({"strategy": engine, **OFFLOAD, **SMALLEST} for engine in ("zero1", "zero2", "zero3")),
+)
+"""The run of one rank."""
 
 
 def cells() -> list[Cell]:
@@ -79,7 +86,7 @@ def cells() -> list[Cell]:
     ]
     all_cells += [{"strategy": engine, "gradient_accumulation_steps": 4} for engine in ENGINES]
     all_cells += [
-        {"strategy": engine, "offload_optimizer": "cpu", "optimizer": "cpu_adam", "micro_batch_size": size}
+        {"strategy": engine, **OFFLOAD, "micro_batch_size": size}
         for engine in ("zero1", "zero2", "zero3")
         for size in (1, 4)
     ]
@@ -90,17 +97,22 @@ def cells() -> list[Cell]:
 
 @dataclass(frozen=True)
 class Thread(Pace):
-    """A rank's thread: products at one rate, all else by bytes."""
+    """A rank's thread: products at one rate, all else by bytes, and Python between any two operations."""
 
-    flops_per_s: float = 1.0
+    flop_s: float = 0.0
+    between_s: float = 0.0
+    """From one operation of the passes to the next: the model's Python, and an engine's hooks and copies."""
+    update_between_s: float = 0.0
 
     def work_s(self, phase: str, work: Work) -> dict[str, float]:
         """Seconds of a piece of work by class."""
-        return {
-            "products": flops_of(work) / self.flops_per_s,
+        between_s = self.update_between_s if phase == Phase.STEP else self.between_s
+        seconds = {
+            "products": flops_of(work) * self.flop_s,
             "elementwise": work.moved_bytes * self.byte_s[phase],
-            "launches": work.launches * _LAUNCH_S,
+            "launches": work.launches * between_s,
         }
+        return {name: self.slower * value for name, value in seconds.items()}
 
 
 def flops_of(work: Work) -> float:
@@ -119,7 +131,6 @@ class MeasuredCell:
     update_before_s: float
     passes_after_s: float
     update_after_s: float
-    crowding: float
 
     @property
     def passes_s(self) -> float:
@@ -127,71 +138,88 @@ class MeasuredCell:
         return (self.passes_before_s + self.passes_after_s) / 2
 
     @property
-    def update_s(self) -> float:
-        """The same of its update."""
-        return (self.update_before_s + self.update_after_s) / 2
-
-    @property
     def unrest(self) -> float:
         """By how much the later run of one rank is off the earlier one."""
         return abs(self.passes_after_s / self.passes_before_s - 1)
 
 
-def calibrated(trace: StepTrace, passes_s: float, update_s: float) -> Thread:
-    """From a run of one rank. Raises UserError where its passes take no longer than their bytes alone."""
-    flops = passed = updated = 0.0
-    for phase, item in trace.in_phases():
-        if not isinstance(item, Kernels):
-            continue
-        work = trace.works[item.work]
-        if phase == Phase.STEP:
-            updated += work.moved_bytes
-            update_s -= work.launches * _LAUNCH_S
-        else:
-            flops += flops_of(work)
-            passed += work.moved_bytes
-            passes_s -= work.launches * _LAUNCH_S
-    byte_s = update_s / updated if updated else 0.0
-    if byte_s <= 0 or passes_s <= passed * byte_s:
-        raise UserError(f"calibration: passes of {passes_s:.3g} s and an update of {update_s:.3g} s say no rates")
-    device = Device(1.0, 1 / byte_s, 1, kind_rates("a100"), {})
-    return Thread(
-        device,
-        slower=1.0,
-        launch_s=0.0,
-        byte_s=defaultdict(lambda: byte_s),
-        call_s=lambda call: call_s(call, byte_s),
-        copied_bytes_per_s=1 / (2 * byte_s),
-        host_bytes_per_s=1 / byte_s,
-        flops_per_s=flops / (passes_s - passed * byte_s),
-    )
+@dataclass(frozen=True)
+class Alone:
+    """A trial of one rank: what was issued, and what its passes and its update took."""
+
+    trace: StepTrace
+    passes_s: float
+    update_s: float
+
+    def issued(self, *, update: bool) -> Issued:
+        """What the passes or the update consist of."""
+        works = [
+            self.trace.works[item.work]
+            for phase, item in self.trace.in_phases()
+            if isinstance(item, Kernels) and (phase == Phase.STEP) is update
+        ]
+        others = [item for phase, item in self.trace.in_phases() if (phase == Phase.STEP) is update]
+        return Issued(
+            sum(map(flops_of, works)),
+            sum(work.moved_bytes for work in works) + sum(item.nbytes for item in others if isinstance(item, Host)),
+            sum(item.nbytes for item in others if isinstance(item, Mapped)),
+            sum(work.launches for work in works),
+        )
 
 
-def call_s(call: Call, byte_s: float) -> float:
-    """Seconds of one collective of ranks on one machine."""
-    return _CALL_S + moved_by_call(call.kind, call.group_size, call.message_bytes) * byte_s
+class Issued(NamedTuple):
+    """Sums over a part of a step."""
+
+    flops: float
+    moved_bytes: int
+    mapped_bytes: int
+    launches: int
 
 
-def moved_by_call(kind: str, size: int, message_bytes: int) -> float:
-    """Bytes that a rank's processor reads and writes in one collective of gloo's.
+def calibrated(alone: Mapping[str, Alone], gloo: Gloo) -> dict[str, Thread]:
+    """The threads of each engine and offload (`engine_of`). Raises UserError: the run of one rank says no rates.
 
-    What it sends it copies into the kernel, and what it receives out of it (tcp_sendmsg, tcp_recvmsg; a loopback copies
-    no third time): each byte is read and written. Sums read two and write one. ProcessGroupGloo has no reduce-scatter:
-    it clones the input, reduces all of it everywhere and copies its own part out; its all-gather goes into a flat
-    tensor, own part too, and from there into the outputs (ProcessGroupGloo.cpp, reduce_scatter_tensor_coalesced,
-    AllgatherWork).
+    Bytes by the single process's update; FLOPs by how much longer its passes are with more tokens, launches being the
+    same; what is left of anybody's time is divided among its operations.
     """
-    passing = flow("all_reduce" if kind == "reduce_scatter" else kind, size, message_bytes)
-    if passing is None or size <= 1:
-        return 0.0
-    moved, part = 2 * (passing.in_bytes + passing.out_bytes), message_bytes / size
-    if kind in {"all_reduce", "reduce_scatter", "reduce"}:
-        moved += 3 * (message_bytes - part)
-    if kind == "reduce_scatter":
-        moved += 2 * (message_bytes + part)
-    if kind == "all_gather":
-        moved += 2 * (message_bytes + part)
-    return moved
+    small, large = (alone[json.dumps(cell)] for cell in ({**REFERENCE, **SMALLEST}, REFERENCE))
+    few, many, update = small.issued(update=False), large.issued(update=False), large.issued(update=True)
+    byte_s = (large.update_s - update.launches * _LAUNCH_S) / update.moved_bytes
+    flop_s = large.passes_s - small.passes_s - (many.moved_bytes - few.moved_bytes) * byte_s
+    flop_s /= many.flops - few.flops
+    threads = {}
+    for cell, one in alone.items():
+        if cell == json.dumps(REFERENCE):
+            continue
+        between_s = []
+        for whole_s, issued in (
+            (one.passes_s, one.issued(update=False)),
+            (one.update_s, one.issued(update=True)),
+        ):
+            known_s = issued.flops * flop_s + issued.moved_bytes * byte_s + issued.mapped_bytes * gloo.mapped_byte_s
+            between_s.append((whole_s - known_s) / issued.launches)
+        if min(byte_s, flop_s, between_s[0]) <= 0:
+            raise UserError(f"calibration: {cell} took {one.passes_s:.3g} and {one.update_s:.3g} s, which say no rates")
+        threads[engine_of(json.loads(cell))] = Thread(
+            Device(1.0, 1 / byte_s, 1, kind_rates("a100"), {}),
+            slower=1.0,
+            launch_s=0.0,
+            byte_s=defaultdict(lambda: byte_s),
+            call_s=gloo.call_s,
+            copied_bytes_per_s=1 / (2 * byte_s),
+            host_bytes_per_s=1 / byte_s,
+            mapped_byte_s=gloo.mapped_byte_s,
+            flop_s=flop_s,
+            between_s=between_s[0],
+            update_between_s=max(0.0, between_s[1]),
+        )
+    return threads
+
+
+def engine_of(cell: Cell) -> str:
+    """By whose thread a cell goes: its engine's, a stage of a pipeline as a process by itself."""
+    engine = "single" if cell["strategy"] == "pipeline" else str(cell["strategy"])
+    return engine + "+offload" * ("offload_optimizer" in cell)
 
 
 def one_at_a_time(trace: StepTrace) -> StepTrace:
@@ -247,43 +275,39 @@ def run(cell: Cell) -> Speed:
     return speeds[0]
 
 
-_COUNTS = """
-import os, sys, time
-for _ in range(int(sys.argv[1]) - 1):
-    if not os.fork():
-        break
-count, end = 0, time.monotonic() + 3
-while time.monotonic() < end:
-    count += 1
-print(count, flush=True)
-"""
+@dataclass(frozen=True)
+class AloneRow:
+    """One trial of the run of one rank; medians of its timed steps."""
 
-
-def crowding() -> float:
-    """By how much longer each of RANKS processes of one session takes than one by itself."""
-    alone, together = (
-        fmean(
-            int(count)
-            for count in subprocess.run(
-                [sys.executable, "-c", _COUNTS, str(number)],
-                start_new_session=True,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split()
-        )
-        for number in (1, RANKS)
-    )
-    return alone / together
+    cell: str
+    passes_s: float
+    update_s: float
 
 
 def measured() -> list[MeasuredCell]:
     """The rows of the file."""
-    if not FILE.exists():
+    return _read(MeasuredCell, FILE)
+
+
+def alone_rows() -> list[AloneRow]:
+    """The run of one rank."""
+    return _read(AloneRow, ALONE_FILE)
+
+
+def measure_alone() -> None:
+    """The run of one rank anew."""
+    ALONE_FILE.unlink(missing_ok=True)
+    for cell in ALONE:
+        speed = run(cell if cell["strategy"] == "single" else {**cell, "evidence": "solo"})
+        _append(ALONE_FILE, AloneRow(json.dumps(cell), *_parts(speed)))
+
+
+def _read(kind: type[Row], path: Path) -> list[Row]:
+    if not path.exists():
         return []
-    with FILE.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [MeasuredCell(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
+    return [kind(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
 
 
 def measure(count: int) -> None:
@@ -292,16 +316,14 @@ def measure(count: int) -> None:
     wanted = [cell for cell in cells() if json.dumps(cell) not in known][:count]
     before = run(REFERENCE) if wanted else None
     for cell in wanted:
-        crowded = crowding()
         try:
             speed = run(cell)
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             continue
-        crowded = (crowded + crowding()) / 2
         after = run(REFERENCE)
         if before is not None:
-            _append(MeasuredCell(json.dumps(cell), *_steps(speed), *_parts(before), *_parts(after), crowded))
+            _append(FILE, MeasuredCell(json.dumps(cell), *_steps(speed), *_parts(before), *_parts(after)))
         before = after
 
 
@@ -313,39 +335,48 @@ def _parts(speed: Speed) -> tuple[float, float]:
     return (speed.forward_s or 0.0) + (speed.backward_s or 0.0), speed.step_s or 0.0
 
 
-def _append(row: MeasuredCell) -> None:
-    is_new = not FILE.exists()
-    with FILE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(MeasuredCell)], lineterminator="\n")
+def _append(path: Path, row: MeasuredCell | AloneRow) -> None:
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(row)], lineterminator="\n")
         if is_new:
             writer.writeheader()
         writer.writerow({name: f"{value:.4g}" if name != "cell" else value for name, value in asdict(row).items()})
 
 
-def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float, Thread]]:
-    """Each row with the step that is expected of it, and the rates that it was expected at."""
+def simulated_cells(wanted: Sequence[Cell]) -> list[tuple[TrialSpec, list[RankRecord]]]:
+    """Each cell's trial and its rank, or of a pipeline each stage's."""
     usual = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256, "precision": "fp32"}
-    played: list[TrialSpec] = []
-    for cell in (REFERENCE, *(json.loads(row.cell) for row in rows)):
+    played: list[list[TrialSpec]] = []
+    for cell in wanted:
         axes = {**usual, **cell}
         axes |= {"gpus_per_node": axes.pop("world_size", RANKS), "model": resolve_model(str(axes["model"]))}
         axes |= {"evidence": "simulated", "threads_per_rank": 1, "steps": {"warmup": 1, "timed": 1, "memory": 1}}
         stages = RANKS if cell["strategy"] == "pipeline" else 1
-        played += [TrialSpec.model_validate({**axes, "prediction": {"rank": rank}}) for rank in range(stages)]
-    (_, reference), *ended = zip(played, simulate(played, jobs=1), strict=True)
-    trace = unpack(reference.step_trace or "")
-    for row in rows:
-        spec, record = ended.pop(0)
-        records = [record, *(ended.pop(0)[1] for _ in range(1, RANKS if spec.strategy == "pipeline" else 1))]
-        crowded = max(1.0, row.crowding)  # nobody has more beside others: less is the probe's own noise
-        pace = calibrated(trace, crowded * row.passes_s, crowded * row.update_s)
-        yield row, expected_s(spec, records, pace), pace
+        played.append([TrialSpec.model_validate({**axes, "prediction": {"rank": rank}}) for rank in range(stages)])
+    records = iter(simulate([trial for trials in played for trial in trials], jobs=1))
+    return [(trials[0], [next(records) for _ in trials]) for trials in played]
+
+
+def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float]]:
+    """Each row with the step that is expected of it."""
+    alone = alone_rows()
+    alone_cells = [json.loads(row.cell) for row in alone]
+    ended = simulated_cells([*alone_cells, *(json.loads(row.cell) for row in rows)])
+    known = {
+        row.cell: Alone(unpack(records[0].step_trace or ""), row.passes_s, row.update_s)
+        for row, (_, records) in zip(alone, ended, strict=False)
+    }
+    threads = calibrated(known, Gloo(timed()))
+    for row, (spec, records) in zip(rows, ended[len(alone) :], strict=True):
+        slower = row.passes_s / known[json.dumps(REFERENCE)].passes_s
+        yield row, expected_s(spec, records, replace(threads[engine_of(json.loads(row.cell))], slower=slower))
 
 
 def lines(rows: Sequence[MeasuredCell]) -> list[str]:
     """The table, and the median errors of all cells and of those that were measured in peace."""
     fastest = min(min(row.passes_before_s, row.passes_after_s) for row in rows)
-    errors = [(row, step_s / row.step_s - 1, step_s) for row, step_s, _ in judged(rows)]
+    errors = [(row, step_s / row.step_s - 1, step_s) for row, step_s in judged(rows)]
     texts = [
         (
             ", ".join(f"{name} {value}" for name, value in json.loads(row.cell).items()),
@@ -354,7 +385,6 @@ def lines(rows: Sequence[MeasuredCell]) -> list[str]:
             f"{error:+.0%}",
             f"{row.passes_s / fastest:.1f}",
             f"{row.unrest:.0%}",
-            f"{row.crowding:.1f}",
         )
         for row, error, step_s in errors
     ]
@@ -362,17 +392,19 @@ def lines(rows: Sequence[MeasuredCell]) -> list[str]:
     verdict = f"{len(rows)} of {len(cells())} cells, median error {median(abs(error) for _, error, _ in errors):.1%}"
     if calm:
         verdict += f"; of the {len(calm)} with unrest up to {RESTLESS:.0%}: {median(calm):.1%}"
-    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest", "crowding"), texts), verdict]
+    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest"), texts), verdict]
 
 
 def main() -> None:
     """Measure, or simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["measure", "judge"])
+    parser.add_argument("what", choices=["measure", "alone", "judge"])
     parser.add_argument("--cells", type=int, default=40, help="how many cells to measure, at most")
     asked = parser.parse_args()
     if asked.what == "measure":
         measure(asked.cells)
+    elif asked.what == "alone":
+        measure_alone()
     else:
         print("\n".join([*origin(), *lines(measured())]))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
 from benchmarks.csv_rows import from_csv
+from benchmarks.tune import measured_grid
 from benchmarks.tune.beside_autotuner import FILE as BESIDE
 from benchmarks.tune.beside_autotuner import Figure as Side
 from benchmarks.tune.beside_autotuner import table
@@ -17,6 +19,7 @@ from zerobench.report.choice import ROOM
 from zerobench.search.formula import formula_row
 
 FIGURES = {key: list(rows) for key, rows in groupby(committed(), lambda one: (one.world, one.case))}
+TUNE_PAGE = Path("docs/tune.md").read_text(encoding="utf-8")
 EACH = pytest.mark.parametrize("key", FIGURES, ids=lambda key: f"{key[0]}: {key[1]}")
 
 
@@ -94,3 +97,12 @@ def test_the_figures_by_formula_are_those_of_today() -> None:
     assert row is not None
     assert figure(case, "formula", "tune", row, tried=True) == choice
     assert request.micro_batch_size * request.gradient_accumulation_steps == SHARE
+
+
+def test_on_cpu_ranks_the_choice_is_within_5_percent_of_the_best_measured_with_a_tenth_of_the_trials() -> None:
+    figures = from_csv(measured_grid.Figure, measured_grid.FILE.read_text(encoding="utf-8"))
+    counts = [sum(row.of == of for row in figures) for of in (measured_grid.TUNE, measured_grid.GRID)]
+    assert counts == [measured_grid.MEASURED, 10 * measured_grid.MEASURED]
+    slower = measured_grid.slower(figures)
+    assert slower <= measured_grid.WITHIN
+    assert f"{100 * slower:.1f} % slower for a tenth of the trials" in TUNE_PAGE

@@ -20,6 +20,7 @@ from zerobench.timing.trace import (
     Drained,
     Drive,
     Host,
+    Mapped,
     Recorded,
     Recorder,
     StepTrace,
@@ -121,6 +122,12 @@ def test_updates_on_the_host_and_drives_take_their_time_beside_each_other() -> N
     assert found.passes_s == 0
 
 
+def test_the_processor_that_computes_makes_new_memory_ready() -> None:
+    pace = replace(PACE, mapped_byte_s=1.0)
+    assert played(kernel(2), item(Mapped(3)), kernel(1), pace=pace).step_s == 6
+    assert played(kernel(2), item(Mapped(3)), kernel(1)).step_s == 3
+
+
 def test_who_waits_for_what_was_read_does_not_wait_for_what_is_written() -> None:
     parts = (item(Begins("step")), item(Drive(2, 0)), item(Drive(0, 9)))
     assert played(*parts, item(Drained(writes=False)), item(Host(1))).step_s == 9
@@ -156,9 +163,10 @@ def test_nothing_faster_ever_makes_a_step_slower(seed: int) -> None:
         {"copied_bytes_per_s": 2.0},
         {"host_bytes_per_s": 2.0},
         {"drive_bytes_per_s": 2.0},
+        {"mapped_byte_s": 0.1},
     ]
     for changed in changes:
-        slow = replace(PACE, launch_s=0.2)
+        slow = replace(PACE, launch_s=0.2, mapped_byte_s=0.3)
         assert total(replace(slow, **changed)) <= total(slow) + 1e-9
     found = replay(trace, PACE)
     assert found is not None
@@ -183,7 +191,7 @@ def _drawn(drawn: random.Random) -> list[Write]:
             case 4:
                 parts.append(item(Copied(stream, drawn.random() < 0.5, size, drawn.random() < 0.3)))
             case 5:
-                parts.append(item(drawn.choice([Host(size), Drive(size, 1), Drained()])))
+                parts.append(item(drawn.choice([Host(size), Drive(size, 1), Drained(), Mapped(size)])))
             case _:
                 parts.append(kernel(size, stream))
     return parts

@@ -13,6 +13,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+MAPPED_FROM_BYTES = 32 << 20
+"""From which on malloc maps each block anew where it may keep what is freed: glibc's own largest bound."""
 # malloc.h
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -95,7 +97,7 @@ def unpin_malloc() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    bounds = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20, _M_TOP_PAD: 128 << 10}
+    bounds = {_M_MMAP_THRESHOLD: MAPPED_FROM_BYTES, _M_TRIM_THRESHOLD: 64 << 20, _M_TOP_PAD: 128 << 10}
     return all(mallopt(parameter, value) == 1 for parameter, value in bounds.items())
 
 

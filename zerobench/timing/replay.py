@@ -26,6 +26,7 @@ from zerobench.timing.trace import (
     Host,
     Item,
     Kernels,
+    Mapped,
     Recorded,
     StepTrace,
     Waits,
@@ -55,6 +56,8 @@ class Pace:
     host_bytes_per_s: float | None = None
     """This rank's share of the host memory's rate."""
     drive_bytes_per_s: float | None = None
+    mapped_byte_s: float = 0.0
+    """In which a byte of memory that is mapped anew is made ready."""
 
     def work_s(self, phase: str, work: Work) -> dict[str, float]:
         """Seconds of kernels by class."""
@@ -187,6 +190,9 @@ class _Clocks:
             case Drained(reads, writes):
                 for name, is_awaited in (("NVMe reads", reads), ("NVMe writes", writes)):
                     self._host = max(self._host, self._lanes[name] if is_awaited else 0.0)
+            case Mapped(nbytes):
+                at = max((self._host, *self._streams.values()))  # the processor that computes does it
+                self._host = self._occupy("host", "mapped memory", at, nbytes * self._pace.mapped_byte_s)
             case Begins(phase):
                 if phase == UPDATE and self._phase != UPDATE:
                     self.passes_s = self.last_s

@@ -104,14 +104,22 @@ class Drained(NamedTuple):
     writes: bool = True
 
 
+class Mapped(NamedTuple):
+    """Memory that a processor's ranks map anew: its kernel fills each page with zeros when it is first written."""
+
+    nbytes: int
+
+
 class Begins(NamedTuple):
     """A phase of the step begins (zerobench.records.Phase)."""
 
     phase: str
 
 
-Item = Kernels | Call | Awaited | Recorded | Waits | Copied | Host | Drive | Drained | Begins
-_ITEMS: tuple[type[Any], ...] = (Kernels, Call, Awaited, Recorded, Waits, Copied, Host, Drive, Drained, Begins)
+Item = Kernels | Call | Awaited | Recorded | Waits | Copied | Host | Drive | Drained | Begins | Mapped
+_ITEMS: tuple[type[Any], ...] = (
+    Kernels, Call, Awaited, Recorded, Waits, Copied, Host, Drive, Drained, Begins, Mapped
+)  # fmt: skip
 FORWARD = "forward"
 """The phase that each micro-batch begins with (zerobench.records.Phase)."""
 _UPDATE = "step"

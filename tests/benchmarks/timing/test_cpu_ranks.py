@@ -1,65 +1,113 @@
-"""What CPU ranks are judged by: a run of one rank says the rates, and gloo's algorithm what a collective copies."""
+"""What CPU ranks are judged by: a run of one rank says the rates, gloo by itself what a collective takes."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from benchmarks.timing import cpu_ranks
-from benchmarks.timing.cpu_ranks import calibrated, moved_by_call, one_at_a_time
-from zerobench.timing.replay import replay
-from zerobench.timing.trace import Awaited, Begins, Call, Item, Kernels, StepTrace, Work
-
-PASSES = Work((((64, 32, 16), 3),), (2000, 4000), 10_000, 5)
-UPDATE = Work((), (0, 0), 40_000, 2)
-
-
-def step(*between: Call) -> StepTrace:
-    items: tuple[Item, ...] = (Begins("forward"), Kernels(0, 0), *between, Begins("step"), Kernels(0, 1))
-    return StepTrace((PASSES, UPDATE), items)
-
-
-def test_a_run_of_one_rank_is_replayed_at_its_own_times():
-    timeline = replay(step(), calibrated(step(), 0.5, 0.1))
-    assert timeline is not None
-    assert [timeline.passes_s, timeline.step_s] == pytest.approx([0.5, 0.6])
-
-
-def test_a_product_takes_longer_by_its_flops_alone_and_an_update_by_its_bytes():
-    pace = calibrated(step(), 0.5, 0.1)
-    launches = 2 * cpu_ranks._LAUNCH_S
-    assert sum(pace.work_s("step", UPDATE._replace(moved_bytes=80_000)).values()) == pytest.approx(0.2 - launches)
-    twice = PASSES._replace(products=(((64, 32, 16), 6),), attention=(4000, 8000))
-    assert pace.work_s("forward", twice)["products"] == pytest.approx(2 * pace.work_s("forward", PASSES)["products"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "moved_bytes"),
-    [
-        # Two ranks, 100 bytes: what is sent and what comes is read and written once each, sums read two and write one.
-        ("all_reduce", 2 * (100 + 100) + 3 * 50),
-        ("reduce_scatter", 2 * (100 + 100) + 3 * 50 + 2 * 100 + 2 * 50),
-        ("all_gather", 2 * (50 + 50) + 2 * 100 + 2 * 50),
-        ("broadcast", 2 * (50 + 50)),
-        ("barrier", 0),
-    ],
+from benchmarks.timing import gloo
+from benchmarks.timing.cpu_ranks import (
+    ALONE,
+    OFFLOAD,
+    REFERENCE,
+    SMALLEST,
+    Alone,
+    alone_rows,
+    calibrated,
+    cells,
+    engine_of,
+    measured,
+    one_at_a_time,
 )
-def test_a_collective_copies_and_adds_what_gloo_does(kind, moved_bytes):
-    assert moved_by_call(kind, 2, 100) == moved_bytes
+from benchmarks.timing.gloo import MAPPING, Gloo, Timed
+from zerobench.errors import UserError
+from zerobench.timing.replay import replay
+from zerobench.timing.trace import Awaited, Begins, Call, Item, Kernels, Mapped, StepTrace, Work
+
+FEW = Work((((64, 32, 16), 3),), (2000, 4000), 10_000, 5)
+MANY = Work((((64, 32, 16), 12),), (8000, 16_000), 40_000, 5)
+UPDATE = Work((), (0, 0), 40_000, 2)
+ZERO1 = {"strategy": "zero1", **SMALLEST}
+GLOO = Gloo([Timed("all_reduce", 1000, 200), Timed("all_reduce", 3000, 1200), Timed(MAPPING, 1000, 500)])
 
 
-def test_nothing_is_copied_by_a_rank_alone():
-    assert moved_by_call("reduce_scatter", 1, 100) == 0
+def step(passes: Work = FEW, *between: Item) -> StepTrace:
+    return StepTrace((passes, UPDATE), (Begins("forward"), Kernels(0, 0), *between, Begins("step"), Kernels(0, 1)))
+
+
+def alone(zero1_passes_s: float = 0.4, *between: Item) -> dict[str, Alone]:
+    return {
+        json.dumps({**REFERENCE, **SMALLEST}): Alone(step(), 0.2, 0.1),
+        json.dumps(REFERENCE): Alone(step(MANY), 0.5, 0.1),
+        json.dumps(ZERO1): Alone(step(FEW, *between), zero1_passes_s, 0.15),
+    }
+
+
+@pytest.mark.parametrize(("engine", "passes", "expected"), [
+    ("single", FEW, (0.2, 0.3)), ("single", MANY, (0.5, 0.6)), ("zero1", FEW, (0.4, 0.55)),
+])  # fmt: skip
+def test_a_run_of_one_rank_is_replayed_at_its_own_times(engine, passes, expected):
+    timeline = replay(step(passes), calibrated(alone(), GLOO)[engine])
+    assert timeline is not None
+    assert (timeline.passes_s, timeline.step_s) == pytest.approx(expected)
+
+
+def test_memory_that_an_engine_maps_is_not_taken_for_its_python():
+    mapped = Mapped(200_000_000)  # 0.1 s
+    threads = calibrated(alone(0.4, mapped), GLOO)
+    timeline = replay(step(FEW, mapped), threads["zero1"])
+    assert timeline is not None
+    assert timeline.passes_s == pytest.approx(0.4)
+    assert 5 * (calibrated(alone(), GLOO)["zero1"].between_s - threads["zero1"].between_s) == pytest.approx(0.1)
+
+
+def test_a_slower_machine_slows_all_that_a_rank_computes():
+    thread = calibrated(alone(), GLOO)["single"]
+    seconds = sum(thread.work_s("forward", FEW).values())
+    assert seconds == pytest.approx(0.2)
+    twice = type(thread)(**{**vars(thread), "slower": 2.0})
+    assert sum(twice.work_s("forward", FEW).values()) == pytest.approx(0.4)
+
+
+def test_passes_that_take_less_than_their_products_say_no_rates():
+    with pytest.raises(UserError, match=r"zero1.*say no rates"):
+        calibrated(alone(0.01), GLOO)
+
+
+@pytest.mark.parametrize(("message_bytes", "seconds"), [
+    (4, 200e-9), (1000, 200e-9), (2000, 700e-9), (3000, 1200e-9), (6000, 2400e-9),
+])  # fmt: skip
+def test_between_two_sizes_of_a_collective_lies_a_straight_line(message_bytes, seconds):
+    assert GLOO.call_s(Call(0, "all_reduce", 2, 1, message_bytes)) == pytest.approx(seconds)
+
+
+def test_a_rank_alone_passes_nothing():
+    assert GLOO.call_s(Call(0, "all_reduce", 1, 1, 1000)) == 0
 
 
 def test_who_computes_passes_nothing_on_meanwhile():
     """Two collectives and then an update: one after another, where a GPU's links would go on beside it."""
-    trace = step(*[Call(0, "all_reduce", 2, 1, 1000)] * 2)
-    pace = calibrated(step(), 0.5, 0.1)
+    trace = step(FEW, *[Call(0, "all_reduce", 2, 1, 10**9)] * 2)
+    thread = calibrated(alone(), GLOO)["single"]
     serial = one_at_a_time(trace)
     assert [item.call for item in serial.items if isinstance(item, Awaited)] == [0, 1]
-    beside, after = replay(trace, pace), replay(serial, pace)
+    beside, after = replay(trace, thread), replay(serial, thread)
     assert beside is not None
     assert after is not None
-    call_s = pace.call_s(Call(0, "all_reduce", 2, 1, 1000))
-    assert after.step_s == pytest.approx(0.6 + 2 * call_s)
-    assert beside.step_s == pytest.approx(max(0.6, 0.5 + 2 * call_s))
+    assert after.step_s == pytest.approx(0.3 + 2 * 0.4)
+    assert beside.step_s == pytest.approx(0.2 + 2 * 0.4)
+
+
+def test_each_cell_has_a_thread_and_each_trial_of_one_rank_was_measured():
+    assert [row.cell for row in alone_rows()] == [json.dumps(cell) for cell in ALONE]
+    assert {engine_of(cell) for cell in cells()} <= {engine_of(cell) for cell in ALONE}
+    assert {row.cell for row in measured()} == {json.dumps(cell) for cell in cells()}
+    assert engine_of({"strategy": "zero2", **OFFLOAD}) != engine_of({"strategy": "zero2"})
+
+
+def test_real_gloo_is_timed_by_kind_and_size(monkeypatch):
+    monkeypatch.setattr(gloo, "_ROUNDS", 1)
+    rows = gloo.measured((1 << 10, 1 << 16))
+    assert {row.kind for row in rows} == {row.kind for row in gloo.timed()}
+    assert all(row.duration_ns > 0 for row in rows)

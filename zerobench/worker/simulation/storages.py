@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
+import torch
+
+from zerobench.memory.host import MAPPED_FROM_BYTES
 from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.timing.trace import Mapped, tell
 from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.streams import current_number
 from zerobench.worker.simulation.tensors import SimulatedTensors
@@ -23,6 +27,8 @@ class SimulatedCounter(StorageCounter):
         super().__init__(observe)
         self._tensors = tensors
         self._device_events: list[DeviceEvent] = []
+        self._touched_bytes: dict[int, int] = {}
+        """Of storages that malloc maps, by serial number: up to where they have been written."""
 
     def __enter__(self) -> Self:
         self._tensors.observer = self.see
@@ -37,6 +43,19 @@ class SimulatedCounter(StorageCounter):
         """What happened on the device since the last time this was asked."""
         events, self._device_events = self._device_events, []
         return events
+
+    def wrote(self, out: object) -> None:
+        """An operation of a processor has written its result: pages that are new are made ready as they are written."""
+        if not isinstance(out, torch.Tensor):
+            return
+        entry = self.find(out)
+        if entry is None or entry.nbytes < MAPPED_FROM_BYTES:
+            return
+        begin = int(out.storage_offset()) * out.element_size()
+        touched, end = self._touched_bytes.get(entry.serial, 0), begin + out.nbytes
+        if end > touched:
+            tell(Mapped(end - max(begin, touched)))
+            self._touched_bytes[entry.serial] = end
 
     def _grow(self, entry: Storage, delta: int) -> None:
         super()._grow(entry, delta)

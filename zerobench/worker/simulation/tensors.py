@@ -26,7 +26,7 @@ from torch.utils.flop_counter import flop_registry
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
 from zerobench.worker.simulation.collectives import KINDS, message
-from zerobench.worker.simulation.costs import VALUE, Cost, cost_of
+from zerobench.worker.simulation.costs import VALUE, Cost, cost_of, runs_nothing
 from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
@@ -49,6 +49,8 @@ class SimulatedTensors(FakeTensorMode):
         """Hears of collectives that reach no process group (collectives.py)."""
         self.charge: Callable[[Cost], None] | None = None
         """Hears what each operation costs."""
+        self.wrote: Callable[[Any], None] | None = None
+        """Hears of each result that an operation has written."""
         self._under_way: list[Callable[[], None]] = []
         self._count_flops = count_flops
         self._memo: dict[tuple[Any, ...], tuple[Make, Cost | None]] = {}
@@ -72,6 +74,8 @@ class SimulatedTensors(FakeTensorMode):
         out = self._result(func, types, args, kwargs or {})
         if self.observer is not None:
             self.observer(out)
+        if self.wrote is not None and not runs_nothing(func):
+            self.wrote(out)
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self._count_flops(formula(*args, **(kwargs or {}), out_val=out))

@@ -144,6 +144,8 @@ class SimulatedWorld(DevicelessWorld):
     def counter(self, observe: Callable[[], object]) -> SimulatedCounter:
         """Counts from within the simulation of tensors."""
         self._counter = SimulatedCounter(observe, self._tensors)
+        if self.trial.prediction.gpu is None:
+            self._tensors.wrote = self._counter.wrote
         return self._counter
 
     def device_rows(self, device: Device, reader: DeviceReader | None) -> DeviceRows | None:
