@@ -30,7 +30,7 @@ _LINE = 15
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """Where a bar's name and figure stand: on its left and right, or in lines above it where the drawing is narrow."""
 
     width: float
@@ -43,11 +43,11 @@ class _Layout:
     legend_columns: int = 5
 
     @classmethod
-    def beside(cls, names: Sequence[str]) -> _Layout:
+    def beside(cls, names: Sequence[str]) -> Layout:
         return cls(plot_width(names))
 
     @classmethod
-    def above(cls, names: Sequence[str], figures: Sequence[str]) -> _Layout:
+    def above(cls, names: Sequence[str], figures: Sequence[str]) -> Layout:
         width = NARROW - 12
         longest = max(len(f"{name} {figure}") for name, figure in zip(names, figures, strict=True))
         return cls(width, 1 if longest * _NAME_WIDTH <= width else 2, 1.03, palette.NARROW_NAMES, 2)
@@ -55,6 +55,14 @@ class _Layout:
     @property
     def row_height(self) -> float:
         return 26 + (_LINE + 3) * (self.num_lines > 0) + _LINE * (self.num_lines > 1)
+
+    def rows(self, names: Sequence[str]) -> alt.Y:
+        """The places of the bars; lines of text stand over the first one, too."""
+        bands = alt.Scale(domain=names, paddingInner=1 - _BAR_HEIGHT / self.row_height)
+        if not self.num_lines:
+            return alt.Y("name:N", title=None, sort=None, scale=bands)
+        bands["align"] = 1
+        return alt.Y("name:N", sort=None, scale=bands, axis=None)
 
     def line(self, at: int) -> float:
         """How far the middle of a line of text, the lowest being 0, is from its bar's."""
@@ -77,11 +85,10 @@ def chart(
     """
     names = [*(bar.name for bar in bars), *failed]
     figures = [*(_total(bar, unit) for bar in bars), *("" for _ in failed)]
-    layout = _Layout.above(names, figures) if narrow else _Layout.beside(names)
+    layout = Layout.above(names, figures) if narrow else Layout.beside(names)
     widest = unit.of(max([bar.reach for bar in bars] + list(capacity))) * layout.room
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest], nice=False))
-    rows = alt.Scale(domain=names, paddingInner=1 - _BAR_HEIGHT / layout.row_height)
-    y = alt.Y("name:N", title=None, sort=None, scale=rows, axis=None if narrow else alt.Undefined)
+    y = layout.rows(names)
     scale = layout.width / widest
     layers = [
         _segments(bars, unit, x, y, scale, layout),
@@ -98,7 +105,7 @@ def chart(
     if capacity:
         layers += _capacity(bars, capacity, unit, y, scale, narrow=narrow)
     if narrow:
-        layers += _lines_above(names, figures, y, layout)
+        layers += lines_above(names, figures, y, layout)
     return layered(layers, layout.width, layout.row_height * len(names))
 
 
@@ -111,7 +118,7 @@ def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
     return [bar.cut_at(limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
 
 
-def _lines_above(names: Sequence[str], figures: Sequence[str], y: alt.Y, layout: _Layout) -> list[Mark]:
+def lines_above(names: Sequence[str], figures: Sequence[str], y: alt.Y, layout: Layout) -> list[Mark]:
     """Each row's name over its bar, its figure at the right end."""
     rows = alt.Chart(data([{"name": name, "text": text} for name, text in zip(names, figures, strict=True)]))
     name = rows.mark_text(align="left", dy=layout.line(layout.num_lines - 1), limit=layout.width)
@@ -129,7 +136,7 @@ def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return mark.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
 
 
-def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, layout: _Layout) -> Mark:
+def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, layout: Layout) -> Mark:
     """The parts that are wide enough to be seen; `scale` is pixels for one of `unit`."""
     drawn = [
         (bar, part, start, end)
