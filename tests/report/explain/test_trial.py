@@ -268,3 +268,8 @@ def test_a_name_of_a_plans_table_and_a_marked_one_are_taken(tmp_path: Path) -> N
     known = named_trials(load_run(tmp_path / RUN_ID))
     assert known[0].label != "zero1"
     assert find_trial("! zero1", known) is known[0]
+
+
+def test_a_name_as_tables_of_several_runs_have_it_is_found() -> None:
+    known = named_trials(load_run(QUICKSTART))
+    assert find_trial("zero2 @ A", known) is find_trial("zero2", known)
