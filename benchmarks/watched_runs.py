@@ -58,8 +58,6 @@ def _timed_s(folder: Path) -> float:
     """From the first timed step's start to the last one's end, on rank 0."""
     [run] = (folder / "reports").iterdir()
     [trial] = json.loads((run / "plan.json").read_text(encoding="utf-8"))["trials"]
-    record = RankRecord.model_validate_json(
-        RunFolder(run).trial(trial["trial_id"]).rank_record(0).read_bytes()
-    )
+    record = RankRecord.model_validate_json(RunFolder(run).trial(trial["trial_id"]).rank_record(0).read_bytes())
     timed = [mark for mark in record.marks if mark.kind == "timed"]
     return timed[-1].end_s - timed[0].start_s

@@ -1,6 +1,6 @@
 """Pictures of pages for docs/errands.md: 1440 and 400 pixels wide, light and dark, in tests' Chromium.
 
-    python docs/pictures.py figure1=reports/figure1_20260101-120000/report.html ...
+python docs/pictures.py figure1=reports/figure1_20260101-120000/report.html ...
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.report.page.browser import Browser
+from tests.report.page.browser import Browser  # noqa: E402 -- the checkout is no package
 
 HEIGHT = 1000
 

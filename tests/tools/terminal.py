@@ -31,6 +31,6 @@ def on_a_terminal(command: Sequence[str], environment: Mapping[str, str]) -> tup
 
 
 def terminal_environment() -> dict[str, str]:
-    """This process's environment, less what would say another size or no colours."""
+    """The environment of this process, less what would say another size or no colours."""
     kept = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR"}}
     return {**kept, "TERM": "xterm-256color"}

@@ -48,9 +48,7 @@ SHARED_MEMORY = str(PLACE)
 DRIVER = "driver"
 _IDLE_BYTES = 2**30
 """More than a driver and its display take of an idle GPU."""
-_WITHOUT_GPUS = (
-    "with GPUs: make nvidia-smi answer; without: CPU ranks, and predictions by zerobench plan"
-)
+_WITHOUT_GPUS = "with GPUs: make nvidia-smi answer; without: CPU ranks, and predictions by zerobench plan"
 _WAIT = f"wait for it, or choose others with {VARIABLE}"
 
 
@@ -156,9 +154,7 @@ def _gpus() -> Iterator[Finding]:
         text = f"runs CUDA {listing.cuda_version}, and torch was built for {cuda}"
         yield Finding(DRIVER, Standing.MISSING, text, "update the driver, or install an older CUDA build of torch")
     for fault in listing.faults:
-        yield Finding(
-            "GPU fault", Standing.LIMITED, fault, "details: nvidia-smi -q; often a reset or a reboot helps"
-        )
+        yield Finding("GPU fault", Standing.LIMITED, fault, "details: nvidia-smi -q; often a reset or a reboot helps")
     for device in listing.devices:
         yield from _use(device)
 

@@ -82,5 +82,6 @@ def test_a_ranks_own_traceback_names_the_users_line_and_never_ours(tmp_path: Pat
     failure = Failure(message="KeyError: 'x'", exception="KeyError: 'x'", traceback=TRACEBACK)
     assert EXPECTED[2] in told(tmp_path / "theirs", failure)
     ours = TRACEBACK.replace("/home/ann/train.py", "/src/zerobench/worker/rank.py")
-    assert not any("In your code" in line for line in told(tmp_path / "ours", failure.model_copy(update={"traceback": ours})))
-
+    assert not any(
+        "In your code" in line for line in told(tmp_path / "ours", failure.model_copy(update={"traceback": ours}))
+    )

@@ -105,7 +105,9 @@ def test_predictions_are_joined_with_what_measured_the_same_work(tmp_path: Path)
     assert set(found.errors["evidence"]) == {"solo", "simulated"}
 
 
-def test_the_same_trial_of_two_runs_has_the_runs_letter_in_its_name(folder: Path, frames: RunFrames, tmp_path: Path) -> None:
+def test_the_same_trial_of_two_runs_has_the_runs_letter_in_its_name(
+    folder: Path, frames: RunFrames, tmp_path: Path
+) -> None:
     again = tmp_path / "sample_20260103-000000"
     shutil.copytree(folder, again)
     plan = (again / "plan.json").read_text().replace(RUN_ID, again.name)

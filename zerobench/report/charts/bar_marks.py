@@ -39,8 +39,6 @@ class Layout:
     """Above each bar: its name, and its figure in the same line or in one of its own."""
     room: float = 1.2
     """How far the axis goes on beyond the longest bar, for what stands at its end."""
-    names: Mapping[str, str] = palette.CATEGORY_NAMES
-    legend_columns: int = 5
 
     @classmethod
     def beside(cls, names: Sequence[str]) -> Layout:
@@ -50,7 +48,17 @@ class Layout:
     def above(cls, names: Sequence[str], figures: Sequence[str]) -> Layout:
         width = NARROW - 12
         longest = max(len(f"{name} {figure}") for name, figure in zip(names, figures, strict=True))
-        return cls(width, 1 if longest * _NAME_WIDTH <= width else 2, 1.03, palette.NARROW_NAMES, 2)
+        return cls(width, 1 if longest * _NAME_WIDTH <= width else 2, 1.03)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Of the groups of categories, in the legend."""
+        return palette.NARROW_NAMES if self.num_lines else palette.CATEGORY_NAMES
+
+    @property
+    def legend_columns(self) -> int:
+        """Of the legend of those groups."""
+        return 2 if self.num_lines else 5
 
     @property
     def row_height(self) -> float:
@@ -165,9 +173,7 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     )
 
 
-def group_colour(
-    groups: Sequence[str], names: Mapping[str, str] = palette.CATEGORY_NAMES, **legend: Any
-) -> alt.Color:
+def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEGORY_NAMES, **legend: Any) -> alt.Color:
     """The colours of groups of categories, which rows name in `group`."""
     return alt.Color(
         "group:N",

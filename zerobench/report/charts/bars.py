@@ -48,7 +48,9 @@ def device_figure(runs: RunFigures) -> Figure | None:
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(trials, bars, len(known))
     )
-    return Figure("memory-per-gpu", title, caption, columns=bars_table(bars, unit), **drawn("memory-per-gpu", title, chart))
+    return Figure(
+        "memory-per-gpu", title, caption, columns=bars_table(bars, unit), **drawn("memory-per-gpu", title, chart)
+    )
 
 
 def _ran_out(trial: TrialFigures) -> bool:
@@ -74,7 +76,9 @@ def host_figure(runs: RunFigures) -> Figure | None:
     caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
         trials, bars, len(known)
     )
-    return Figure("memory-of-host", title, caption, columns=bars_table(bars, unit), **drawn("memory-of-host", title, chart))
+    return Figure(
+        "memory-of-host", title, caption, columns=bars_table(bars, unit), **drawn("memory-of-host", title, chart)
+    )
 
 
 def capacities(bars: Sequence[Bar]) -> list[int]:

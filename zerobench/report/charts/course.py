@@ -86,7 +86,9 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(chosen)
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(KEY, heading, caption, columns=_table(panels, unit), **drawn(KEY, heading, partial(_plot, panels, unit)))
+    return Figure(
+        KEY, heading, caption, columns=_table(panels, unit), **drawn(KEY, heading, partial(_plot, panels, unit))
+    )
 
 
 def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, narrow: bool = False) -> Specification:

@@ -217,9 +217,7 @@ def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
     missed = sum(max(term.not_explained_bytes, 0) for term in terms)
     over = sum(max(-term.not_explained_bytes, 0) for term in terms)
-    sentence = (
-        f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
-    )
+    sentence = f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
     return f"{sentence}; closed forms say {format_bytes(over)} too much." if over else f"{sentence}."
 
 

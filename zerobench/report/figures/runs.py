@@ -56,7 +56,7 @@ class RunFigures:
 
     @property
     def letters_sentence(self) -> str:
-        """`Runs: A is quickstart_20260101-120000, B is quickstart_20260102-120000`; empty where names have no letters."""
+        """`Runs: A is before_20260101-120000, B is after_20260102-120000`; empty where names have no letters."""
         named = ", ".join(f"{letter} is {run_id}" for run_id, letter in self.letters.items())
         return f"Runs: {named}" if named else ""
 
@@ -144,9 +144,7 @@ def _letters(run_ids: Sequence[str]) -> Mapping[str, str]:
     return dict(zip(run_ids, chain(ascii_uppercase, numbers), strict=False))
 
 
-def _labels(
-    specs: Sequence[TrialSpec], keys: Sequence[tuple[str, str]], letters: Sequence[str | None]
-) -> list[str]:
+def _labels(specs: Sequence[TrialSpec], keys: Sequence[tuple[str, str]], letters: Sequence[str | None]) -> list[str]:
     """Short names; where several runs hold the same trial, with the run's letter behind it."""
     by_key = dict(zip(keys, specs, strict=True))
     names = dict(zip(by_key, labels(list(by_key.values())), strict=True))

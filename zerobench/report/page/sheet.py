@@ -86,7 +86,7 @@ def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _places(figure: Drawn) -> Iterator[tuple[Drawing, str, str]]:
-    """Its charts in the order in which the template has them: each with its figure's key and what its ids begin with."""
+    """Its charts in the template's order: each with its figure's key and what its ids begin with."""
     for chart, ids in ((figure.drawing, figure.key), (figure.narrow, f"{figure.key}-narrow")):
         if chart is not None:
             yield chart, figure.key, ids
