@@ -5,6 +5,7 @@ a run, a plan or a comparison takes five pages of paper.
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -54,14 +55,22 @@ def with_courses(folder: Path) -> str:
     return drawn(frames)
 
 
+def two_runs(folder: Path) -> str:
+    """The same trials twice."""
+    write_frames(folder / RUN_ID, sample_trials())
+    other = folder / "other_20260102-120000"
+    shutil.copytree(folder / RUN_ID, other)
+    for path in (other / "plan.json", *other.glob("trials/*/record.json")):
+        path.write_text(path.read_text(encoding="utf-8").replace(RUN_ID, other.name), encoding="utf-8")
+    return drawn(run_frames([load_run(folder / RUN_ID), load_run(other)]))
+
+
 KINDS: dict[str, Callable[[Path], str]] = {
     "sweep": lambda folder: drawn(write_frames(folder / f"{LONG}_20260101-120000", sample_trials(), f"name: {LONG}\n")),
     "sweep on CPU": lambda folder: drawn(write_frames(folder / RUN_ID, cpu_trials())),
     "plan": lambda folder: drawn(write_frames(folder / RUN_ID, plan_trials(cluster(gpu="h200")), samples=False)),
     "memory over the step": with_courses,
-    "two runs of one sweep": lambda folder: drawn(
-        run_frames([write_frames(folder / name, sample_trials()).runs[0] for name in (RUN_ID, "other_20260102-120000")])
-    ),
+    "two runs of one sweep": two_runs,
     "ways to train": lambda _: drawn(run_frames([load_run(STRATEGIES)])),
     "compare": compared,
 }
@@ -111,7 +120,10 @@ def test_the_opening_chart_is_seen_whole_and_can_be_read_on_a_telephone(
     assert browser.ask("return document.querySelector('figure .narrow svg').checkVisibility()")
     assert not browser.ask("return document.querySelector('figure .wide').checkVisibility()")
     assert browser.ask(UNREADABLE) == []
-    assert not browser.low_contrasts()
+    assert not browser.low_contrasts(3)
+    assert [
+        text for text in browser.low_contrasts() if not text.startswith("'//'")
+    ] == []  # large and bold: 3 is enough
 
 
 def test_a_wide_screen_and_paper_have_the_wide_drawing_alone(browser: Browser, written: Callable[[str], Path]) -> None:

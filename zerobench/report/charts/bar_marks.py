@@ -23,6 +23,8 @@ _APART = 0.2
 """Of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
 """About what a letter of a name within a bar, or of a figure beside it, takes."""
+_LETTER = 6.5
+"""About what a letter of a line above a bar takes."""
 _GAP = 6
 """Pixels between the end of a bar, or the line of the capacity, and a figure."""
 _LINE = 15
@@ -48,7 +50,7 @@ class Layout:
     def above(cls, names: Sequence[str], figures: Sequence[str]) -> Layout:
         width = NARROW - 12
         longest = max(len(f"{name} {figure}") for name, figure in zip(names, figures, strict=True))
-        return cls(width, 1 if longest * _NAME_WIDTH <= width else 2, 1.03)
+        return cls(width, 1 if longest * _LETTER <= width else 2, 1.03)
 
     @property
     def names(self) -> Mapping[str, str]:
