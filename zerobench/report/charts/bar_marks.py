@@ -306,12 +306,12 @@ def _capacity(
     its figure once.
     """
     known = [(bar.name, size) for bar in bars if (size := bar.capacity_bytes) is not None]
-    texts = [
+    texts: list[dict[str, Any]] = [
         {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]
     widest = max([bar.reach for bar in bars] + list(capacity))
     apart = [row for at, row in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
-    has_room = not narrow or all(len(str(row["text"])) * _NAME_WIDTH < float(row["at"]) * scale for row in apart)
+    has_room = not narrow or all(len(row["text"]) * _NAME_WIDTH < row["at"] * scale for row in apart)
     text = alt.Chart(data(apart)).mark_text(
         color="var(--limit)", dy=-8, align="right" if has_room else "left", baseline="bottom"
     )
