@@ -320,7 +320,9 @@ def _capacity(
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
         return [rule.encode(x=alt.X("at:Q"), description=alt.Description("said:N")), labels]
     rows = [{"name": name, "at": unit.of(size), "said": _holds(size)} for name, size in known]
-    ticks = alt.Chart(data(rows)).mark_tick(orient="vertical", size=26, thickness=2, color="var(--limit)")
+    ticks = alt.Chart(data(rows)).mark_tick(
+        orient="vertical", size=_BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
+    )
     return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")), labels]
 
 
