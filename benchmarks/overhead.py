@@ -1,12 +1,13 @@
 """What zerobench costs: the same training in a bare DeepSpeed loop and through zerobench, side by side in one run.
 
     python benchmarks/overhead.py [--pairs 6] [--steps 10] [--blocks 12] [--block-steps 6] [--devices N]
-                                  [--only a,b,c,d] [--out FILE]
+                                  [--only a,b,c,d,e] [--out FILE]
 
 a. steps per second, bare against zerobench: the launches alternate, each pair gives one ratio
 b. seconds of the whole process beyond the steps, from the same launches
 c. steps per second with the NVML sampler on against off, in alternating blocks of one process
 d. seconds of a step under the memory ledger against without it, in such blocks
+e. steps per second of `zerobench run` on a terminal, which shows the live view, against into a pipe
 
 Printed beside each figure: its goal, and the interval that holds the true median with 95 % confidence (order
 statistics; below six pairs the range, and said so). benchmarks/README.md says what is counted and what is not.
@@ -29,14 +30,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 
 from benchmarks.launches import ROOT, Bench, Launch
-from benchmarks.overhead_tables import ledger_table, process_table, sampler_lines, sampler_table, speed_table
+from benchmarks.overhead_tables import (
+    ledger_table,
+    process_table,
+    sampler_lines,
+    sampler_table,
+    speed_table,
+    watched_table,
+)
+from benchmarks.watched_runs import VIEWS, watched_run
 from zerobench.errors import UserError
 from zerobench.spec.machine import Accelerator, detect_machine
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
 
 ZERO_STRATEGIES = ("zero0", "zero1", "zero2", "zero3")
-PARTS = ("a", "b", "c", "d")
+PARTS = ("a", "b", "c", "d", "e")
 
 
 def launch_pairs(
@@ -58,6 +67,18 @@ def launch_pairs(
                 else:
                     launches.append(bench.zerobench(strategy, pair))
     return launches
+
+
+def watched_pairs(
+    bench: Bench, model: str, strategy: str, pairs: int, console: Console
+) -> list[dict[str, float | str | int]]:
+    """Runs with and without the live view in turn; the side that begins alternates."""
+    runs = []
+    for pair in range(pairs):
+        for view in VIEWS if pair % 2 == 0 else reversed(VIEWS):
+            say(console, f"pair {pair + 1} of {pairs}: {strategy}, {view}")
+            runs.append(watched_run(bench, model, strategy, view, pair))
+    return runs
 
 
 def say(console: Console, what: str) -> None:
@@ -95,6 +116,9 @@ def main() -> None:
             )
             raw["ledger"] = tracked
             console.print(ledger_table(tracked))
+        if "e" in asked.only:
+            raw["watched"] = watched_pairs(bench, asked.model, asked.strategies[0], asked.pairs, progress)
+            console.print(watched_table(raw["watched"], asked.steps))
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(raw, indent=1), encoding="utf-8")
     console.print(f"raw values: {asked.out}", highlight=False, soft_wrap=True)
@@ -103,16 +127,16 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=at_least_one, default=6, help="pairs of launches of each strategy (a, b)")
-    parser.add_argument("--steps", type=at_least_one, default=10, help="timed steps of a launch (a, b)")
+    parser.add_argument("--pairs", type=at_least_one, default=6, help="pairs of launches of each strategy (a, b, e)")
+    parser.add_argument("--steps", type=at_least_one, default=10, help="timed steps of a launch (a, b, e)")
     parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c, d)")
     parser.add_argument("--block-steps", type=at_least_one, default=6, help="timed steps of a block (c, d)")
     parser.add_argument(
         "--devices", type=at_least_one, metavar="N", help="devices that the sampler watches (c); those of the ranks"
     )
-    parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c,d", help="the parts to run")
+    parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c,d,e", help="the parts to run")
     parser.add_argument(
-        "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c and d take the first of them"
+        "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c to e take the first of them"
     )
     parser.add_argument("--model", default="llama-20m", help="a preset or whatever a sweep may name")
     parser.add_argument(

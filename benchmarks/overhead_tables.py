@@ -90,6 +90,20 @@ def ledger_table(blocks: dict[str, Any]) -> Table:
     return table
 
 
+def watched_table(runs: Sequence[dict[str, Any]], num_steps: int) -> Table:
+    """Part e: the rate of runs that a terminal shows over those in a pipe."""
+    live, piped = (
+        [run["timed_s"] for run in sorted(runs, key=lambda run: run["pair"]) if run["view"] == view]
+        for view in ("live", "piped")
+    )
+    ratios = paired_ratios(piped, live)
+    table = _table("e. steps per second: live view / output in a pipe", "pairs", "step piped", "step live")
+    medians = (f"{statistics.median(seconds) / num_steps:.3f} s" for seconds in (piped, live))
+    table.add_row(str(len(ratios)), *medians, *summary(ratios), f">= {GOAL_STEPS}")
+    table.caption = f"Runner, live view and ranks share this machine's cores. {_NOTE}"
+    return table
+
+
 def sampler_lines(blocks: dict[str, Any]) -> str:
     """What shows that the sampler did sample, and at what price: samples, its largest gap, its CPU time."""
     summaries = blocks["summaries"]

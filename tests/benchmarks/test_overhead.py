@@ -38,10 +38,14 @@ def test_both_sides_train_the_same_model_and_the_sampler_samples(tmp_path: Path)
     assert off_s > 0
     assert on_s > 0
     assert rows > 10
+    live, piped = raw["watched"]
+    assert (live["view"], piped["view"]) == ("live", "piped")
+    assert min(live["timed_s"], piped["timed_s"]) > 0
+    assert live["printed_bytes"] > piped["printed_bytes"] > 0  # a screen is painted again and again
 
 
 def test_a_part_that_does_not_exist_is_refused_with_the_choices() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), "--only", "a,e"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), "--only", "a,f"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("argument --only: a,e; choices: a, b, c, d")
+    assert done.stderr.splitlines()[-1].endswith("argument --only: a,f; choices: a, b, c, d, e")

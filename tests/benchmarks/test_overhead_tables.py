@@ -16,6 +16,7 @@ from benchmarks.overhead_tables import (
     sampler_table,
     speed_table,
     summary,
+    watched_table,
 )
 
 
@@ -111,3 +112,10 @@ def test_the_tables_fit_eighty_columns() -> None:
         lines = shown(table, width=80)
         assert max(map(len, lines)) <= 80
         assert any("0.99" in line or "< 1.1" in line for line in lines)
+
+
+def test_the_live_views_ratio_is_that_of_rates_and_pairs_its_runs() -> None:
+    runs = [{"view": "piped", "pair": pair, "timed_s": 2.0} for pair in (1, 0)]
+    runs += [{"view": "live", "pair": pair, "timed_s": seconds} for pair, seconds in enumerate((4.0, 2.5))]
+    row = cells(watched_table(runs, 10), "2", "0.200 s")
+    assert row == ["0.325 s", "0.650", "0.500 to 0.800*", ">= 0.99"]

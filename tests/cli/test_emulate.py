@@ -187,8 +187,7 @@ def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_ref
 def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
     told = list(lines(emulation(account(), record(), host_memory="1TB")))
     assert told[-2] == (
-        "Does not fit on 8 x H200 SXM: GPU memory suffices, host memory does not: needs 1600.00 GiB of 931.32 GiB,"
-        " 668.68 GiB too much."
+        "Does not fit on 8 x H200 SXM: host memory needs 1600.00 GiB of 931.32 GiB, 668.68 GiB too much."
     )
     (host,) = [line for line in told if line.startswith("host memory")]
     assert host == (

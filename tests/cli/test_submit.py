@@ -116,7 +116,7 @@ def test_a_run_that_misses_nothing_is_left_alone(call: Call, slurm: Standins, tm
     queued = {"array_job_id": 101, "array_task_id": 0, "job_state": "RUNNING"}
     (slurm.folder / "queue").write_text(json.dumps({"jobs": [queued], "errors": []}))
     slurm.answer("squeue", f"cat '{slurm.folder}/queue'")
-    assert call("submit", "--resume", str(run.path)) == (0, "nothing is missing\n", "")
+    assert call("submit", "--resume", str(run.path)) == (0, "no trials missing\n", "")
     assert len(read_submission(run).jobs) == 2
 
 

@@ -30,7 +30,7 @@ def timed(option: Option, seconds: float) -> Option:
 
 
 def test_what_is_not_checked_on_the_host_is_counted_apart() -> None:
-    rest = ": least offload, lowest stage; step times unknown, so measure them"
+    rest = ": least offload, lowest stage; step times unknown: measure them"
     assert reason(ON_GPU, ON_GPU) == f"2 fit with 5% room{rest}"
     assert reason(ON_GPU, ON_HOST, ON_HOST) == f"3 fit with 5% room (host memory not checked for 2){rest}"
     fastest = "expected to be the fastest of 2 that fit with 5% room (host memory not checked for 1)"

@@ -98,12 +98,12 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Standin:
 
 def test_gpus_are_told_with_their_driver_their_faults_and_who_holds_their_memory(standin: Standin) -> None:
     wait = "wait for it, or choose others with CUDA_VISIBLE_DEVICES"
-    mend = "nvidia-smi -q says more; often a reset or a reboot mends it"
+    mend = "details: nvidia-smi -q; often a reset or a reboot helps"
     assert standin.run(GPU_ROWS, BUSY, "new", "12.8") == [
         ["GPUs", "ok", "4: NVIDIA H200; driver 550.163.01, CUDA 12.4; GPU 3 split into 1 by MIG", ""],
         ["GPU fault", "limited", "GPU 4: GPU is lost (nvmlDeviceGetHandleByIndex)", mend],
         ["GPU 0 in use", "limited", "process 4194000 (not visible here) holds 8.00 GiB", wait],
-        ["GPU 1 in use", "limited", "24.00 GiB used, by no process that is visible here", wait],
+        ["GPU 1 in use", "limited", "24.00 GiB used by processes not visible here", wait],
     ]
 
 

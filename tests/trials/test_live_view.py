@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 
 import pytest
 
 from tests.tools import forked_launcher
 from tests.tools.rank_forker import rank_forker
+from tests.tools.terminal import on_a_terminal, terminal_environment
 
 SWEEP = """
 name: watched
@@ -30,34 +25,16 @@ steps: {warmup: 1, timed: 150, memory: 1}
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def on_a_terminal(command: list[str], environment: dict[str, str]) -> tuple[str, int]:
-    """What `command` printed on a terminal, and its exit status."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        chunks: list[bytes] = []
-        try:
-            while chunk := os.read(ours, 65536):
-                chunks.append(chunk)
-        except OSError:  # how Linux tells that nobody has the other end any more
-            pass
-        finally:
-            os.close(ours)
-    return b"".join(chunks).decode(), process.returncode
-
-
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     """All that was painted while the sweep ran."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
-    without = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR"}}
     command = [sys.executable, "-m", "tests.tools.forked_zerobench", "run", str(folder / "sweep.yaml")]
     with rank_forker(folder / "s"):
         output, exit_code = on_a_terminal(
             [*command, "--reports", str(folder / "reports")],
-            {**without, "TERM": "xterm-256color", forked_launcher.SOCKET: str(folder / "s")},
+            {**terminal_environment(), forked_launcher.SOCKET: str(folder / "s")},
         )
     assert exit_code == 0, output
     return ESCAPES.sub("", output)

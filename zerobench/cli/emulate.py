@@ -87,11 +87,8 @@ def _fits_not(verdict: Verdict, where: str) -> str:
     worst = next((rank for rank in verdict.ranks if rank.fits is False), None)
     if worst is None:
         needed, has = verdict.host_node_bytes or 0, verdict.host_memory_bytes or 0
-        return (
-            f"Does not fit on {where}: GPU memory suffices, host memory does not: {_of(needed, has)}, "
-            f"{_gib(verdict.host_over_bytes)} too much."
-        )
-    too = " Host memory does not suffice either, see below." if verdict.fits_host is False else ""
+        return f"Does not fit on {where}: host memory {_of(needed, has)}, {_gib(verdict.host_over_bytes)} too much."
+    too = " Host memory is too small too, see below." if verdict.fits_host is False else ""
     return _fits_no_device(worst, where) + too
 
 

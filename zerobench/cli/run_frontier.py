@@ -100,7 +100,7 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
     if given_bytes is None:
         if on_gpu and machine.device_memory_bytes is not None:
             return Limit(machine.device_memory_bytes, is_given=False)
-        why = "the driver does not report the GPU's memory" if on_gpu else "CPU ranks have no device limit"
+        why = "GPU memory unknown to the driver" if on_gpu else "CPU ranks have no device limit"
         raise UserError(f"--capacity is missing: {why}; give the limit per rank, for example --capacity 2GiB")
     ranks = 1 if on_gpu else max(1 if trial.evidence.plays_one_rank else trial.gpus_per_node for trial in cells)
     there_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes

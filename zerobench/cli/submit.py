@@ -89,7 +89,7 @@ def submit(request: Request) -> Answer:
         if asked.earlier:
             mend_skipped(asked.earlier)
         if not asked.arrays:
-            typer.echo("nothing is missing")
+            typer.echo("no trials missing")
             return Answer(lambda: {"run": str(asked.earlier and asked.earlier.folder.path), "jobs": []})
         _warn(asked)
         run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)

@@ -18,7 +18,7 @@ _NOTHING_TO_CHANGE = (
     "the command has no DeepSpeed configuration file, and no known option to vary (batch size above 1, "
     "gradient checkpointing, bf16)"
 )
-_NOTHING_TO_MOVE = "its DeepSpeed configuration offloads nothing that could move back to the GPU"
+_NOTHING_TO_MOVE = "its DeepSpeed configuration has all states on the GPU already"
 
 Say = Callable[[str], None]
 """Told what is being done."""

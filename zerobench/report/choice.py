@@ -77,7 +77,7 @@ class Choice(Generic[_Item]):
         those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
         rule = "least offload, lowest stage"
         if not self.is_timed:
-            return f"{those}: {rule}; step times unknown, so measure them"
+            return f"{those}: {rule}; step times unknown: measure them"
         if self.num_tied == 1:
             return f"expected to be the fastest of {self.num_fitting} that fit with {ROOM:.0%} room{unchecked}"
         tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"

@@ -58,6 +58,8 @@ class Figure:
     Values in it are escaped by whoever makes it. A mark's `aria-label` is what hovering it shows."""
     columns: Columns
     """What the chart shows, its columns named and its cells formatted for people."""
+    narrow: Drawing | None = None
+    """The same chart laid out for a telephone; None where the one drawing serves both."""
 
     @property
     def svg(self) -> str | None:

@@ -55,6 +55,9 @@ CATEGORY_NAMES: Mapping[str, str] = {
 }
 """What people read, by group."""
 
+NARROW_NAMES: Mapping[str, str] = {**CATEGORY_NAMES, "buffers": "buffers"}
+"""What fits twice beside each other on a telephone."""
+
 SHORT_NAMES: Mapping[str, str] = {
     **CATEGORY_NAMES,
     "optimizer": "optimizer",

@@ -48,9 +48,7 @@ SHARED_MEMORY = str(PLACE)
 DRIVER = "driver"
 _IDLE_BYTES = 2**30
 """More than a driver and its display take of an idle GPU."""
-_WITHOUT_GPUS = (
-    "where there are GPUs, make nvidia-smi answer; else trials run on CPU ranks, and zerobench plan predicts"
-)
+_WITHOUT_GPUS = "with GPUs: make nvidia-smi answer; without: CPU ranks, and predictions by zerobench plan"
 _WAIT = f"wait for it, or choose others with {VARIABLE}"
 
 
@@ -156,9 +154,7 @@ def _gpus() -> Iterator[Finding]:
         text = f"runs CUDA {listing.cuda_version}, and torch was built for {cuda}"
         yield Finding(DRIVER, Standing.MISSING, text, "update the driver, or install an older CUDA build of torch")
     for fault in listing.faults:
-        yield Finding(
-            "GPU fault", Standing.LIMITED, fault, "nvidia-smi -q says more; often a reset or a reboot mends it"
-        )
+        yield Finding("GPU fault", Standing.LIMITED, fault, "details: nvidia-smi -q; often a reset or a reboot helps")
     for device in listing.devices:
         yield from _use(device)
 
@@ -189,7 +185,7 @@ def _use(device: DeviceInfo) -> Iterator[Finding]:
         text = f"process {process.pid} ({process.name or 'not visible here'}){holds}"
         yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, _WAIT)
     if not processes and used is not None and used > _IDLE_BYTES:
-        text = f"{format_bytes(used)} used, by no process that is visible here"
+        text = f"{format_bytes(used)} used by processes not visible here"
         yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, _WAIT)
 
 

@@ -166,7 +166,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             unavailable={Evidence.FORMULA: "no closed form for its memory; use simulated"},
             axes=("consistency", *_OWN_LOSS),
             checkpoint=f"{_TORCH_SAVE} by the server",
-            tolerance_reason="the server sums the workers' gradients in another order than one process",
+            tolerance_reason="order of summation differs from a single process",
         ),
         StrategyInfo(
             name="tensor",

@@ -95,7 +95,7 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
         dist.broadcast_object_list(said, src=0)
     if said[0] is None:
         raise UserError(
-            said[1] or f"rank {rank.rank}: torch.distributed is not initialized, and only rank 0 makes a folder"
+            said[1] or f"rank {rank.rank}: torch.distributed is not initialized; only rank 0 makes the folder"
         )
     folder = TrialFolder(Path(said[0]))
     here = _Here(_Node(rank.hostname, rank.node), _fault_of_making(folder))

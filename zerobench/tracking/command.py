@@ -122,7 +122,7 @@ class Command:
             self.ranks.close()
             host = self._host.stop()
         redact_logs(self.folder)
-        notes = ["leftover processes of the command hold its output: the end of it is not kept"] if held else []
+        notes = ["leftover processes of the command hold its output: its end is lost"] if held else []
         notes += [fault for stream in self._streams for fault in stream.faults]
         return self._ending(stopped), host, notes
 

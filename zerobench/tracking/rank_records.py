@@ -91,9 +91,7 @@ class Found:
         found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None, agreed.speaks)
         found.sampler = found._start_sampler() if agreed.is_first_of_node else None
         if work.has_stepped:
-            found.notes.append(
-                "the engine had stepped before: its first step, which creates the optimizer states, was not tracked"
-            )
+            found.notes.append("tracked after the engine's first step, which creates the optimizer states")
         found.notes.append("step times start with the forward pass and exclude data loading")
         if _PINNED not in os.environ:
             found.notes.append("malloc is not pinned: RSS includes freed memory")

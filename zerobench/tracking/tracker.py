@@ -174,7 +174,7 @@ class Tracker:
         steps = self._steps
         steps.drop(None)
         self._found.notes.append(
-            f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps: no figures of the others"
+            f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps: figures of these only"
         )
         self._finish()
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import numbers, said, texts
+from tests.report.sample_courses import write_courses
 from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID
-from zerobench.folder import write_whole
-from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase, StepKind
 from zerobench.report.charts import course, timeline, waterfall
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
@@ -102,9 +101,7 @@ def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_p
     trials = predicted_trials()
     frames = frames_of(tmp_path, trials, samples=False)
     assert course.figure(frames) is None
-    folder = frames.run(RUN_ID).folder
-    for one, top in ((trials[0].spec, 3), (trials[1].spec, 900), (trials[2].spec, 4)):
-        write_whole(folder.trial(one.trial_id).memory_courses(0), courses(one.trial_id, top * MIB).model_dump_json())
+    write_courses(frames.run(RUN_ID).folder, {trials[at].spec.trial_id: top for at, top in enumerate((3, 900, 4))})
     figure = course.figure(frames)
     assert figure is not None
     label = {one.trial_id: one.marked_label for one in frames.figures}[trials[0].spec.trial_id]
@@ -118,14 +115,3 @@ def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_p
     drawn_by_blocks = timeline.figure(frames)
     assert drawn_by_blocks is not None
     assert label not in set(drawn_by_blocks.table["trial"])
-
-
-def courses(trial_id: str, top: int) -> MemoryCourses:
-    """A step that holds 1 MiB of parameters, and up to `top` bytes of gradients at the end of each phase."""
-    held = {Category.PARAMETERS: [MIB] * 3, Category.GRADIENTS: [0, top // 2, top]}
-    sites = {Category.GRADIENTS: "deepspeed/engine.py:step"}
-    phases = [
-        MemoryCourse(step=step, phase=phase, num_events=9, events=[0, 4, 9], sizes_bytes=held, sites=sites)
-        for step, phase in [(StepKind.FIRST, Phase.INIT), *((StepKind.STEADY, p) for p in Phase if p is not Phase.INIT)]
-    ]
-    return MemoryCourses(trial_id=trial_id, rank=0, phases=phases)

@@ -63,8 +63,8 @@ def test_stage_3_needs_more_than_stage_2_on_a_small_model_for_its_bucket_and_wha
     assert "Logits and loss reach 588.95 MiB in backward of both; at the peak of zero2 they are smaller" in said
     assert "zero2 has reduce buffers of up to 1.59 GiB in backward, and 0 B after the step." in said
     assert "zero3 keeps its reduce bucket, 953.67 MiB, through the whole step." in said
-    assert "So in zero3 the bucket adds to the peak of everything else" in said
-    assert "of its 953.67 MiB the 354,823,168 gradients never fill 276.90 MiB." in said
+    assert "The bucket adds to the whole peak of zero3; zero2 allocates it while backward frees memory." in said
+    assert "276.90 MiB of 953.67 MiB unused (354,823,168 gradients)." in said
 
 
 def test_stage_3_with_deepspeeds_own_bucket_is_larger_by_that_bucket_in_a_measured_run() -> None:
@@ -73,7 +73,7 @@ def test_stage_3_with_deepspeeds_own_bucket_is_larger_by_that_bucket_in_a_measur
     assert differences(QUICKSTART, "zero2", "zero3 defaults")["reduce_buffers"] == 1_000_000_000
     assert "+953.67 MiB reduce buffers: 0 B -> 953.67 MiB zero3 defaults: reduce_bucket_size 5e8 x 2 bytes" in said
     assert "reduce_bucket_size: 1e6 -> 5e8 (default)" in said
-    assert "the 21,109,248 gradients never fill 913.41 MiB." in said
+    assert "913.41 MiB of 953.67 MiB unused (21,109,248 gradients)." in said
 
 
 def test_at_stage_3_the_bucket_alone_is_what_reduce_bucket_size_makes() -> None:
@@ -106,7 +106,7 @@ def test_start_up_is_told_where_it_needs_more_than_the_steady_state(tmp_path: Pa
     said = text(tmp_path / RUN_ID, "zero2", "zero3")
     fit = "Including start-up: zero2 931.32 GiB (initialisation) and zero3"
     assert fit in said
-    assert "Start-up needs more and must fit: 931.32 GiB, in initialisation" in text(tmp_path / RUN_ID, "zero2")
+    assert "Start-up peak, which must fit too: 931.32 GiB, in initialisation" in text(tmp_path / RUN_ID, "zero2")
 
 
 def _with_start_up(sample: SampleTrial, nbytes: int) -> SampleTrial:

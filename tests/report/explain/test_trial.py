@@ -58,7 +58,7 @@ def test_arithmetic_is_shown_with_what_was_seen_beside_it() -> None:
     assert "seen 1,000,000,000 B: exact" in said
     assert "master weights, first moment, second moment: 3 x 40.26 MiB, 9.5 %" in said
     assert "42,218,496 B = 4 bytes x 21,109,248 parameters / 2 ranks" in said
-    assert "Not explained by closed forms: 2.01 MiB, 0.16 % of it" in said
+    assert "Unexplained by closed forms: 2.01 MiB, 0.16 % of it" in said
 
 
 def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
@@ -68,7 +68,7 @@ def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
     explainer = Explainer(named(QUICKSTART, "zero3").trial, seen.rank)
     lines = [line.text for line in categories_passage(explainer, swollen).lines]
     assert any(f"not explained: {5 * MIB:,} B" in line for line in lines)
-    assert lines[-1].startswith("Not explained by closed forms: 5.")
+    assert lines[-1].startswith("Unexplained by closed forms: 5.")
 
 
 def test_the_formulas_own_record_is_explained_by_the_same_arithmetic() -> None:
@@ -236,7 +236,7 @@ def test_a_peak_without_categories_is_told_by_its_total_alone() -> None:
     blind = trial(asked("zero2"), {(StepKind.STEADY, Phase.BACKWARD): {}})
     seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, GIB, {})
     [line] = categories_passage(Explainer(blind, 0), seen).lines
-    assert line.text == "Total only: the ledger could not resolve this point."
+    assert line.text == "Total only: categories unknown at this point."
 
 
 def test_what_predictions_said_stands_beside_a_trial_that_ran_out(tmp_path: Path) -> None:
@@ -268,3 +268,8 @@ def test_a_name_of_a_plans_table_and_a_marked_one_are_taken(tmp_path: Path) -> N
     known = named_trials(load_run(tmp_path / RUN_ID))
     assert known[0].label != "zero1"
     assert find_trial("! zero1", known) is known[0]
+
+
+def test_a_name_as_tables_of_several_runs_have_it_is_found() -> None:
+    known = named_trials(load_run(QUICKSTART))
+    assert find_trial("zero2 @ A", known) is find_trial("zero2", known)

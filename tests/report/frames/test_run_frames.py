@@ -105,7 +105,9 @@ def test_predictions_are_joined_with_what_measured_the_same_work(tmp_path: Path)
     assert set(found.errors["evidence"]) == {"solo", "simulated"}
 
 
-def test_the_same_trial_of_two_runs_has_the_run_in_its_name(folder: Path, frames: RunFrames, tmp_path: Path) -> None:
+def test_the_same_trial_of_two_runs_has_the_runs_letter_in_its_name(
+    folder: Path, frames: RunFrames, tmp_path: Path
+) -> None:
     again = tmp_path / "sample_20260103-000000"
     shutil.copytree(folder, again)
     plan = (again / "plan.json").read_text().replace(RUN_ID, again.name)
@@ -114,7 +116,9 @@ def test_the_same_trial_of_two_runs_has_the_run_in_its_name(folder: Path, frames
         record.write_text(record.read_text().replace(RUN_ID, again.name))
     both = run_frames([load_run(folder), load_run(again)])
     assert both.trials["label"].is_unique
-    assert list(both.trials["label"][: len(frames.trials)]) == [f"{name} @ {RUN_ID}" for name in frames.trials["label"]]
+    assert list(both.trials["label"][: len(frames.trials)]) == [f"{name} @ A" for name in frames.trials["label"]]
+    assert both.letters_sentence == f"Runs: A is {RUN_ID}, B is {again.name}"
+    assert not frames.letters_sentence
     assert set(both.environments) == {RUN_ID, again.name}
 
 

@@ -169,7 +169,7 @@ def test_the_same_work_in_two_runs_is_two_choices_and_its_figures_are_not_mixed(
         plan = tmp_path / name / "plan.json"
         plan.write_text(plan.read_text().replace(RUN_ID, name))
     found = candidates(run_frames([load_run(tmp_path / "slow"), load_run(tmp_path / "fast")]))
-    assert [one.label for one in found] == ["zero1 @ slow", "zero1 @ fast"]
+    assert [one.label for one in found] == ["zero1 @ A", "zero1 @ B"]
     assert found[1].tokens_per_s == pytest.approx(4 * (found[0].tokens_per_s or 0))
 
 

@@ -39,7 +39,7 @@ def test_the_page_opens_on_its_first_drawing(browser: Browser, sample_page: Path
 
 def test_every_figure_is_drawn_and_seen(opened: Browser) -> None:
     sizes = opened.ask("""
-        return [...document.querySelectorAll("figure svg")].map((svg) => {
+        return [...document.querySelectorAll("figure .wide svg")].map((svg) => {
           svg.scrollIntoView();
           const box = svg.getBoundingClientRect(), drawn = svg.getBBox();
           return [svg.closest("figure").id, box.width, box.height, drawn.width, svg.querySelectorAll("path").length];
@@ -152,7 +152,7 @@ def test_paper_has_the_answer_every_figure_and_the_trials_and_what_the_reader_op
         return len(pages), "\n".join(page.extract_text() for page in pages)
 
     num_pages, text = printed()
-    num_figures = opened.ask("return document.querySelectorAll('figure svg').length")
+    num_figures = opened.ask("return document.querySelectorAll('figure .wide svg').length")
     assert num_pages <= 3 + num_figures / 2
     assert all(f"Figure {number}." in text for number in range(1, num_figures + 1))
     assert "zero3 opt=nvme" in text

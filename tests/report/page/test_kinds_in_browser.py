@@ -5,6 +5,7 @@ a run, a plan or a comparison takes five pages of paper.
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.report.compare.runs import after, before, environment, lay_out
 from tests.report.page.browser import Browser
 from tests.report.page.conftest import write_frames
 from tests.report.plan.run import cluster, plan_trials
+from tests.report.sample_courses import write_courses
+from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, cpu_trials, sample_trials
 from zerobench.report.charts import figures
 from zerobench.report.compare.comparison import compare
@@ -28,8 +31,8 @@ from zerobench.store import load_run
 STRATEGIES = Path(__file__).parent.with_name("strategies") / "records"
 LONG = "a-name-without-any-place-to-break-it-" * 3
 MOST_PAGES = 5
-LARGER = {"two runs of one sweep", "ways to train"}
-"""Pages with twice the tables."""
+LARGER = {"ways to train"}
+"""A page with twice the tables."""
 
 
 def drawn(frames: RunFrames) -> str:
@@ -43,13 +46,31 @@ def compared(folder: Path) -> str:
     return "".join(comparison_pieces(comparison, judge(comparison, parse_limits("memory:2%,speed:5%"))))
 
 
+def with_courses(folder: Path) -> str:
+    """Three trials whose memory over the step is kept, the second one with an axis of its own."""
+    trials = predicted_trials()
+    frames = write_frames(folder / RUN_ID, trials, samples=False)
+    tops = {trials[at].spec.trial_id: top for at, top in enumerate((3, 900, 4))}
+    write_courses(frames.run(RUN_ID).folder, tops)
+    return drawn(frames)
+
+
+def two_runs(folder: Path) -> str:
+    """The same trials twice."""
+    write_frames(folder / RUN_ID, sample_trials())
+    other = folder / "other_20260102-120000"
+    shutil.copytree(folder / RUN_ID, other)
+    for path in (other / "plan.json", *other.glob("trials/*/record.json")):
+        path.write_text(path.read_text(encoding="utf-8").replace(RUN_ID, other.name), encoding="utf-8")
+    return drawn(run_frames([load_run(folder / RUN_ID), load_run(other)]))
+
+
 KINDS: dict[str, Callable[[Path], str]] = {
     "sweep": lambda folder: drawn(write_frames(folder / f"{LONG}_20260101-120000", sample_trials(), f"name: {LONG}\n")),
     "sweep on CPU": lambda folder: drawn(write_frames(folder / RUN_ID, cpu_trials())),
     "plan": lambda folder: drawn(write_frames(folder / RUN_ID, plan_trials(cluster(gpu="h200")), samples=False)),
-    "two runs of one sweep": lambda folder: drawn(
-        run_frames([write_frames(folder / name, sample_trials()).runs[0] for name in (RUN_ID, "other_20260102-120000")])
-    ),
+    "memory over the step": with_courses,
+    "two runs of one sweep": two_runs,
     "ways to train": lambda _: drawn(run_frames([load_run(STRATEGIES)])),
     "compare": compared,
 }
@@ -88,3 +109,54 @@ def test_nothing_but_charts_and_tables_scrolls_sideways_on_a_telephone(
 def test_paper_takes_five_pages(browser: Browser, written: Callable[[str], Path], kind: str) -> None:
     browser.open(written(kind))
     assert len(PdfReader(io.BytesIO(browser.pdf())).pages) <= MOST_PAGES
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_opening_chart_is_seen_whole_and_can_be_read_on_a_telephone(
+    browser: Browser, written: Callable[[str], Path], kind: str, dark: bool
+) -> None:
+    browser.open(written(kind), width=400, dark=dark)
+    assert browser.ask("return document.querySelector('figure .narrow svg').checkVisibility()")
+    assert not browser.ask("return document.querySelector('figure .wide').checkVisibility()")
+    assert browser.ask(UNREADABLE) == []
+    assert not browser.low_contrasts(3)
+    assert [
+        text for text in browser.low_contrasts() if not text.startswith("'//'")
+    ] == []  # large and bold: 3 is enough
+
+
+def test_a_wide_screen_and_paper_have_the_wide_drawing_alone(browser: Browser, written: Callable[[str], Path]) -> None:
+    browser.open(written("sweep"))
+    assert browser.ask("return [...document.querySelectorAll('.narrow')].some((e) => e.checkVisibility())") is False
+    browser.open(written("sweep"), width=400)
+    browser.command("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert browser.ask("return document.querySelector('figure .wide').checkVisibility()")
+        assert not browser.ask("return document.querySelector('figure .narrow').checkVisibility()")
+    finally:
+        browser.command("Emulation.setEmulatedMedia", media="")
+
+
+UNREADABLE = """
+const faults = [], edge = document.documentElement.clientWidth;
+const overlap = (a, b) => Math.min(Math.min(a.right, b.right) - Math.max(a.left, b.left),
+                                   Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top));
+document.querySelectorAll("figure").forEach((e) => { e.style.contentVisibility = "visible"; });
+for (const svg of document.querySelectorAll(".narrow svg")) {
+  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  const frame = svg.parentElement;
+  if (frame.scrollWidth > frame.clientWidth) faults.push("scrolls");
+  const texts = [...svg.querySelectorAll("text")].filter((text) => text.textContent.trim());
+  const boxes = texts.map((text) => ({text, name: text.textContent, box: text.getBoundingClientRect()}));
+  for (const {text, name, box} of boxes) {
+    if (box.left < 0 || box.right > edge) faults.push(`outside: ${name}`);
+    if (name.endsWith("\\u2026")) faults.push(`cut off: ${name}`);
+    if (parseFloat(getComputedStyle(text).fontSize) * scale < 10) faults.push(`small: ${name}`);
+  }
+  boxes.forEach((one, at) => boxes.slice(at + 1).forEach((other) => {
+    if (one.name !== other.name && overlap(one.box, other.box) > 2) faults.push(`${one.name} over ${other.name}`);
+  }));
+}
+return faults;
+"""

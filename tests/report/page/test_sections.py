@@ -279,5 +279,6 @@ def test_two_runs_make_one_page(tmp_path: Path) -> None:
     page = parsed(page_html(frames, figures=[]))
     labels = [line[0] for line in rows(section(page, "trials"))]
     assert len(set(labels)) == len(labels) == 4
-    assert sum("20260103" in label for label in labels) == 2
+    assert [label[-4:] for label in labels] == [" @ A"] * 2 + [" @ B"] * 2
+    assert "Runs: A is sample_20260102-030405, B is sample_20260103-030405" in page_html(frames, figures=[])
     assert "sample_20260102-030405, sample_20260103-030405" in words(page.find(".//details[@class='about']"))  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def _stage_1_and_2(setting: Setting, case: Case) -> Iterator[str]:
     if not setting.offloads and not is_compact:
         yield f"flat copy of the partition's gradients at the step: {partition}" + _cast(case, setting.flat_partition)
     if case.world_size > 1:
-        yield "a tensor across the edge of two partitions has its whole gradient on both ranks"
+        yield "tensors across partition boundaries: whole gradient on both ranks"
     yield (
         f"allgather_bucket_size ({case.zero('allgather_bucket_size'):,}) has no effect at stage {stage}: one call "
         "gathers all updated parameters into their flat buffer"

@@ -2,59 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import HATCH, Mark, Specification, data, layered, plot_width
+from zerobench.report.charts.render import HATCH, NARROW, Mark, Specification, data, layered, plot_width
 from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import ByteAxis, part_sentence
 from zerobench.units import format_bytes
 
-_ROW_HEIGHT = 26
+_BAR_HEIGHT = 18.72
 _THINNEST = 0.2
 """Pixels of a part that is drawn."""
-_ROOM = 1.2
-"""How far the axis goes on beyond the longest bar, for the figure at its end."""
 _BEYOND = 2.0
 """A bar that is this many times as long as all that is to be seen beside it is cut off."""
 _APART = 0.2
 """Of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
 """About what a letter of a name within a bar, or of a figure beside it, takes."""
+_LETTER = 6.5
+"""About what a letter of a line above a bar takes."""
 _GAP = 6
 """Pixels between the end of a bar, or the line of the capacity, and a figure."""
+_LINE = 15
+"""Of text, in pixels."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a bar's name and figure stand: on its left and right, or in lines above it where the drawing is narrow."""
+
+    width: float
+    """Of the plot."""
+    num_lines: int = 0
+    """Above each bar: its name, and its figure in the same line or in one of its own."""
+    room: float = 1.2
+    """How far the axis goes on beyond the longest bar, for what stands at its end."""
+
+    @classmethod
+    def beside(cls, names: Sequence[str]) -> Layout:
+        return cls(plot_width(names))
+
+    @classmethod
+    def above(cls, names: Sequence[str], figures: Sequence[str]) -> Layout:
+        width = NARROW - 12
+        longest = max(len(f"{name} {figure}") for name, figure in zip(names, figures, strict=True))
+        return cls(width, 1 if longest * _LETTER <= width else 2, 1.03)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Of the groups of categories, in the legend."""
+        return palette.NARROW_NAMES if self.num_lines else palette.CATEGORY_NAMES
+
+    @property
+    def legend_columns(self) -> int:
+        """Of the legend of those groups."""
+        return 2 if self.num_lines else 5
+
+    @property
+    def row_height(self) -> float:
+        return 26 + (_LINE + 3) * (self.num_lines > 0) + _LINE * (self.num_lines > 1)
+
+    def rows(self, names: Sequence[str]) -> alt.Y:
+        """The places of the bars; lines of text stand over the first one, too."""
+        bands = alt.Scale(domain=names, paddingInner=1 - _BAR_HEIGHT / self.row_height)
+        if not self.num_lines:
+            return alt.Y("name:N", title=None, sort=None, scale=bands)
+        bands["align"] = 1
+        return alt.Y("name:N", sort=None, scale=bands, axis=None)
+
+    def line(self, at: int) -> float:
+        """How far the middle of a line of text, the lowest being 0, is from its bar's."""
+        return -(_BAR_HEIGHT / 2 + 9 + _LINE * at)
 
 
 def chart(
-    bars: Sequence[Bar], failed: Sequence[str], unit: ByteAxis, axis: str, capacity: Sequence[int]
+    bars: Sequence[Bar],
+    failed: Sequence[str],
+    unit: ByteAxis,
+    axis: str,
+    capacity: Sequence[int],
+    *,
+    narrow: bool = False,
 ) -> Specification:
     """The plot: a bar for each trial, made of its parts, and a row of words for each that `failed`.
 
-    `capacity` is empty where no line is to be drawn; `axis` is the words of the axis of bytes.
+    `capacity` is empty where no line is to be drawn; `axis` is the words of the axis of bytes; `narrow` is for a
+    telephone.
     """
     names = [*(bar.name for bar in bars), *failed]
-    widest = unit.of(max([bar.reach for bar in bars] + list(capacity)))
-    x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest * _ROOM], nice=False))
-    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
-    scale = plot_width(names) / (widest * _ROOM)
+    figures = [*(_total(bar, unit) for bar in bars), *("" for _ in failed)]
+    layout = Layout.above(names, figures) if narrow else Layout.beside(names)
+    widest = unit.of(max([bar.reach for bar in bars] + list(capacity))) * layout.room
+    x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest], nice=False))
+    y = layout.rows(names)
+    scale = layout.width / widest
     layers = [
-        _segments(bars, unit, x, y, scale),
+        _segments(bars, unit, x, y, scale, layout),
         _tails(bars, unit, y),
         _hatch(bars, unit, y),
         *_names(bars, unit, y, scale),
-        *_totals(bars, unit, y, scale, capacity),
+        *([] if narrow else _totals(bars, unit, y, scale, capacity)),
         _breaks(bars, unit, y),
     ]
     if failed:
-        rows = [{"name": name, "text": "out of device memory"} for name in failed]
-        words = alt.Chart(data(rows)).mark_text(align="left", dx=_GAP, color="var(--limit)")
-        layers.append(words.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
+        words = alt.Chart(data([{"name": name, "text": "out of device memory"} for name in failed]))
+        text = words.mark_text(align="left", dx=_GAP, color="var(--limit)")
+        layers.append(text.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
     if capacity:
-        layers += _capacity(bars, capacity, unit, y)
-    return layered(layers, plot_width(names), _ROW_HEIGHT * len(names))
+        layers += _capacity(bars, capacity, unit, y, scale, narrow=narrow)
+    if narrow:
+        layers += lines_above(names, figures, y, layout)
+    return layered(layers, layout.width, layout.row_height * len(names))
 
 
 def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
@@ -66,6 +128,17 @@ def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
     return [bar.cut_at(limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
 
 
+def lines_above(names: Sequence[str], figures: Sequence[str], y: alt.Y, layout: Layout) -> list[Mark]:
+    """Each row's name over its bar, its figure at the right end."""
+    rows = alt.Chart(data([{"name": name, "text": text} for name, text in zip(names, figures, strict=True)]))
+    name = rows.mark_text(align="left", dy=layout.line(layout.num_lines - 1), limit=layout.width)
+    figure = rows.mark_text(align="right", dy=layout.line(0), color="var(--muted)")
+    return [
+        name.encode(x=alt.value(0), y=y, text=alt.Text("name:N")),
+        figure.encode(x=alt.value(layout.width), y=y, text=alt.Text("text:N")),
+    ]
+
+
 def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     """Two strokes through a bar that is cut off."""
     rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
@@ -73,7 +146,7 @@ def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return mark.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
 
 
-def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float) -> Mark:
+def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, layout: Layout) -> Mark:
     """The parts that are wide enough to be seen; `scale` is pixels for one of `unit`."""
     drawn = [
         (bar, part, start, end)
@@ -87,14 +160,14 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
             "name": bar.name,
             "start": unit.of(start),
             "end": unit.of(end),
-            "group": palette.CATEGORY_NAMES[part.group],
+            "group": layout.names[part.group],
             "said": _description(bar, part),
         }
         for bar, part, start, end in drawn
     ]
     groups = {part.group for _, part, _, _ in drawn}
     present = [group for group in palette.CATEGORY_COLOURS if group in groups]
-    colour = group_colour(present, columns=5)
+    colour = group_colour(present, layout.names, columns=layout.legend_columns)
     return (
         alt.Chart(data(rows))
         .mark_bar(stroke="var(--paper)", strokeWidth=0.7)
@@ -102,13 +175,13 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     )
 
 
-def group_colour(groups: Sequence[str], **legend: Any) -> alt.Color:
+def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEGORY_NAMES, **legend: Any) -> alt.Color:
     """The colours of groups of categories, which rows name in `group`."""
     return alt.Color(
         "group:N",
         title=None,
         scale=alt.Scale(
-            domain=[palette.CATEGORY_NAMES[group] for group in groups],
+            domain=[names[group] for group in groups],
             range=[palette.category_colour(group) for group in groups],
         ),
         legend=alt.Legend(symbolType="square", offset=24, **legend),
@@ -226,21 +299,30 @@ def _total(bar: Bar, unit: ByteAxis) -> str:
     return f"{unit.label(bar.whole)}{needed} {unit.name}"
 
 
-def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y) -> list[Mark]:
-    """What a device holds: one line where all rows have the same, else one for each row; its figure once."""
+def _capacity(
+    bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y, scale: float, *, narrow: bool
+) -> list[Mark]:
+    """What a device holds: one line where all rows have the same, else, and between lines of text, one for each row;
+    its figure once.
+    """
     known = [(bar.name, size) for bar in bars if (size := bar.capacity_bytes) is not None]
-    texts = [
+    texts: list[dict[str, Any]] = [
         {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]
     widest = max([bar.reach for bar in bars] + list(capacity))
     apart = [row for at, row in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
-    text = alt.Chart(data(apart)).mark_text(color="var(--limit)", dy=-8, align="right", baseline="bottom")
+    has_room = not narrow or all(len(row["text"]) * _NAME_WIDTH < row["at"] * scale for row in apart)
+    text = alt.Chart(data(apart)).mark_text(
+        color="var(--limit)", dy=-8, align="right" if has_room else "left", baseline="bottom"
+    )
     labels = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
-    if len(capacity) == 1:
+    if len(capacity) == 1 and not narrow:
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
         return [rule.encode(x=alt.X("at:Q"), description=alt.Description("said:N")), labels]
     rows = [{"name": name, "at": unit.of(size), "said": _holds(size)} for name, size in known]
-    ticks = alt.Chart(data(rows)).mark_tick(orient="vertical", size=_ROW_HEIGHT, thickness=2, color="var(--limit)")
+    ticks = alt.Chart(data(rows)).mark_tick(
+        orient="vertical", size=_BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
+    )
     return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")), labels]
 
 

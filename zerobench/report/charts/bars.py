@@ -6,11 +6,12 @@ A part is a category; its colour is that of its group, so the three optimizer st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from zerobench.records import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.bar_marks import cut
-from zerobench.report.charts.render import drawing
+from zerobench.report.charts.render import drawn
 from zerobench.report.charts.shown import (
     doubt_sentence,
     evidence_sentence,
@@ -40,14 +41,16 @@ def device_figure(runs: RunFigures) -> Figure | None:
     bars = cut(bars, capacity[0] if is_seen else 0)
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
     axis = f"peak memory per device ({unit.name})"
-    chart = bar_chart(bars, failed, unit, axis, capacity if is_seen else [])
+    chart = partial(bar_chart, bars, failed, unit, axis, capacity if is_seen else [])
     title = "Peak device memory by category"
     caption = (
         "Steady-step peak of the largest rank. Pale tail: start-up, allocator slack, CUDA context and NCCL."
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(trials, bars, len(known))
     )
-    return Figure("memory-per-gpu", title, caption, drawing(chart, "memory-per-gpu", title), bars_table(bars, unit))
+    return Figure(
+        "memory-per-gpu", title, caption, columns=bars_table(bars, unit), **drawn("memory-per-gpu", title, chart)
+    )
 
 
 def _ran_out(trial: TrialFigures) -> bool:
@@ -68,12 +71,14 @@ def host_figure(runs: RunFigures) -> Figure | None:
     trials, chosen = _chosen(known)
     bars = cut(chosen, 0)
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
-    chart = bar_chart(bars, [], unit, f"host memory per rank ({unit.name})", [])
+    chart = partial(bar_chart, bars, [], unit, f"host memory per rank ({unit.name})", [])
     title = "Host memory of offloaded states, by category"
     caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
         trials, bars, len(known)
     )
-    return Figure("memory-of-host", title, caption, drawing(chart, "memory-of-host", title), bars_table(bars, unit))
+    return Figure(
+        "memory-of-host", title, caption, columns=bars_table(bars, unit), **drawn("memory-of-host", title, chart)
+    )
 
 
 def capacities(bars: Sequence[Bar]) -> list[int]:

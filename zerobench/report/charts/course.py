@@ -5,8 +5,9 @@ Each phase has the same width, so that trials whose phases differ in length can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -14,7 +15,8 @@ import altair as alt
 
 from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.bar_marks import group_colour
+from zerobench.report.charts.render import NARROW, WIDTH, Mark, Specification, arranged, data, drawn, layered
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence, whole
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
@@ -72,7 +74,6 @@ def figure(runs: RunFigures) -> Figure | None:
     if not panels:
         return None
     unit = byte_axis(panel.top for panel in panels)
-    drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 2, 18, y="independent", x="independent")
     heading = "Device memory over the step, by category"
     caption = (
         (
@@ -85,7 +86,19 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(chosen)
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(KEY, heading, caption, drawing(drawn, KEY, heading), _table(panels, unit))
+    return Figure(
+        KEY, heading, caption, columns=_table(panels, unit), **drawn(KEY, heading, partial(_plot, panels, unit))
+    )
+
+
+def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, narrow: bool = False) -> Specification:
+    """The panels in two columns, or on a telephone one above the other."""
+    columns = 1 if narrow or len(panels) == 1 else 2
+    width = NARROW - 62 if narrow else (WIDTH - 130) / 2 if columns == 2 else WIDTH - 70
+    names = palette.NARROW_NAMES if narrow else palette.CATEGORY_NAMES
+    colour = group_colour(_groups(panels), names, columns=2 if narrow else 5)
+    plots = [_panel_plot(panel, unit, panels, width, colour, names) for panel in panels]
+    return arranged(plots, columns, 18, y="independent", x="independent")
 
 
 def kept_by(runs: RunFigures, trial: TrialFigures) -> int | None:
@@ -102,7 +115,14 @@ def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel | None:
     return None if all(phase.phase is Phase.INIT for phase in phases) else _Panel(trial, rank, phases)
 
 
-def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
+def _panel_plot(
+    panel: _Panel,
+    unit: ByteAxis,
+    panels: Sequence[_Panel],
+    width: float,
+    colour: alt.Color,
+    names: Mapping[str, str],
+) -> Specification:
     own = _has_own_axis(panel, panels)
     top = unit.of(panel.top if own else max(other.top for other in panels if not _has_own_axis(other, panels))) * 1.16
     y = alt.Y(
@@ -112,8 +132,7 @@ def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specifica
         scale=alt.Scale(domain=[0, top], nice=False),
     )
     x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
-    layers = [_areas(panel, unit, top, (x, y), _colours(panels)), *_phases(panel, x), *_peak(panel, unit, x, y)]
-    width = (WIDTH - 130) / 2 if len(panels) > 1 else WIDTH - 70
+    layers = [_areas(panel, unit, top, (x, y), colour, names), *_phases(panel, x), *_peak(panel, unit, x, y)]
     return layered(layers, width, _HEIGHT, panel.trial.marked_label + (" (own axis)" if own else ""))
 
 
@@ -123,10 +142,16 @@ def _has_own_axis(panel: _Panel, panels: Sequence[_Panel]) -> bool:
     return len(others) > 1 and panel.top > _FLATTENS * max(others)
 
 
-def _areas(panel: _Panel, unit: ByteAxis, top: float, axes: tuple[alt.X, alt.Y], scale: alt.Scale) -> Mark:
+def _areas(
+    panel: _Panel,
+    unit: ByteAxis,
+    top: float,
+    axes: tuple[alt.X, alt.Y],
+    colour: alt.Color,
+    names: Mapping[str, str],
+) -> Mark:
     """An area for each category and phase, stacked in the order of the bars of the first figure."""
-    rows = [row for index in range(len(panel.phases)) for row in _rows(panel, index, unit, top)]
-    colour = alt.Color("group:N", title=None, scale=scale, legend=alt.Legend(columns=5, symbolType="square", offset=24))
+    rows = [row for index in range(len(panel.phases)) for row in _rows(panel, index, unit, top, names)]
     return (
         alt.Chart(data(rows))
         .mark_area(line=False)
@@ -141,19 +166,17 @@ def _areas(panel: _Panel, unit: ByteAxis, top: float, axes: tuple[alt.X, alt.Y],
     )
 
 
-def _colours(panels: Sequence[_Panel]) -> alt.Scale:
+def _groups(panels: Sequence[_Panel]) -> list[str]:
     """The same for all, so that they share a legend."""
     kept = {
         palette.GROUP_OF[category.value] for panel in panels for phase in panel.phases for category in phase.sizes_bytes
     }
-    present = [group for group in palette.CATEGORY_COLOURS if group in kept]
-    return alt.Scale(
-        domain=[palette.CATEGORY_NAMES[group] for group in present],
-        range=[palette.category_colour(group) for group in present],
-    )
+    return [group for group in palette.CATEGORY_COLOURS if group in kept]
 
 
-def _rows(panel: _Panel, index: int, unit: ByteAxis, top: float) -> Iterator[dict[str, object]]:
+def _rows(
+    panel: _Panel, index: int, unit: ByteAxis, top: float, names: Mapping[str, str]
+) -> Iterator[dict[str, object]]:
     course = panel.phases[index]
     places = _places(index, course)
     ordered = sorted(course.sizes_bytes, key=lambda category: ORDER.index(palette.GROUP_OF[category.value]))
@@ -168,7 +191,7 @@ def _rows(panel: _Panel, index: int, unit: ByteAxis, top: float) -> Iterator[dic
                 "at": round(place, 4),
                 "low": round(unit.of(end - size), 4),
                 "high": round(unit.of(end), 4),
-                "group": palette.CATEGORY_NAMES[palette.GROUP_OF[category.value]],
+                "group": names[palette.GROUP_OF[category.value]],
                 "area": f"{index} {category.value}",
                 "said": description,
             }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.bar_marks import group_colour
-from zerobench.report.charts.render import Mark, Specification, data, drawing, layered, plot_width
+from zerobench.report.charts.bar_marks import Layout, group_colour, lines_above
+from zerobench.report.charts.render import Mark, Specification, data, drawn, layered
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.words import ByteAxis, decimal_axis
 from zerobench.report.figure import Columns, Figure
@@ -20,7 +21,8 @@ from zerobench.report.tables.model_states import StatesRow, states_rows
 from zerobench.spec.roles import Role
 
 _KEY = "model-states"
-_ROW_HEIGHT = 24
+_ROOM = 1.3
+"""How far the axis goes on beyond the longest bar, for both sums in figures."""
 _STATES = ("parameters", "gradients", "optimizer")
 
 
@@ -55,23 +57,25 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(shown)
         + shown_sentence(len(shown), len(known))
     )
-    return Figure(_KEY, title, caption, drawing(_chart(bars, unit), _KEY, title), _table(bars, unit))
+    return Figure(_KEY, title, caption, columns=_table(bars, unit), **drawn(_KEY, title, partial(_chart, bars, unit)))
 
 
-def _chart(bars: Sequence[_Bar], unit: ByteAxis) -> Specification:
-    names = [bar.name for bar in bars]
+def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, narrow: bool = False) -> Specification:
+    names, figures = [bar.name for bar in bars], [_sums(bar, unit) for bar in bars]
+    layout = Layout.above(names, figures) if narrow else Layout.beside(names)
     largest = max(max(bar.row.states.total_bytes, bar.row.paper.total_bytes if bar.row.paper else 0) for bar in bars)
-    scale = alt.Scale(domain=[0, unit.of(largest) * 1.3], nice=False)
+    scale = alt.Scale(domain=[0, unit.of(largest) * (layout.room if narrow else _ROOM)], nice=False)
     x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale)
-    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
+    y = layout.rows(names)
     parts = alt.Chart(data([part for bar in bars for part in _parts(bar, unit)])).mark_bar(
         stroke="var(--paper)", strokeWidth=0.7
     )
     layers: list[Mark] = [
         parts.encode(x=x, x2=alt.X2("end:Q"), y=y, color=group_colour(_STATES), description=alt.Description("said:N")),
-        *_ends(bars, unit, y),
+        _papers(bars, unit, y),
+        *(lines_above(names, figures, y, layout) if narrow else [_ends(bars, unit, y)]),
     ]
-    return layered(layers, plot_width(names), _ROW_HEIGHT * len(names))
+    return layered(layers, layout.width, layout.row_height * len(names))
 
 
 def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
@@ -88,13 +92,19 @@ def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
     return parts
 
 
-def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
-    """Each sum in figures behind its bar, and the paper's as a mark where the paper speaks of the strategy."""
+def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+    """Each sum in figures behind its bar."""
     sums = [
         {"name": bar.name, "at": unit.of(max(bar.row.states.total_bytes, paper or 0)), "text": _sums(bar, unit)}
         for bar in bars
         for paper in [bar.row.paper and bar.row.paper.total_bytes]
     ]
+    text = alt.Chart(data(sums)).mark_text(align="left", dx=6)
+    return text.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
+
+
+def _papers(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+    """The paper's sum as a mark where the paper speaks of the strategy."""
     marks = [
         {
             "name": bar.name,
@@ -104,12 +114,8 @@ def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
         for bar in bars
         if (paper := bar.row.paper)
     ]
-    tick = alt.Chart(data(marks)).mark_tick(orient="vertical", thickness=2, size=_ROW_HEIGHT - 4, color="var(--limit)")
-    text = alt.Chart(data(sums)).mark_text(align="left", dx=6)
-    return [
-        tick.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")),
-        text.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N")),
-    ]
+    tick = alt.Chart(data(marks)).mark_tick(orient="vertical", thickness=2, size=22, color="var(--limit)")
+    return tick.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N"))
 
 
 def _sums(bar: _Bar, unit: ByteAxis) -> str:

@@ -28,6 +28,8 @@ Specification = dict[str, Any]
 
 WIDTH = 900
 """Of a drawing, in its own units; a page scales it."""
+NARROW = 360
+"""Of a drawing for a telephone, so that its letters keep their size there."""
 
 _LABEL_LIMIT, _LETTER = 340, 6.6
 """The most that the label of a row takes of a drawing, and about what one of its letters does."""
@@ -126,6 +128,11 @@ def drawing(plot: Specification, key: str, label: str) -> Drawing:
     _check_addresses()
     specification = {"$schema": alt.SCHEMA_URL, **plot, "config": dict(CONFIG)}
     return Drawing(specification, partial(_svg, specification, key, label))
+
+
+def drawn(key: str, label: str, plot: Callable[..., Specification]) -> dict[str, Drawing]:
+    """The two drawings of a figure whose `plot` has a `narrow` layout, by the figure's names for them."""
+    return {"drawing": drawing(plot(), key, label), "narrow": drawing(plot(narrow=True), key, label)}
 
 
 def _svg(specification: Specification, key: str, label: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import altair as alt
 
@@ -15,7 +16,7 @@ from zerobench.memory.nvml_samples import read_samples
 from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
-from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.render import NARROW, WIDTH, Mark, Specification, arranged, data, drawn, layered
 from zerobench.report.charts.shown import doubt_sentence, most_telling, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
@@ -28,6 +29,10 @@ from zerobench.units import format_bytes, format_seconds
 MOST_TRIALS = 6
 _MOST_SAMPLES = 400
 """Samples drawn of one trial: more than a line can show."""
+_TICKS_APART = 100
+"""About so many pixels between two figures of the axis of time."""
+_LETTER = 6
+"""About what a letter of a phase's name takes."""
 _KEY = "memory-within-a-step"
 _ORDER = {"forward": 0, "backward": 1, "step": 2}
 
@@ -82,10 +87,15 @@ def figure(runs: RunFigures) -> Figure | None:
     chosen = most_telling(preferred, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
     panels = [_panel(runs, trial) for trial in chosen]
     unit = byte_axis(panel.largest_bytes for panel in panels)
-    drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 1, 14)
     title = "Device memory within a step"
     caption = _caption(panels, chosen, len(preferred), len(trials) - len(preferred))
-    return Figure(_KEY, title, caption, drawing(drawn, _KEY, title), _table(panels, unit))
+    plot = partial(_plot, panels, unit)
+    return Figure(_KEY, title, caption, columns=_table(panels, unit), **drawn(_KEY, title, plot))
+
+
+def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, narrow: bool = False) -> Specification:
+    width = NARROW - 62 if narrow else WIDTH - 70
+    return arranged([_panel_plot(panel, unit, panels, width) for panel in panels], 1, 14)
 
 
 def _steady(trial: TrialFigures) -> list[PhaseFigures]:
@@ -138,7 +148,7 @@ def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
     ]
 
 
-def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
+def _panel_plot(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float) -> Specification:
     top = max(other.largest_bytes for other in panels)
     y = alt.Y(
         "size:Q",
@@ -148,12 +158,12 @@ def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specifica
     )
     end = panel.phases[-1].end
     title = "seconds since the start of the step" if panel is panels[-1] else None
-    axis = alt.Axis(title=title, tickCount=8) if panel.is_timed else None
+    axis = alt.Axis(title=title, tickCount=round(width / _TICKS_APART)) if panel.is_timed else None
     x = alt.X("begin:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
-    layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x)]
+    layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x, width)]
     if panel.samples:
         layers += _nvml(panel, unit, x, y)
-    return layered(layers, WIDTH - 70, 110, panel.name)
+    return layered(layers, width, 110, panel.name)
 
 
 def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
@@ -184,12 +194,13 @@ def _live(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     return [line.encode(x=x, y=y), dots.encode(x=x, y=y)]
 
 
-def _phase_names(panel: _Panel, x: alt.X) -> list[Mark]:
-    whole = panel.phases[-1].end
+def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
+    """Of the phases that are wide enough for theirs."""
+    scale = width / panel.phases[-1].end
     rows = [
         {"begin": (phase.begin + phase.end) / 2, "text": phase.name}
         for phase in panel.phases
-        if (phase.end - phase.begin) / whole > 0.05
+        if (phase.end - phase.begin) * scale > _LETTER * len(phase.name)
     ]
     place = {"x": x, "y": alt.value(1), "text": alt.Text("text:N")}
     halo = alt.Chart(data(rows)).mark_text(fontSize=11, baseline="top", stroke="var(--paper)", strokeWidth=4)

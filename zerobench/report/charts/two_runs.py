@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.charts.bar_marks import chart, cut
 from zerobench.report.charts.bars import bars_table, cut_sentence
-from zerobench.report.charts.render import drawing
+from zerobench.report.charts.render import drawn
 from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
 from zerobench.report.charts.words import byte_axis
@@ -45,8 +46,8 @@ def _figure(where: Where, peaks: Sequence[Peak]) -> Figure:
     counted = "" if len(shown) == len(peaks) else f" {len(shown)} of {len(peaks):,} trials."
     evidence = evidence_sentence([peak.change.base.middle for peak in shown])
     caption = f"Largest rank, median repeat. Largest growth first.{counted}{cut_sentence(bars)}{evidence}"
-    drawn = drawing(chart(bars, [], unit, f"peak {name} memory ({unit.name})", []), key, title)
-    return Figure(key, title, caption, drawn, bars_table(bars, unit))
+    plot = partial(chart, bars, [], unit, f"peak {name} memory ({unit.name})", [])
+    return Figure(key, title, caption, columns=bars_table(bars, unit), **drawn(key, title, plot))
 
 
 def _pair(peak: Peak) -> Iterator[Bar]:

@@ -6,11 +6,12 @@ Each bar begins where the one before it ended, so whatever nobody explains is se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Specification, data, drawing, layered
+from zerobench.report.charts.render import NARROW, WIDTH, Specification, data, drawn, layered
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Columns, Figure
@@ -66,7 +67,7 @@ def figure(runs: RunFigures) -> Figure | None:
         "used by NVML (outlined), reserved by torch, tensors at the peak, tensors by category. "
         f"Unexplained: {format_bytes(breakdown.unexplained_bytes)}."
     )
-    return Figure(_KEY, title, caption, drawing(_chart(steps, unit), _KEY, title), _table(steps, unit))
+    return Figure(_KEY, title, caption, columns=_table(steps, unit), **drawn(_KEY, title, partial(_chart, steps, unit)))
 
 
 def steps_of(breakdown: Waterfall) -> list[Step]:
@@ -108,7 +109,8 @@ def _categories(breakdown: Waterfall) -> list[tuple[str, int, str]]:
     return [(name.replace("_", " "), sizes[name], palette.category_colour(palette.GROUP_OF[name])) for name in names]
 
 
-def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
+def _chart(steps: list[Step], unit: ByteAxis, *, narrow: bool = False) -> Specification:
+    width, room = (NARROW - 135, 1.45) if narrow else (WIDTH - 170, 1.14)
     used = steps[0].num_bytes
     rows = [
         {
@@ -124,7 +126,7 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     ]
     names = [step.name for step in steps]
     low, high = min(0, *(step.start for step in steps)), max(step.tip for step in steps)
-    reach = [unit.of(low), unit.of(high) * 1.14]
+    reach = [unit.of(low), unit.of(high) * room]
     x = alt.X("start:Q", title=f"memory per device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
@@ -132,7 +134,7 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     fill, description = alt.Fill("fill:N", scale=None), alt.Description("said:N")
     parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=description)
     sizes = texts.encode(x=alt.X("tip:Q"), y=y, text=alt.Text("text:N"))
-    return layered([parts, sizes], WIDTH - 170, _ROW_HEIGHT * len(names))
+    return layered([parts, sizes], width, _ROW_HEIGHT * len(names))
 
 
 def _table(steps: list[Step], unit: ByteAxis) -> Columns:

@@ -35,9 +35,9 @@ _OF_ANY_MODEL = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Categor
 """Categories whose bytes the number of parameters gives, but for padding."""
 
 _WORDS = {
-    Category.TEMPORARIES: "made and freed by kernels, the optimizer and collectives; it depends on the micro batch",
+    Category.TEMPORARIES: "temporaries of kernels, optimizer and collectives; scales with the micro batch",
     Category.KERNEL_WORKSPACE: "workspace of running kernels and gloo's copies; not predicted",
-    Category.WORKSPACES: "workspace of the matrix library, the same for every model",
+    Category.WORKSPACES: "matrix library workspace, independent of the model",
     Category.ALLOCATOR_ROUNDING: "allocator rounding of requested sizes",
     Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
     Category.PIPELINE_BUFFERS: "hidden states and their gradients, received and sent by the stage",
@@ -112,7 +112,7 @@ class Explainer:
         terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
         reason = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
         if not terms and not reason and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            reason = "a point within backward, while gradients come and go"
+            reason = "within backward: gradients accumulate and are freed"
         return Explanation(category, nbytes, terms, reason)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:

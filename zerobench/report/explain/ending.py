@@ -9,6 +9,7 @@ from zerobench.records import Failure, Place, Status, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.passage import Line, Passage, phase_words, says
+from zerobench.report.explain.printed import own_frame, printed_lines
 from zerobench.report.predictions.errors import PHASES
 from zerobench.report.standing import standing_lines
 from zerobench.report.trials import Trial, completed
@@ -36,7 +37,7 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
     lines += [*says(*_request(failure)), *_standing(failure)]
     lines += says(*_reached(trial), *_predicted(trial, alike))
     if record.status in _OUT_OF_MEMORY and trial.spec.zero_stage is not None:
-        lines += says("What would fit, and what it costs in time: the same command with --changes.")
+        lines += says("Changes that fit, with their cost in time: the same command with --changes.")
     return Passage("Why it did not complete", lines)
 
 
@@ -57,11 +58,13 @@ def _request(failure: Failure | None) -> Iterator[str]:
         if failure.bytes_free is not None and failure.bytes_asked > failure.bytes_free:
             yield f"At least {format_bytes(failure.bytes_asked - failure.bytes_free)} were missing."
         elif failure.bytes_free is not None:
-            yield "The driver counted as much free; reason of the failure not recorded."
+            yield "Free memory by the driver's count was larger: cause unknown."
     if failure.evidence:
-        yield f"Evidence: {failure.evidence}."
+        yield from printed_lines(failure.evidence)
     if failure.exception:
         yield f"Exception: {failure.exception}."
+    if failure.traceback and (frame := own_frame(failure.traceback.splitlines())):
+        yield f"In your code: {frame}"
     for rank, stack in sorted(failure.stacks.items())[:_MOST_STACKS]:
         yield f"Rank {rank} was at: {_innermost(stack)}"
 

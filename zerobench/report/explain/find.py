@@ -31,9 +31,11 @@ def named_trials(run: store.Run) -> list[NamedTrial]:
 def find_trial(name: str, known: Sequence[NamedTrial]) -> NamedTrial:
     """The one of `known` that `name` means: an id, a name, the start of one id, or the start or a part of one name.
 
+    `zero2 @ A`, as tables of several runs have it, is `zero2` of the run that was asked for.
+
     Raises UserError: none or several match, with the choices.
     """
-    wanted = " ".join(name.removeprefix("! ").split())
+    wanted = " ".join(name.removeprefix("! ").split()).partition(" @ ")[0]
     for matches in _ways(wanted, known):
         if len(matches) == 1:
             return matches[0]

@@ -104,7 +104,7 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
 def _request(message: TorchMessage) -> Passage:
     phase, asker = phase_of(message.frames), asker_of(message.frames)
     if not message.frames:
-        return Passage("Who asked", says("No traceback before the message: the requesting code is unknown."))
+        return Passage("Who asked", says("Requesting code unknown: traceback missing before the message."))
     last = message.frames[-1]
     return Passage(
         "Who asked",

@@ -85,10 +85,10 @@ def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:
     when = phase_words("first", first.phase.value)
     if more <= 0:
         less = f"{format_bytes(-more)} less than" if more else "as much as"
-        yield f"Start-up needs no more: {format_bytes(first.total_bytes)}, in {when}, {less} a steady step."
+        yield f"Start-up peak: {format_bytes(first.total_bytes)}, in {when}, {less} a steady step."
         return
     yield (
-        f"Start-up needs more and must fit: {format_bytes(first.total_bytes)}, in {when}, "
+        f"Start-up peak, which must fit too: {format_bytes(first.total_bytes)}, in {when}, "
         f"{format_bytes(more)} beyond the steady peak ({_largest_differences(steady, first)})."
     )
     if first.phase is Phase.INIT:
@@ -159,7 +159,7 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
     """Each category at `instant`, the largest first, as arithmetic that is held against the ledger's bytes."""
     title = "What lies there" if place is Place.DEVICE else f"What lies in {place.value} memory, on rank {instant.rank}"
     if not instant.categories:
-        return Passage(title, says("Total only: the ledger could not resolve this point."))
+        return Passage(title, says("Total only: categories unknown at this point."))
     terms = explainer.instant(instant, place)
     least = _TELLING * instant.total_bytes
     large = [term for term in terms if term.seen_bytes >= least]
@@ -217,9 +217,7 @@ def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
     missed = sum(max(term.not_explained_bytes, 0) for term in terms)
     over = sum(max(-term.not_explained_bytes, 0) for term in terms)
-    sentence = (
-        f"Not explained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
-    )
+    sentence = f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
     return f"{sentence}; closed forms say {format_bytes(over)} too much." if over else f"{sentence}."
 
 
@@ -258,7 +256,7 @@ def _knob_lines(settings: Knobs) -> list[Line]:
     if abs(settings.error) > FAR:
         return says(f"Not available: {off}; used only below {100 * FAR:g} %.")
     if not settings.effects:
-        return says(f"No single setting does, beyond the error of the closed forms ({off}).")
+        return says(f"Savings of single settings are within the closed forms' error ({off}).")
     lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in settings.effects[:_MOST_KNOBS]]
     return [*lines, Line(f"By difference of closed forms, one setting changed, all else equal; {off}.")]
 

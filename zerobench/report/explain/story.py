@@ -162,8 +162,8 @@ def _held(pair: Pair) -> Iterator[str]:
     if len(known) == 2 and known[0].is_always != known[1].is_always:
         always, passing = sorted(known, key=lambda lifetime: not lifetime.is_always)
         yield (
-            f"So in {always.name} the bucket adds to the peak of everything else; in {passing.name} only "
-            "to what backward has not freed by then."
+            f"The bucket adds to the whole peak of {always.name}; {passing.name} allocates it while backward "
+            "frees memory."
         )
 
 
@@ -177,7 +177,7 @@ def _unfilled(pair: Pair) -> Iterator[str]:
         spare = case.bucket_bytes - case.bucket_bytes * case.trained // case.bucket_elements
         whole = "the model" if case.trained == case.num_params else "all trained parameters"
         sentences.add(
-            f"A reduce bucket of {brief(case.bucket_elements)} elements is larger than {whole}: of its "
-            f"{format_bytes(case.bucket_bytes)} the {case.trained:,} gradients never fill {format_bytes(spare)}."
+            f"Reduce bucket of {brief(case.bucket_elements)} elements, larger than {whole}: {format_bytes(spare)} of "
+            f"{format_bytes(case.bucket_bytes)} unused ({case.trained:,} gradients)."
         )
     yield from sorted(sentences)

@@ -7,8 +7,10 @@ not what their records cost. Samples of NVML are not among them: whoever draws a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
+from string import ascii_uppercase
 
 from zerobench import store
 from zerobench.records import Category, Place, Recovery
@@ -49,6 +51,14 @@ class RunFigures:
     comparison: Sequence[ComparedSide]
     """Measured trials beside the single process that trains the same global batch."""
     predicted: Sequence[Errors]
+    letters: Mapping[str, str]
+    """What names call a run, by its run_id: A, B, ...; empty where no trial is in two of the runs."""
+
+    @property
+    def letters_sentence(self) -> str:
+        """`Runs: A is before_20260101-120000, B is after_20260102-120000`; empty where names have no letters."""
+        named = ", ".join(f"{letter} is {run_id}" for run_id, letter in self.letters.items())
+        return f"Runs: {named}" if named else ""
 
     def run(self, run_id: str) -> store.Run:
         """The run called `run_id`."""
@@ -64,7 +74,9 @@ def run_figures(runs: Sequence[store.Run]) -> RunFigures:
     """
     of_runs = [_OfRun(run) for run in runs]
     unnamed = [trial for of_run in of_runs for trial in of_run.trials]
-    names = _labels([trial.spec for trial in unnamed], [trial.run_id for trial in unnamed])
+    keys = [(trial.spec.trial_id, trial.spec.config_hash) for trial in unnamed]  # runs of one script share its name
+    letters = _letters([run.run_id for run in runs]) if len(set(keys)) < len(keys) else {}
+    names = _labels([trial.spec for trial in unnamed], keys, [letters.get(trial.run_id) for trial in unnamed])
     beside = [known for of_run in of_runs for known in zip(of_run.parities, of_run.distances, strict=True)]
     trials = [trial.beside(label, *known) for trial, label, known in zip(unnamed, names, beside, strict=True)]
     by_key = {(trial.run_id, trial.trial_id): trial for trial in trials}
@@ -81,6 +93,7 @@ def run_figures(runs: Sequence[store.Run]) -> RunFigures:
             for of_run in of_runs
             for pair in of_run.pairs()
         ],
+        letters=letters,
     )
 
 
@@ -125,12 +138,17 @@ def prediction_pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pa
         yield from join(by_work.pop(work), judge)
 
 
-def _labels(specs: Sequence[TrialSpec], run_ids: Sequence[str]) -> list[str]:
-    """Short names; where several runs hold the same trial, with the run behind it."""
-    keys = [(spec.trial_id, spec.config_hash) for spec in specs]  # runs of one script share its name, whatever it did
+def _letters(run_ids: Sequence[str]) -> Mapping[str, str]:
+    """A to Z for the first runs, numbers for any after them."""
+    numbers = map(str, count(len(ascii_uppercase) + 1))
+    return dict(zip(run_ids, chain(ascii_uppercase, numbers), strict=False))
+
+
+def _labels(specs: Sequence[TrialSpec], keys: Sequence[tuple[str, str]], letters: Sequence[str | None]) -> list[str]:
+    """Short names; where several runs hold the same trial, with the run's letter behind it."""
     by_key = dict(zip(keys, specs, strict=True))
     names = dict(zip(by_key, labels(list(by_key.values())), strict=True))
     counts = Counter(keys)
     return [
-        f"{names[key]} @ {run_id}" if counts[key] > 1 else names[key] for key, run_id in zip(keys, run_ids, strict=True)
+        f"{names[key]} @ {letter}" if counts[key] > 1 else names[key] for key, letter in zip(keys, letters, strict=True)
     ]

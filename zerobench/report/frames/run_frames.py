@@ -76,7 +76,7 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
 
 def frames_of(runs: RunFigures) -> RunFrames:
     """`runs` with frames."""
-    return RunFrames(runs=runs.runs, figures=runs.figures, comparison=runs.comparison, predicted=runs.predicted)
+    return RunFrames(**vars(runs))
 
 
 def _frame(columns: Mapping[str, str], rows: Iterable[Row]) -> pd.DataFrame:

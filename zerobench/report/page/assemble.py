@@ -79,6 +79,7 @@ def _sections(frames: RunFigures, figures: Sequence[Drawn]) -> Mapping[str, Any]
         "description": overview.description(runs),
         "facts": overview.facts(runs, trials),
         "headline": [visible(sentence) for sentence in headline(frames)],
+        "letters": visible(frames.letters_sentence),
         "contents": list(_contents(figures, absent)),
         "figures": figures,
         "legend": overview.legend(trials),
@@ -110,7 +111,7 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures and other remarks.", columns, list(said.items()))
+    return grid("Unavailable figures, and remarks.", columns, list(said.items()))
 
 
 _SECTIONS = {

@@ -43,8 +43,9 @@ _REFERENCE = re.compile(r"url\(|@import|javascript:|expression\(", re.IGNORECASE
 ET.register_namespace("", SVG)
 
 
-def drawing(svg: str, key: str) -> str:
-    """`svg` for the figure whose id is `key`, safe to be written into the page as it stands.
+def drawing(svg: str, key: str, ids: str | None = None) -> str:
+    """`svg` for the figure whose id is `key`, safe to be written into the page as it stands; its own ids begin with
+    `ids`, which is `key` unless a figure has several drawings.
 
     Raises ValueError: it is no well-formed SVG, or declares entities.
     """
@@ -56,7 +57,7 @@ def drawing(svg: str, key: str) -> str:
         raise ValueError(f"{key}: not well-formed SVG: {error}") from None
     if root.tag != f"{{{SVG}}}svg":
         raise ValueError(f"{key}: not an SVG: its first element is {root.tag}")
-    _clean(root, key)
+    _clean(root, ids or key)
     _name(root, key)
     return ET.tostring(root, encoding="unicode")
 

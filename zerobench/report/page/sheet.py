@@ -38,6 +38,7 @@ class Drawn:
     caption: str
     drawing: Drawing | None
     grid: Grid
+    narrow: Drawing | None = None
 
     @property
     def place(self) -> Markup:
@@ -70,7 +71,8 @@ def drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
     for figure in figures:
         number = None if figure.drawing is None else next(numbers)
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, figure.drawing, columns_grid(f"{title}.", figure.columns))
+        table = columns_grid(f"{title}.", figure.columns)
+        yield Drawn(figure.key, number, title, caption, figure.drawing, table, figure.narrow)
 
 
 def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
@@ -80,8 +82,14 @@ def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
     `page` has what `template` writes, as text that it escapes; its `figures` (Drawn) are shown in that order.
     """
     texts = _text(template, page).split(_PLACE)
-    drawings = [(figure.drawing, figure.key) for figure in page["figures"] if figure.drawing is not None]
-    return _with_drawings(texts, drawings)
+    return _with_drawings(texts, [place for figure in page["figures"] for place in _places(figure)])
+
+
+def _places(figure: Drawn) -> Iterator[tuple[Drawing, str, str]]:
+    """Its charts in the template's order: each with its figure's key and what its ids begin with."""
+    for chart, ids in ((figure.drawing, figure.key), (figure.narrow, f"{figure.key}-narrow")):
+        if chart is not None:
+            yield chart, figure.key, ids
 
 
 def _text(template: str, page: Mapping[str, Any]) -> str:
@@ -101,10 +109,10 @@ def _text(template: str, page: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def _with_drawings(texts: Sequence[str], drawings: Sequence[tuple[Drawing, str]]) -> Iterator[str]:
+def _with_drawings(texts: Sequence[str], drawings: Sequence[tuple[Drawing, str, str]]) -> Iterator[str]:
     yield texts[0]
-    for (chart, key), text in zip(drawings, texts[1:], strict=True):
-        yield drawing(chart.draw(), key)
+    for (chart, key, ids), text in zip(drawings, texts[1:], strict=True):
+        yield drawing(chart.draw(), key, ids)
         yield text
 
 

@@ -60,7 +60,7 @@ def _left_out(columns: Sequence[Column[RunFrontierRow]], rows: Sequence[RunFront
 def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
     size = format_bytes(limit.capacity_bytes)
     if limit.is_given:
-        fits = f"Fits: peak of a rank's tensors at most {size} of its device ({device})"
+        fits = f"Fits: peak tensor memory per rank at most {size} of its device ({device})"
         needs = f"needs: peak of the largest, {unit}"
     else:
         fits = f"Fits: the trial completes on {device} of {size}"

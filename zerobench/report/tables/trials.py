@@ -134,7 +134,7 @@ def _doubts(trial: TrialFigures) -> list[tuple[str, str]]:
     doubts = []
     for name, far, _ in trial.parity.disagreements if trial.parity else ():
         difference = f"{name} differ from the reference by {far:.2g}"
-        doubts.append((f"{name} differ", f"{difference}, more than rounding: figures invalid"))
+        doubts.append((f"{name} differ", f"{difference}, beyond rounding: figures invalid"))
     if trial.summary.void:
         doubts.append(("speed void", f"speed void: {trial.summary.void}"))
     return doubts

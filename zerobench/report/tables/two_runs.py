@@ -83,7 +83,7 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
     warnings = [f"{same.label}: {outcome(same)}" for same in changed if same.stopped_completing]
     if changed or lines:
         shown, more = first(changed)
-        caption = "Trials with different outcomes, and trials in one run only."
+        caption = "Trials with different outcomes, or in one run only."
         table = Listing(columns, shown) if changed else None
         yield Part("Outcomes", caption, table, points=lines + more, warnings=warnings)
 

@@ -108,5 +108,5 @@ def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
         Column[_CategoryRow]("NEW", lambda row: unit.show(row.difference.b_bytes), unit.name),
         Column[_CategoryRow]("difference", lambda row: f"{row.difference.more_bytes:+,}", "bytes", narrow="bytes"),
     ]
-    caption = "NEW minus BASE at the two peaks; the lines of a peak add up to its difference."
+    caption = "NEW minus BASE at the two peaks; lines add up to a peak's difference."
     return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])

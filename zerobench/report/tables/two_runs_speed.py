@@ -33,7 +33,7 @@ def speed_parts(comparison: Comparison) -> Iterator[Part]:
         ("gradient norms", {same.label: same.norms_apart for same in comparison.same}),
     ):
         if apart := [_apart(label, *distance) for label, distance in far.items() if distance]:
-            caption = f"Equal work must have equal {what} up to rounding: NEW does not compute what BASE computed."
+            caption = f"Equal work must have equal {what} up to rounding: NEW and BASE differ in their computation."
             yield Part(f"{what.capitalize()} that differ between the runs", caption, points=few(apart))
 
 
