@@ -305,7 +305,8 @@ def walk_modules() -> dict[str, Any]:
     model = torch.nn.Sequential(first, second, torch.nn.ReLU())
     for module in model.modules():
         _init_external_params(module)
-    second._external_params[0] = first.bias
+    external: Any = second._external_params
+    external[0] = first.bias
     set_z3_leaf_module(second, True)
     set_z3_leaf_module(first, False)
 

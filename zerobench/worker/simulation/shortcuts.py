@@ -57,6 +57,14 @@ def ask_once() -> None:
     function.inspect = SimpleNamespace(signature=cache(inspect.signature))  # type: ignore[attr-defined, assignment]
 
 
+def ask_cuda_alone() -> None:
+    """Replace the search for a kind of device that is at hand, for the rest of the process: it is CUDA's.
+
+    torch goes through all kinds (torch/_utils.py, _get_device_attr) whenever somebody asks for the current stream.
+    """
+    torch._utils._get_current_device_index = torch.cuda.current_device
+
+
 def install() -> None:
     """Replace all that a simulation can do without, for the rest of the process."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator

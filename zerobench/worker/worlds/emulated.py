@@ -53,6 +53,7 @@ class EmulatedWorld(DevicelessWorld):
         shortcuts.agree_with_absent_ranks()
         shortcuts.copy_at_once()
         shortcuts.ask_once()
+        shortcuts.ask_cuda_alone()
         device = torch.device("cuda", 0)
         torch.cuda.set_device(device)
         order = Order(self.traffic, current_stream)
