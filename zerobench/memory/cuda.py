@@ -122,10 +122,12 @@ def compose(
     standing += [Block(s.pointer, s.nbytes, storage=s) for s in live if s.device == "cuda" and s not in in_trace]
     known = {block.address for block in standing}
     standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if at not in known]
+    blocks = dict.fromkeys([*standing, *(block for block, _ in changes)])
+    categories = {block: _category(block, category_of, workspaces) for block in blocks}  # asked for several times each
     return replay(
         [(block, block.nbytes) for block in standing],
         changes,
-        lambda block: _category(block, category_of, workspaces),
+        categories.__getitem__,
         lambda block: "" if block.storage is None else block.storage.birth.name,
     )
 

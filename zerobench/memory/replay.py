@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -58,12 +59,13 @@ def replay(
     total = now.total()
     walk = Walk(live, events, category_of, site_of)
     result = Composition(Counter(now), Counter(now), Counter(now), total, walk=walk)
-    for thing, delta in reversed(events):
+    totals = list(accumulate((-delta for _, delta in reversed(events)), initial=total))
+    result.total_peak = max(totals)
+    peak = totals.index(result.total_peak)
+    for place, (thing, delta) in enumerate(reversed(events), 1):
         key = category_of(thing)
         now[key] -= delta
-        total -= delta
         result.own_peak[key] = max(result.own_peak[key], now[key])
-        if total > result.total_peak:
-            result.total_peak = total
+        if place == peak:
             result.at_peak = Counter(now)
     return result

@@ -18,6 +18,7 @@ import selectors
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -51,7 +52,15 @@ _PRELOADED = (
 """What every trial imports, most of it only once its engine is built."""
 
 _OF_ITS_WORLD = {
-    Evidence.EMULATED: ("zerobench.worker.worlds.emulated", "deepspeed.ops.adam.fused_adam", "torch._inductor.config"),
+    Evidence.EMULATED: (
+        "zerobench.worker.worlds.emulated",
+        "deepspeed.ops.adam.fused_adam",
+        "torch._inductor.config",
+        "torch._inductor.compiler_bisector",
+        "torch._dynamo.repro.after_dynamo",
+        "torch._subclasses.schema_check_mode",
+        "cpuinfo",
+    ),
     Evidence.SIMULATED: (
         "zerobench.worker.worlds.simulated",
         "zerobench.worker.simulation.accelerator",
@@ -59,6 +68,18 @@ _OF_ITS_WORLD = {
     ),
 }
 """And what those of one world do; its keys are the worlds that are played here."""
+
+
+_WHERE_THERE = (
+    "deepspeed.comm.mori",
+    "deepspeed.compile.backend",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.utils.pin_memory",
+    "torch.profiler._cupti_monitor",
+)
+"""What the newest releases import besides; older ones have not all of it."""
 
 
 def main() -> None:
@@ -83,6 +104,9 @@ def import_everything(world: Evidence) -> None:
         device.register()
     for name in (*_PRELOADED, *_OF_ITS_WORLD[world]):
         import_module(name)
+    for name in _WHERE_THERE if world is Evidence.EMULATED else ():
+        with suppress(ImportError):
+            import_module(name)
     if world is Evidence.EMULATED:
         from zerobench.emulator.inside.values import open_values
 

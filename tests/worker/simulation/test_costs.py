@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import flop_registry
 
-from zerobench.worker.simulation.costs import Cost, Where, cost_of
+from zerobench.worker.simulation.costs import Cost, Where, cost_of, flops_of
 
 ATEN = torch.ops.aten
 
@@ -58,3 +59,25 @@ def test_fused_attention_on_a_cpu_is_told_by_its_flops() -> None:
     backward = ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
     found = cost(backward, out, query, key, value, out, logsumexp, 0.0, False)
     assert found == Cost(Where.HOST, attention_flops=5 * product, is_backward=True)
+
+
+def test_flops_by_shapes_alone_are_those_that_torchs_own_wrapper_counts() -> None:
+    left, right = torch.empty(3, 4), torch.empty(4, 5)
+    formula = flop_registry[torch.ops.aten.mm]
+    assert flops_of(formula, (left, right), {}, left @ right) == formula(left, right, out_val=left @ right) == 120
+    picture, weight = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3)
+    args = (picture, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    out = torch.ops.aten.convolution(*args)
+    formula = flop_registry[torch.ops.aten.convolution]
+    assert flops_of(formula, args, {}, out) == formula(*args, out_val=out) > 0
+    query = torch.empty(1, 2, 8, 4)
+    formula = flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]
+    named = {"scale": 1.0}
+    results = (query, query[..., 0])
+    counted = flops_of(formula, (query, query, query), named, results)
+    assert counted == formula(query, query, query, **named, out_val=results) > 0
+
+
+def test_a_formula_that_asks_for_tensors_is_given_them() -> None:
+    query = torch.empty(2, 3)
+    assert flops_of(lambda tensor, out_val: tensor.numel() + out_val.numel(), (query,), {}, query) == 12

@@ -288,3 +288,44 @@ def test_ddp_deals_its_buckets_anew_in_the_second_pass_and_holds_both_for_a_mome
     assert (together, apart, still_apart) == ([2 * matrix + last], made[:2], made[:2])
     assert [delta for delta in second if abs(delta) >= matrix] == made
     assert not [delta for delta in first + third if abs(delta) >= matrix]
+
+
+def walk_modules() -> dict[str, Any]:
+    """Parameters of modules of every kind and whether they are leaves, as DeepSpeed says it and as we do."""
+    import torch
+    from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+    from deepspeed.runtime.zero.partition_parameters import _init_external_params
+    from deepspeed.utils import set_z3_leaf_module
+
+    from zerobench.worker.simulation import shortcuts
+
+    first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3, bias=False)
+    second.weight = first.weight
+    first.again = first.weight
+    model = torch.nn.Sequential(first, second, torch.nn.ReLU())
+    for module in model.modules():
+        _init_external_params(module)
+    external: Any = second._external_params
+    external[0] = first.bias
+    set_z3_leaf_module(second, True)
+    set_z3_leaf_module(first, False)
+
+    def looked_at() -> Seen:
+        modules = list(model.modules())
+        return {
+            "own": [list(map(id, coordinator.iter_params(module))) for module in modules],
+            "all": [list(map(id, coordinator.iter_params(module, recurse=True))) for module in modules],
+            "leaves": [coordinator.z3_leaf_module(module) for module in modules],
+        }
+
+    theirs = looked_at()
+    shortcuts.ask_once()
+    return {"theirs": theirs, "ours": looked_at(), "replaced": coordinator.z3_leaf_module is shortcuts._is_leaf}
+
+
+def test_modules_have_the_parameters_that_deepspeed_finds_in_them_and_are_leaves_where_it_says_so(in_fork):
+    seen = in_fork(walk_modules)
+    assert seen["replaced"]
+    assert seen["ours"] == seen["theirs"]
+    assert seen["theirs"]["leaves"] == [False, False, True, False]
+    assert list(map(len, seen["theirs"]["own"])) == [0, 2, 2, 0]

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import get_shape, sdpa_backward_flop_count, sdpa_flop_count
 
 from zerobench.timing.trace import Product
 from zerobench.worker.simulation.device import DEVICE
@@ -103,6 +103,18 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
     moved = sum(map(_held_bytes, written))
     moved += moved if packet in _GATHERS else sum(map(_held_bytes, read))
     return Cost(where, moved_bytes=moved)
+
+
+def flops_of(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """By one of torch's formulas, of shapes where it can be: the wrapper around those looks for tensors at any depth
+    (torch/utils/flop_counter.py, shape_wrapper), and these operations have theirs on top.
+    """
+    of_shapes = getattr(formula, "__wrapped__", None)
+    if of_shapes is None:
+        return int(formula(*args, **kwargs, out_val=out))
+    shapes = tuple(map(get_shape, out)) if isinstance(out, tuple) else get_shape(out)
+    named = {name: get_shape(value) for name, value in kwargs.items()}
+    return int(of_shapes(*map(get_shape, args), out_shape=shapes, **named))
 
 
 def _crossing(source: torch.Tensor, result: torch.Tensor) -> Where | None:

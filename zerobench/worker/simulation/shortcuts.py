@@ -6,11 +6,13 @@ values, and is named with its source. A test holds each against the original.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -44,6 +46,25 @@ def copy_at_once() -> None:
     torch.Tensor.narrow = _narrow  # type: ignore[method-assign, assignment]
 
 
+def ask_once() -> None:
+    """Replace what asks the same again at each of some thousand hooks of stage 3, for the rest of the process."""
+    from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+    from torch.autograd import function
+
+    coordinator.iter_params = _shorter_walk(coordinator.iter_params)
+    coordinator.z3_leaf_module = _is_leaf
+    # Function.apply asks for the signature of `forward` at each call; a function keeps its own.
+    function.inspect = SimpleNamespace(signature=cache(inspect.signature))  # type: ignore[attr-defined, assignment]
+
+
+def ask_cuda_alone() -> None:
+    """Replace the search for a kind of device that is at hand, for the rest of the process: it is CUDA's.
+
+    torch goes through all kinds (torch/_utils.py, _get_device_attr) whenever somebody asks for the current stream.
+    """
+    torch._utils._get_current_device_index = torch.cuda.current_device
+
+
 def install() -> None:
     """Replace all that a simulation can do without, for the rest of the process."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -51,6 +72,7 @@ def install() -> None:
 
     agree_with_absent_ranks()
     copy_at_once()
+    ask_once()
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
     dist.Reducer._rebuild_buckets = _with_integers(dist.Reducer._rebuild_buckets)  # type: ignore[attr-defined, method-assign, assignment]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
@@ -61,6 +83,26 @@ def install() -> None:
 
 def _agreed(*_: Any, **__: Any) -> None:
     """runtime/zero/utils.py compares integers with other ranks: there are none."""
+
+
+def _shorter_walk(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
+    """iter_params (runtime/zero/partitioned_param_coordinator.py) of a module alone, without making names.
+
+    For each module that it releases the coordinator walks those of the next billion elements.
+    """
+
+    def walked(module: torch.nn.Module, recurse: bool = False) -> Iterable[Any]:
+        if recurse:
+            return walk(module, recurse)
+        own = {parameter: None for parameter in module._parameters.values() if parameter is not None}
+        return [*own, *(parameter for _, parameter in module.ds_external_parameters())]  # type: ignore[operator]
+
+    return walked
+
+
+def _is_leaf(module: torch.nn.Module) -> bool:
+    """z3_leaf_module (utils/z3_leaf_module.py): it sets an attribute of the module's own, which few have."""
+    return bool(vars(module).get("_z3_leaf", False))
 
 
 class _HostIntegers(TorchDispatchMode):

@@ -30,6 +30,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
+from zerobench.worker.simulation.costs import flops_of
 from zerobench.worker.worlds.base import no_values
 from zerobench.worker.worlds.deviceless import DevicelessWorld
 from zerobench.worker.worlds.emulated_order import EmulatedOrder, current_stream
@@ -51,6 +52,8 @@ class EmulatedWorld(DevicelessWorld):
         kernels.install()
         shortcuts.agree_with_absent_ranks()
         shortcuts.copy_at_once()
+        shortcuts.ask_once()
+        shortcuts.ask_cuda_alone()
         device = torch.device("cuda", 0)
         torch.cuda.set_device(device)
         order = Order(self.traffic, current_stream)
@@ -149,7 +152,7 @@ class EmulatedCounter(HearingCounter):
             return issued
 
         def listens(args: Any, kwargs: Any, out: Any) -> None:
-            self._count_flops(formula(*args, **kwargs, out_val=out))
+            self._count_flops(flops_of(formula, args, kwargs, out))
             if issued is not None:
                 issued(args, kwargs, out)
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from zerobench.memory.storages import Listener
 from zerobench.timing.trace import Recorded, Waits
-from zerobench.worker.simulation.costs import VALUE, cost_of, runs_nothing
+from zerobench.worker.simulation.costs import VALUE, cost_of, flops_of, runs_nothing
 from zerobench.worker.worlds.order import Order
 
 _ATTENTION = "_scaled_dot_product_"
@@ -57,7 +57,7 @@ class EmulatedOrder:
         if _ATTENTION in name and formula is not None:
             is_backward = name.endswith("_backward")
             return lambda args, kwargs, out: self._order.attention(
-                formula(*args, **kwargs, out_val=out), is_backward=is_backward
+                flops_of(formula, args, kwargs, out), is_backward=is_backward
             )
         return None if runs_nothing(func) else lambda args, kwargs, out: self._charge(func, args, kwargs, out)
 
