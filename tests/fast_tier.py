@@ -40,6 +40,8 @@ SLOWER = {
     "tests/cli/test_plan.py::test_a_sweep_is_planned_by_formula": "a run, which asks the machine's programs",
     "tests/cli/test_plan.py::test_a_global_batch": "runs, which ask the machine's programs",
     "tests/search/test_changes.py::test_without_page_locks": "a simulator",
+    "tests/search/test_changes_on_cpu.py::test_each_change": "a simulator",
+    "tests/search/test_changes_on_cpu.py::test_only_what": "a simulator",
     "tests/search/test_fastest.py::test_a_run_holds": "a run, which asks the machine's programs",
     "tests/search/test_fastest.py::test_a_world_where": "a run, which asks the machine's programs",
     "tests/search/test_fastest.py::test_rounds_join": "a run, which asks the machine's programs",

@@ -8,6 +8,7 @@ import pytest
 
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress, ProgressFile, Rank, read_progress
+from zerobench.records import Category, HostStanding
 
 RANK = Rank(rank=5, local_rank=1, world_size=8, hostname="node-1", pid=7, node=1)
 
@@ -59,3 +60,14 @@ def test_a_word_of_an_older_rank_is_read(tmp_path: Path) -> None:
     said = read_progress(path)
     assert said is not None
     assert said.peak_by_category == {}
+
+
+def test_what_the_host_holds_goes_out_at_once_with_the_last_word_again(
+    spoken: tuple[ProgressFile, TrialFolder],
+) -> None:
+    progress, folder = spoken
+    progress.say("first", 0, 42, always=True)
+    standing = HostStanding(at="the peak of start-up", by_category={Category.PARAMETERS: 3})
+    progress.tell_host(standing)
+    last = word(folder)
+    assert (last.phase, last.step_index, last.memory_bytes, last.host_standing) == ("first", 0, 42, standing)

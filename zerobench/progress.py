@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from zerobench.folder import TrialFolder, write_whole
+from zerobench.records import HostStanding
 
 _SHORTEST_PAUSE_S = 0.25
 
@@ -37,6 +38,9 @@ class Progress(BaseModel):
     """Of the device's memory; None on a CPU."""
     peak_by_category: dict[str, int] = {}
     """Device bytes at the peak of what the ledger accounted for last: start-up, the first step, a steady one."""
+    host_standing: HostStanding | None = None
+    """What it held of the host at the peak of the phase that the ledger accounted for last: where the kernel kills the
+    rank, all that is known."""
     tokens_per_s: float | None = None
     """Over all ranks, by the time that this one took for its last timed step."""
 
@@ -70,16 +74,24 @@ class ProgressFile:
         self._rank = rank
         self._num_steps = num_steps
         self._written_at = 0.0
+        self._last_word = ("import", -1)
         self._memory_bytes: int | None = None
         self.device_name: str | None = None
         """This and what follows is known only later; it goes out with the next word."""
         self.capacity_bytes: int | None = None
         self.peak_by_category: dict[str, int] = {}
         self.tokens_per_s: float | None = None
+        self._host_standing: HostStanding | None = None
+
+    def tell_host(self, standing: HostStanding) -> None:
+        """Say at once what the host holds, with the last word again: the next phase may be the one that is killed."""
+        self._host_standing = standing
+        self.say(*self._last_word, always=True)
 
     def say(self, phase: str, step_index: int, memory_bytes: int | None = None, *, always: bool = False) -> None:
         """Write where we are; calls that follow too closely are dropped unless `always`."""
         now = time.monotonic()
+        self._last_word = (phase, step_index)
         self._memory_bytes = memory_bytes or self._memory_bytes
         if not always and now - self._written_at < _SHORTEST_PAUSE_S:
             return
@@ -97,6 +109,7 @@ class ProgressFile:
             device_name=self.device_name,
             capacity_bytes=self.capacity_bytes,
             peak_by_category=self.peak_by_category,
+            host_standing=self._host_standing,
             tokens_per_s=self.tokens_per_s,
         )
         write_whole(self._folder.progress(self._rank.rank), progress.model_dump_json())

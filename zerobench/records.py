@@ -327,6 +327,25 @@ class Standing(Record):
         return self.reserved_bytes - self.allocated_bytes + bytes_free >= bytes_asked
 
 
+class HostStanding(Record):
+    """What one rank held of its node's memory at one instant."""
+
+    at: str
+    """Which instant, in words."""
+    is_last_account: bool = False
+    """Whether it was written down some time before the end, which came without a word: the kernel kills at once."""
+    by_category: dict[Category, int]
+    """The rest of the process among them, where it was asked of the kernel."""
+    by_module: dict[str, int] = Field(default_factory=dict)
+    """As those of `Standing`, of the tensors alone."""
+    by_site: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return sum(self.by_category.values())
+
+
 class Failure(Record):
     """Why a rank, or a trial, did not complete."""
 
@@ -344,6 +363,8 @@ class Failure(Record):
     room for everything. The record's memory is then of that play."""
     standing: Standing | None = None
     """What stood on the device when it refused. None in older records."""
+    host_standing: HostStanding | None = None
+    """What was held of the host where its memory was refused, or by the last account before the kernel's kill."""
     evidence: str | None = None
     """What shows it, for example the kernel's oom_kill counter or the exit signal."""
     stacks: dict[str, str] = Field(default_factory=dict)
@@ -455,6 +476,9 @@ class RankRecord(Record):
     marks: list[PhaseMark] = Field(default_factory=list)
     memory: list[MemoryRow] = Field(default_factory=list)
     process_memory: list[ProcessMemory] = Field(default_factory=list)
+    host_peak: HostStanding | None = None
+    """What its tensors held of the host when they held most: of tracked training, and where a node's memory was
+    given to predict for."""
     device_memory: list[DeviceMemory] = Field(default_factory=list)
     nvme: list[NvmeTraffic] = Field(default_factory=list)
     collectives: list[CollectiveTraffic] = Field(default_factory=list)

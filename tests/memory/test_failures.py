@@ -7,8 +7,9 @@ import torch
 
 from zerobench.memory.device import Device
 from zerobench.memory.failures import cpu_allocator_refusal, describe
+from zerobench.memory.held import REFUSED
 from zerobench.memory.recorder import Marks
-from zerobench.records import Phase, Status
+from zerobench.records import Category, HostStanding, Phase, Status
 
 CPU = Device(torch.device("cpu"), "cpu", None, "gloo")
 
@@ -81,3 +82,38 @@ def test_a_traceback_keeps_its_end_and_no_secret(monkeypatch: pytest.MonkeyPatch
     assert failure.traceback is not None
     assert len(failure.traceback) == 20_000
     assert failure.traceback.rstrip().endswith("the end")
+
+
+def accelerators(words: str, code: int) -> torch.AcceleratorError:
+    """As torch raises it, with CUDA's code (torch/csrc/Exceptions.cpp)."""
+    error = torch.AcceleratorError(words)
+    vars(error)["error_code"] = code
+    return error
+
+
+HELD = HostStanding(at=REFUSED, by_category={Category.ACTIVATIONS: 7}, by_site={"a.py:forward": 7})
+
+
+@pytest.mark.parametrize("error", [MemoryError(), refused_by_torch(), "pinning"])
+def test_where_host_memory_is_refused_what_is_held_of_it_is_told(error: BaseException | str):
+    if isinstance(error, str):
+        error = accelerators("CUDA error: out of memory", 2)
+    device = Device(CPU.torch_device, "cpu", None, "gloo", host_standing=lambda: HELD)
+    status, failure = describe(error, marks(), 0, device)
+    assert (status, failure.host_standing) == (Status.OUT_OF_HOST_MEMORY, HELD)
+    assert describe(ValueError("x"), marks(), 0, device)[1].host_standing is None
+
+
+def test_an_accelerators_other_error_is_a_crash():
+    error = accelerators("CUDA error: an illegal memory access was encountered", 700)
+    assert describe(error, marks(), 0, CPU)[0] is Status.CRASH
+
+
+def test_a_list_that_cannot_be_made_hides_no_refusal():
+    def broken() -> HostStanding:
+        raise KeyError("x")
+
+    device = Device(CPU.torch_device, "cpu", None, "gloo", host_standing=broken)
+    with pytest.warns(UserWarning, match="could not list what is allocated"):
+        status, failure = describe(MemoryError(), marks(), 0, device)
+    assert (status, failure.host_standing) == (Status.OUT_OF_HOST_MEMORY, None)

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from zerobench.memory.engine_tensors import walk_module, walk_optimizer_states
 from zerobench.memory.ledger import Ledger
-from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.records import Category, HostStanding, Phase, Place, StepKind
 from zerobench.worker.recomputation import enable_checkpointing
 
 TOKENS = torch.randint(0, 512, (2, 64))
@@ -328,3 +328,35 @@ def test_the_random_states_that_checkpointing_keeps_are_activations_until_backwa
     assert gone.live_bytes == 0
     nameless = [run.row(phase, Category.UNATTRIBUTED).live_bytes for phase in (Phase.FORWARD, Phase.STEP)]
     assert abs(nameless[0] - nameless[1]) < state_bytes
+
+
+def test_the_host_of_a_cpu_rank_is_told_at_each_peak_by_category_module_and_site():
+    told: list[HostStanding] = []
+    trained = Trained()
+    trained.ledger.tell_host = told.append
+    trained.train(StepKind.FIRST)
+    assert [standing.at for standing in told] == [
+        "the peak of the forward phase of the first step",
+        "the peak of the backward phase of the first step",
+        "the peak of the step phase of the first step",
+    ]
+    forward, last = told[0], told[-1]
+    assert last.by_category[Category.PARAMETERS] == trained.parameter_bytes
+    assert last.by_category[Category.SECOND_MOMENT] == trained.parameter_bytes
+    assert forward.by_module["LlamaMLP"] > 0
+    assert any(site.startswith("transformers/") for site in forward.by_site)
+    tensors = sum(forward.by_category.values()) - forward.by_category.get(Category.REST_OF_PROCESS, 0)
+    assert sum(forward.by_site.values()) == tensors
+    assert trained.ledger.host_peak == max(told, key=lambda standing: standing.total_bytes)
+
+
+def test_what_the_host_holds_is_told_at_any_instant():
+    trained, seen = Trained(), []
+    with trained.ledger.tracking(trained.model), trained.ledger.phase(StepKind.FIRST, Phase.FORWARD):
+        loss = trained.model(input_ids=TOKENS, labels=TOKENS).loss
+        seen.append(trained.ledger.host_standing(Phase.FORWARD, "now"))
+    assert loss is not None
+    [standing] = seen
+    assert standing.by_category[Category.PARAMETERS] == trained.parameter_bytes
+    assert standing.by_category[Category.ACTIVATIONS] > 0
+    assert standing.by_category[Category.REST_OF_PROCESS] > 0

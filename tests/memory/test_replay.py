@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerobench.memory.replay import replay
+from zerobench.memory.replay import replay, things_at_peak
 
 
 def test_the_peak_is_the_instant_of_the_largest_total_not_of_each_category():
@@ -41,3 +41,9 @@ def test_at_every_peak_the_categories_sum_to_the_total(births, random):
     assert result.total_peak == peak
     assert result.at_peak.total() == peak
     assert all(result.own_peak[c] >= result.at_peak[c] for c in result.own_peak)
+
+
+def test_what_was_held_at_the_peak_is_told_thing_by_thing():
+    events = [("a", 10), ("b", 5), ("a", -10), ("c", 8)]
+    assert things_at_peak([("b", 5), ("c", 8), ("old", 2)], events) == {"a": 10, "b": 5, "old": 2}
+    assert things_at_peak([("old", 2)], []) == {"old": 2}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.report.compare.runs import lay_out
 from tests.report.explain.runs import BUCKETS, OFFLOADED, named
+from tests.report.predicted_trial import asked
+from tests.report.predicted_trial import trial as simulated
 from tests.report.sample_run import GIB, SampleTrial, failed_trial, spec, trial_record
-from zerobench.records import Category, Failure, Standing
+from zerobench.records import Category, Failure, HostStanding, Phase, Standing, StepKind
+from zerobench.report.explain.ending import ending_passage
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.page.assemble import page_html
 from zerobench.report.render.terminal import Console
+from zerobench.report.standing import stood
 from zerobench.report.tables.host_parameters import TITLE as HOST
 from zerobench.report.tables.standing import TITLE as STOOD
 from zerobench.report.terminal.show import show_run
@@ -57,3 +62,40 @@ def test_each_way_of_showing_a_run_has_both_tables(shown: dict[str, str], where:
         assert said in stood, said
     assert "inputs" not in stood.partition("allocation site")[0]
     assert where == "terminal" or "<b>transformers" not in stood
+
+
+ON_HOST = HostStanding(
+    at="the peak of the step phase of the first step of rank 1",
+    is_last_account=True,
+    by_category={Category.MASTER_WEIGHTS: 30 * GIB, Category.REST_OF_PROCESS: 10 * GIB},
+    by_module={"LlamaMLP": 10 * GIB},
+    by_site={"deepspeed/runtime/zero/stage_1_and_2.py:__init__": 30 * GIB},
+)
+
+
+def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
+    killed = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="killed", host_standing=ON_HOST))
+    rows = {(share.by, share.name): (share.size_bytes, share.share) for share in stood(killed)}
+    assert rows["host", f"{ON_HOST.at}, the last account before the kill"] == (40 * GIB, 1.0)
+    assert rows["host category", "master weights"] == (30 * GIB, 0.75)
+    assert rows["host category", "rest of process"] == (10 * GIB, 0.25)
+    assert rows["host module", "LlamaMLP"] == (10 * GIB, 0.25)
+    assert rows["host allocation site", "deepspeed/runtime/zero/stage_1_and_2.py:__init__"] == (30 * GIB, 0.75)
+    passage = ending_passage(killed, ())
+    assert passage is not None
+    text = " ".join(line.text for line in passage.lines)
+    assert "40.00 GiB held of the host at the peak of the step phase" in text
+    assert "the last account before the kill" in text
+
+
+@pytest.mark.parametrize(("room", "is_told"), [(40 * GIB, False), (40 * GIB - 1, True)])
+def test_a_prediction_tells_what_the_host_holds_where_a_node_has_too_little(room: int, is_told: bool) -> None:
+    on_host = {(StepKind.STEADY, Phase.STEP): {Category.MASTER_WEIGHTS: 5 * GIB}}
+    held = ON_HOST.model_copy(update={"is_last_account": False})
+    predicted = asked(prediction={"gpu": "H100 SXM", "host_memory_bytes": room})
+    trial = simulated(predicted, host=on_host)
+    [rank] = trial.ranks
+    trial = replace(trial, ranks=[rank.model_copy(update={"host_peak": held})])
+    assert bool(list(stood(trial))) is is_told
+    passage = ending_passage(trial, ())
+    assert (passage is not None and passage.title == "Does not fit the host") is is_told

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from zerobench.progress import Progress
-from zerobench.records import Failure, Phase, RankRecord, Status
-from zerobench.running.outcome import Ending, Stopped, classify, how_ended, interrupted
+from zerobench.records import Category, Failure, HostStanding, Phase, RankRecord, Status
+from zerobench.running.outcome import Ending, Stopped, classify, how_ended, interrupted, last_account
 from zerobench.running.quiet import Load
 from zerobench.running.ranks import RankDeath
 from zerobench.running.site import Interruption, LocalSite
@@ -318,3 +318,22 @@ def test_what_took_the_machine_is_the_reason_of_a_trial_that_crashed() -> None:
     assert failure is not None
     assert (status, failure.message) == (Status.INTERRUPTED, "the node went away")
     assert failure.evidence == "NODE_FAIL; the ranks ended: exited with 1"
+
+
+def test_of_a_rank_that_the_kernel_killed_the_last_account_is_told_and_said_to_be_that() -> None:
+    words, accounts = [], []
+    for rank, held in ((0, 9), (1, 5)):
+        account = HostStanding(at="the peak of start-up", by_category={Category.PARAMETERS: held})
+        accounts.append(account)
+        words.append(at_step(rank).model_copy(update={"host_standing": account}))
+    deaths = [RankDeath(rank=1, at_s=5.0, exit_code=-signal.SIGKILL)]
+    failure = classify(Ending(2, exit_code=247, deaths=deaths, progress=words, oom="oom_kill rose"))[1]
+    assert failure is not None
+    assert failure.host_standing is not None
+    assert failure.host_standing.by_category == {Category.PARAMETERS: 5}
+    assert failure.host_standing.is_last_account
+    assert failure.host_standing.at == "the peak of start-up of rank 1"
+    assert last_account(words) == accounts[0].model_copy(
+        update={"at": "the peak of start-up of rank 0", "is_last_account": True}
+    )
+    assert last_account([at_step(0)]) is None

@@ -57,3 +57,41 @@ def test_with_recomputation_more_is_used_between_and_fewer_are_held():
         )
     )
     assert recomputed < plain
+
+
+PIPELINED = "zero_optimization.offload_optimizer"
+
+
+def why_optimizer(world_size: int = 2, **keys: Any) -> str | None:
+    config = {f"{PIPELINED}.{key}": value for key, value in keys.items()} | {"zero_optimization.sub_group_size": 10**8}
+    offload = {"offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": "cpu_adam"}
+    asked = trial(offload=offload, gpus_per_node=world_size, ds_config=config)
+    return SWAP_RULES["optimizer_buffers_run_out"](Situation(asked, CPU, None))
+
+
+@pytest.mark.parametrize(
+    ("keys", "needed"),
+    [
+        ({}, 4),
+        ({"pipeline_read": True}, 8),
+        ({"pipeline_write": True}, 8),
+        ({"pipeline_read": True, "pipeline_write": True}, 12),
+    ],
+)
+def test_each_sub_group_under_way_has_buffers_of_its_own(keys: dict[str, Any], needed: int):
+    assert (why_optimizer(**keys) is None) == (needed == 4)
+    assert why_optimizer(**keys, buffer_count=needed) is None
+    if needed > 4:
+        reason = why_optimizer(**keys, buffer_count=needed - 1)
+        assert reason is not None
+        assert reason.endswith(f"use offload_optimizer.buffer_count {needed}")
+
+
+def test_a_rank_of_few_sub_groups_has_no_more_of_them_under_way():
+    both = {"pipeline_read": True, "pipeline_write": True}
+    one_group = trial(
+        offload={"offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": "cpu_adam"},
+        gpus_per_node=2,
+        ds_config={f"{PIPELINED}.{key}": value for key, value in both.items()},
+    )
+    assert SWAP_RULES["optimizer_buffers_run_out"](Situation(one_group, CPU, None)) is None

@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from zerobench.records import Failure, RankRecord, Status
+from zerobench.progress import Progress
+from zerobench.records import Category, Failure, HostStanding, RankRecord, Status
 from zerobench.running.outcome import Ending, Stopped
 from zerobench.running.ranks import RankDeath
 from zerobench.tracking.own_run import LEDGER_ALONE
@@ -46,6 +47,18 @@ def test_a_crash_names_the_exit_status_or_the_signal_behind_it(code, words):
 def test_a_kill_with_the_kernels_counter_risen_is_out_of_host_memory(code):
     status, failure, _ = classify_script(Ending(ranks_expected=1, exit_code=code, oom=KILL))
     assert (status, failure and failure.evidence) == (Status.OUT_OF_HOST_MEMORY, KILL)
+
+
+def test_a_script_that_was_killed_leaves_its_trackers_last_account():
+    held = HostStanding(at="the peak of start-up", by_category={Category.PARAMETERS: 5})
+    fields = {"pid": 1, "hostname": "h", "phase": "first", "step_index": 0, "num_steps": 3, "memory_bytes": None}
+    word = Progress(rank=3, updated_at_s=0.0, host_standing=held, **fields)
+    ending = Ending(ranks_expected=1, exit_code=-signal.SIGKILL, oom=KILL, progress=[word])
+    failure = classify_script(ending)[1]
+    assert failure is not None
+    assert failure.host_standing is not None
+    assert failure.host_standing.is_last_account
+    assert failure.host_standing.at == "the peak of start-up of rank 3"
 
 
 def test_the_counter_alone_is_no_evidence_against_a_command_that_failed_by_itself():

@@ -202,6 +202,24 @@ def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str
     assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=WITHIN)
 
 
+ADAPTED = {
+    **{f"zero{stage} lora": (LLAMA, stage, {"adapter": "lora-8"}) for stage in (0, 1, 2, 3)},
+    "zero2 wide lora": (WIDE, 2, {"adapter": "lora-8"}),
+    "zero2 frozen": (LLAMA, 2, {"frozen": "embed_tokens|layers"}),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_start_up_by_formula_draws_a_frozen_model(name: str) -> None:
+    model, stage, axes = ADAPTED[name]
+    trial = gpu_trial(model, stage, 8, sequence_length=1024, **axes)
+    [simulated] = simulate([trial])
+    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in (simulated, by_formula(trial))]
+    assert peaks[0] is not None
+    assert peaks[1] is not None
+    assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=0.001)
+
+
 def test_what_is_flattened_on_the_host_is_there_at_start_up(pairs: Pairs) -> None:
     peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.HOST) for rank in pairs["zero2 wide n8"][1:]]
     assert peaks[0] is not None

@@ -18,7 +18,7 @@ from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
 from zerobench.report.changes import slower_text
 from zerobench.report.render.terminal import in_width
-from zerobench.report.standing import standing_lines
+from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.search.tried import tried_slower
 from zerobench.units import format_bytes
 
@@ -172,6 +172,10 @@ def _host(verdict: Verdict) -> Iterator[str]:
             f"host memory: tensors hold {_gib(per_rank)} per rank, {_gib(needed)} per node of "
             f"{verdict.ranks_per_node}{judged} ({verdict.host_basis}); plus Python and its libraries"
         )
+    if verdict.fits_host is False and verdict.host_standing is not None:
+        for title, lines in host_standing_lines(verdict.host_standing):
+            yield f"  {title}{':' if lines else ''}"
+            yield from (f"    {line}" for line in lines)
 
 
 def _judged(verdict: Verdict) -> str:

@@ -20,7 +20,9 @@ from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.passage import Passage, as_data, as_text, in_brief
 from zerobench.report.explain.trial import explain as passages_of
 from zerobench.report.explain.what_if import what_if_passage
+from zerobench.report.trials import Trial
 from zerobench.search.changes import cluster_of, predict_changes
+from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import Request, read_plan
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
@@ -71,10 +73,17 @@ def explain(
         passages = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
         named = find_trial(trial, named_trials(base)).trial
-        on_host = named.record.status is Status.OUT_OF_HOST_MEMORY
-        cluster = cluster_of(named, memory_of_node(base.environment))
-        passages += _changes(named.spec, cluster, reports, of_host=on_host)
+        passages += _changes_of(named, memory_of_node(base.environment), reports)
     return _answer(passages, details=details)
+
+
+def _changes_of(trial: Trial, node_bytes: int | None, reports: Path) -> list[Passage]:
+    """Those of a trial of a run, on what it ran on."""
+    if runs_on_cpu(trial):
+        unchanged, changes = predict_changes_on_cpu(trial, node_bytes, reports, prediction_view())
+        return [*unchanged_on_cpu(unchanged, node_bytes), changes_passage(changes, "predicted")]
+    on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
+    return _changes(trial.spec, cluster_of(trial, node_bytes), reports, of_host=on_host)
 
 
 def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Passage]:

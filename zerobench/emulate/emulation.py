@@ -184,6 +184,7 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
             message=(f"host memory per node: tensors need {needed} bytes ({made.verdict.host_basis}), available {has}"),
             bytes_asked=needed,
             bytes_free=has,
+            host_standing=made.verdict.host_standing,
             evidence="host memory counted by the ledger",
         )
     return Status.COMPLETED, None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.part import Account, End
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, HostStanding, MemoryRow, Phase, Place, RankRecord, StepKind
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class RankFit:
     start: Peak | None
     host: Peak | None
     """Of the same, where it did not fit and was played so."""
+    host_standing: HostStanding | None
+    """What that was, by module and allocation site too."""
     nvme_bytes: int
     """The most that its swap files held; of the same."""
 
@@ -76,6 +78,7 @@ def rank_fit(
         peak=_peak(steps, Place.DEVICE),
         start=_peak([row for row in rows if row.phase is Phase.INIT], Place.DEVICE),
         host=_peak(whole, Place.HOST),
+        host_standing=None if (of_whole := needed_record or record) is None else of_whole.host_peak,
         nvme_bytes=max((row.live_bytes or 0 for row in whole if _is_swapped_total(row)), default=0),
     )
 
@@ -179,6 +182,12 @@ class Verdict:
         sums = [sum(rank.host.total_bytes for rank in node if rank.host is not None) for node in self.whole_nodes]
         are_all = len(self.whole_nodes) * self.ranks_per_node == len(self.ranks)
         return max(sums) if sums and are_all else max(peaks) * self.ranks_per_node
+
+    @property
+    def host_standing(self) -> HostStanding | None:
+        """What the rank held of the host that held most of it."""
+        known = [rank.host_standing for rank in self.ranks if rank.host_standing is not None]
+        return max(known, key=lambda standing: standing.total_bytes, default=None)
 
     @property
     def host_basis(self) -> str:

@@ -35,6 +35,7 @@ from zerobench.formulas.pipeline import (
     stage_logits,
     stage_moves,
 )
+from zerobench.formulas.terms import Held, add
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
     Moved,
@@ -42,12 +43,14 @@ from zerobench.formulas.torch_strategies import (
     bucket_count,
     ddp_device,
     ddp_moves,
+    drawing,
     fsdp,
     fsdp_moves,
     replicas_move,
 )
 from zerobench.formulas.zero_moves import zero_moves
 from zerobench.records import (
+    Category,
     CollectiveTraffic,
     ContextMemory,
     DeviceMemory,
@@ -315,7 +318,18 @@ def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Pl
     divided = trial.strategy == "fsdp" or setting.case.stage == 3
     place = Place.DEVICE if not divided or trial.offload_param is Offload.NONE else Place.HOST
     frozen = setting.frozen_parameters(setting.case.world_size if divided else 1)
-    return found | {place: found[place].beside(frozen)} if frozen else found
+    if not frozen:
+        return found
+    beside = found[place].beside(frozen)
+    if not divided:
+        beside = replace(beside, init=(_drawn(setting, frozen), *beside.init))
+    return found | {place: beside}
+
+
+def _drawn(setting: Setting, frozen: Held) -> Held:
+    """The model while its largest tensor is drawn: more than the engine takes later for the few that it trains."""
+    trained = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
+    return add(frozen, trained, drawing(0, max(setting.whole)))
 
 
 def _trained_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:

@@ -104,8 +104,11 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
 
 
 def drawing(element: int, largest: int) -> Held:
-    """One tensor at a time is drawn whole, in pieces in fp32 (zerobench/worker/weights.py)."""
-    return hold(Category.TEMPORARIES, element * largest + 4 * min(largest, _DRAWN_ELEMENTS), "initial weights, drawn")
+    """One tensor at a time is drawn whole, in pieces in fp32, of which the last stays until the next is there
+    (zerobench/worker/weights.py).
+    """
+    pieces = min(largest, 2 * _DRAWN_ELEMENTS)
+    return hold(Category.TEMPORARIES, element * largest + 4 * pieces, "initial weights, drawn")
 
 
 def _on_device(

@@ -15,7 +15,7 @@ import torch
 from zerobench.folder import NEEDS_GPU_VARIABLE
 from zerobench.memory.held import Held, standing
 from zerobench.processor import processor_name
-from zerobench.records import Standing
+from zerobench.records import HostStanding, Standing
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Device:
     """What the allocator was asked for and had free when it last refused."""
     held: Callable[[], Held | None] = lambda: None
     """Asked at a refusal: what tensors hold then."""
+    host_standing: Callable[[], HostStanding | None] = lambda: None
+    """Asked where the host's memory was refused: what is held of it."""
     snapshot: Path | None = None
     """Where torch's snapshot of the allocator goes at a refusal; None: nowhere."""
     last_standing: Standing | None = None

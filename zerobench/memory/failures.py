@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import traceback
+import warnings
 
 import torch
 
 from zerobench.memory.device import Device
 from zerobench.memory.recorder import Marks
-from zerobench.records import Failure, Status
+from zerobench.records import Failure, HostStanding, Status
 from zerobench.redaction import redact_text, secret_values
 
 
@@ -25,7 +26,7 @@ def describe(
         refusal = device.last_refusal if device is not None else {}
         asked, free = refusal.get("bytes_asked"), refusal.get("bytes_free")
         standing = device.last_standing if device is not None else None
-    elif isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError) or is_pinning_refusal(error):
         status = Status.OUT_OF_HOST_MEMORY
     elif (refused := cpu_allocator_refusal(error)) is not None:
         status, asked = Status.OUT_OF_HOST_MEMORY, refused
@@ -44,8 +45,18 @@ def describe(
         bytes_asked=asked,
         bytes_free=free,
         standing=standing,
+        host_standing=_host_standing(device) if status is Status.OUT_OF_HOST_MEMORY else None,
         evidence=evidence,
     )
+
+
+def _host_standing(device: Device | None) -> HostStanding | None:
+    """What is held of the host: the exception keeps the frames that were refused, and they their tensors."""
+    try:
+        return None if device is None else device.host_standing()
+    except Exception as error:  # noqa: BLE001 -- nothing of it may hide what ended the rank
+        warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
+        return None
 
 
 def is_compilers(error: BaseException) -> bool:
@@ -68,3 +79,14 @@ def cpu_allocator_refusal(error: BaseException) -> int | None:
         return None
     found = re.search(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", str(error))
     return int(found.group(1)) if found else None
+
+
+_CUDA_OUT_OF_MEMORY = 2
+"""cudaErrorMemoryAllocation (driver_types.h)."""
+
+
+def is_pinning_refusal(error: BaseException) -> bool:
+    """Whether CUDA had no page-locked memory to give: it says so by the code of a full device (cudaHostAlloc), and
+    torch raises OutOfMemoryError for the device alone.
+    """
+    return isinstance(error, torch.AcceleratorError) and getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY

@@ -11,9 +11,11 @@ import torch
 
 from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.sites import Site
-from zerobench.records import Category, Standing
+from zerobench.records import Category, HostStanding, Standing
 
 UNSEEN = "allocated before tracking"
+REFUSED = "the failed allocation"
+"""The instant of a refusal, for a sentence."""
 _MOST_SITES = 40
 _NODE = re.compile(r"^autograd:")
 
@@ -42,6 +44,20 @@ class Held:
             if tensor.device.type == device_type:
                 self.by_module[owner] += tensor.nbytes
 
+    @property
+    def largest(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The largest modules and sites."""
+        return dict(self.by_module.most_common(_MOST_SITES)), dict(self.by_site.most_common(_MOST_SITES))
+
+
+def host_standing(held: Held, at: str, rest_of_process: int | None) -> HostStanding:
+    """What stands on the host at an instant; `rest_of_process` is what the kernel says of it beyond tensors."""
+    categories = dict(held.by_category.most_common())
+    if rest_of_process is not None and rest_of_process > 0:
+        categories[Category.REST_OF_PROCESS] = rest_of_process
+    modules, sites = held.largest
+    return HostStanding(at=at, by_category=categories, by_module=modules, by_site=sites)
+
 
 def standing(device: torch.device, held: Held | None) -> Standing:
     """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
@@ -57,7 +73,7 @@ def standing(device: torch.device, held: Held | None) -> Standing:
     categories |= {Category.WORKSPACES: workspaces} if workspaces else {}
     rest = allocated - held.by_category.total() - workspaces
     categories[Category.UNATTRIBUTED] = max(categories.get(Category.UNATTRIBUTED, 0) + rest, 0)
-    modules, sites = dict(held.by_module.most_common(_MOST_SITES)), dict(held.by_site.most_common(_MOST_SITES))
+    modules, sites = held.largest
     return found.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
 
 

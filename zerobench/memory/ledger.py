@@ -24,16 +24,26 @@ from zerobench.memory.course import Courses
 from zerobench.memory.cpu_book import CpuBook, opened_book
 from zerobench.memory.cpu_book_build import NoBookError
 from zerobench.memory.engine_tensors import Named
-from zerobench.memory.held import Held
+from zerobench.memory.held import Held, host_standing
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
 from zerobench.memory.random_states import told_of_random_states
-from zerobench.memory.replay import replay
+from zerobench.memory.replay import replay, things_at_peak
 from zerobench.memory.sites import SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
-from zerobench.records import Category, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
+from zerobench.records import (
+    Category,
+    HostStanding,
+    MemoryCourse,
+    MemoryRow,
+    Phase,
+    Place,
+    ProcessMemory,
+    StepKind,
+)
 
 _UNSEEN = "no tensor seen (another thread, or C++)"
+_Verdict = tuple[Place, Category | None]
 
 
 class Ledger:
@@ -75,6 +85,10 @@ class Ledger:
         """What could not be counted, and why."""
         self.peak_occupied_bytes: int | None = None
         """Of the phase that ended last: the most that a CUDA allocator's segments held in which anything lay."""
+        self.host_peak: HostStanding | None = None
+        """What the host held when it held most, of all phases so far."""
+        self.tell_host: Callable[[HostStanding], object] = lambda _: None
+        """Hears what the host held at the peak of each phase, as it ends."""
         self._book = self._open_book() if in_own_process else None
 
     @contextmanager
@@ -149,18 +163,33 @@ class Ledger:
 
     def held(self, phase: Phase) -> Held:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
+        return self._held_now(phase, self._is_on_device, self._device.type)
+
+    def host_standing(self, phase: Phase, at: str) -> HostStanding:
+        """What is held of the host now; of CPU ranks, whose device is the host, that is all."""
+        held = self._held_now(phase, self._is_on_host, "cpu")
+        rest = host.resident_bytes() - held.by_category.total() if self._in_own_process else None
+        return host_standing(held, at, rest)
+
+    def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Held:
         seen = set(self.counter.live)
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
         found = Held()
         for key, storage in self.counter.live.items():
             place, category = self._verdict(storage, phase)
-            if place is Place.DEVICE and storage.device == self._device.type:
+            if is_there(storage, place):
                 born = storage.birth if key in seen else None  # what is adopted now was born elsewhere
                 found.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
         if self._model is not None:
-            found.add_states(self._model, self._device.type)
+            found.add_states(self._model, device_type)
         return found
+
+    def _is_on_device(self, storage: Storage, place: Place) -> bool:
+        return place is Place.DEVICE and storage.device == self._device.type
+
+    def _is_on_host(self, storage: Storage, place: Place) -> bool:
+        return storage.device == "cpu" and (place is Place.HOST or self._device.type == "cpu")
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
@@ -256,6 +285,28 @@ class Ledger:
         for storage, (_, category) in verdicts.items():
             if category is None:
                 self._note_site(storage.birth.name, storage.nbytes)
+        self._account_for_host(step, phase, live, verdict)
+
+    def _account_for_host(
+        self, step: StepKind, phase: Phase, live: Iterable[Storage], verdict: Callable[[Storage], _Verdict]
+    ) -> None:
+        """Take down what the host held when it held most within the phase: where it is refused, nothing can ask."""
+
+        def is_there(storage: Storage) -> bool:
+            return self._is_on_host(storage, verdict(storage)[0])
+
+        before = self._in_blocks((storage, storage.nbytes) for storage in live if is_there(storage))
+        events = self._in_blocks((storage, delta) for storage, delta in self.counter.events if is_there(storage))
+        held = Held()
+        for (storage, is_rounding), nbytes in things_at_peak(before, list(events)).items():
+            category = Category.ALLOCATOR_ROUNDING if is_rounding else verdict(storage)[1]
+            held.add(nbytes, category or Category.UNATTRIBUTED, storage.birth)
+        if self._model is not None:
+            held.add_states(self._model, "cpu")
+        found = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
+        if self.host_peak is None or found.total_bytes > self.host_peak.total_bytes:
+            self.host_peak = found
+        self.tell_host(found)
 
     def _open_book(self) -> CpuBook | None:
         try:
@@ -353,6 +404,13 @@ class Ledger:
                 self.name_logits(output)
 
         return [] if head is None else [head.register_forward_hook(headed)]
+
+
+def _peak_of(step: StepKind, phase: Phase) -> str:
+    """The instant of a phase's peak, for a sentence."""
+    if phase is Phase.INIT:
+        return "the peak of start-up"
+    return f"the peak of the {phase} phase of {'the first' if step is StepKind.FIRST else 'a steady'} step"
 
 
 def _register_first(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:

@@ -41,6 +41,22 @@ class Composition(Generic[Key]):
     """The most that segments held in which anything lay; None where there is no CUDA allocator to say."""
 
 
+def things_at_peak(live: Iterable[tuple[Thing, int]], events: Sequence[tuple[Thing, int]]) -> Counter[Thing]:
+    """Bytes of each thing at the instant of a phase when all of them together were largest."""
+    held: Counter[Thing] = Counter()
+    for thing, nbytes in live:
+        held[thing] += nbytes
+    total = peak = held.total()
+    since = len(events)
+    for index in reversed(range(len(events))):
+        total -= events[index][1]
+        if total > peak:
+            peak, since = total, index
+    for thing, delta in events[since:]:
+        held[thing] -= delta
+    return +held
+
+
 def replay(
     live: Iterable[tuple[Thing, int]],
     events: Sequence[tuple[Thing, int]],

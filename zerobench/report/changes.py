@@ -26,18 +26,23 @@ class Changed:
     says: tuple[str, ...]
     fits: bool
     needed_bytes: int | None
-    """Of one GPU, in all."""
+    """Of one GPU, in all; None of CPU ranks, which have none."""
     host_node_bytes: int | None = None
     """Of a node's memory, where it holds anything that is judged."""
     slower: float | None = None
     """By how much a step is expected to take longer than unchanged, as a share; None where the time model knows
     either not."""
+    on_cpu: bool = False
+    """Whether `slower` is by what is computed alone, as of CPU ranks, whose time nobody predicts."""
 
     @property
     def text(self) -> str:
         """`micro batch 1 instead of 4: 58.10 GiB per GPU, 9 % slower`."""
-        host = "" if not self.host_node_bytes else f" and {format_bytes(self.host_node_bytes)} of a node's memory"
-        return f"{', '.join(self.says)}: {format_bytes(self.needed_bytes)} per GPU{host}, {slower_text(self.slower)}"
+        device = "" if self.on_cpu else f"{format_bytes(self.needed_bytes)} per GPU"
+        host = "" if not self.host_node_bytes else f"{format_bytes(self.host_node_bytes)} of a node's memory"
+        needs = " and ".join(filter(None, (device, host)))
+        cost = f"{slower_text(self.slower)}{' by what is computed' if self.on_cpu and self.slower is not None else ''}"
+        return f"{', '.join(self.says)}: {needs}, {cost}"
 
 
 def share_slower(step_s: float | None, unchanged_s: float | None) -> float | None:
@@ -67,7 +72,7 @@ def changes_passage(tried: Sequence[Changed], how: str) -> Passage:
     """The smallest that fit; `how` they were tried: predicted, emulated."""
     changes = smallest(tried)
     title = f"Changes that fit ({how})" if changes else f"No change fits, of {len(tried)} {how}"
-    near = min((change for change in tried if change.needed_bytes is not None), key=_needed, default=None)
+    near = min((change for change in tried if _needed(change)), key=_needed, default=None)
     least = [] if changes or near is None else says(f"Closest: {near.text}.")
     return Passage(
         title, [*says(*(change.text for change in changes)), *least], {"changes": list(plain_changes(changes))}
@@ -98,4 +103,4 @@ def plain_changes(changes: Sequence[Changed]) -> Iterator[dict[str, Any]]:
 
 
 def _needed(change: Changed) -> int:
-    return change.needed_bytes or 0
+    return change.needed_bytes or change.host_node_bytes or 0

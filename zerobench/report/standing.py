@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from zerobench.records import Failure, Standing
+from zerobench.records import HostStanding, Standing
+from zerobench.report.capacity import host_bytes_per_node
 from zerobench.report.column_units import plain
+from zerobench.report.trials import Trial
 from zerobench.units import format_bytes
 
 _MOST = 6
@@ -19,18 +21,46 @@ class HeldShare:
     """One line of what stood: told by category, module or allocation site."""
 
     by: str
-    """Or `free`."""
+    """Or `free`; of the host, `host` before it."""
     name: str
     size_bytes: int
     share: float
-    """Of all that torch had given out."""
+    """Of all that torch had given out; of the host, of all that was known to be held."""
 
 
-def stood(failure: Failure | None) -> Iterator[HeldShare]:
+def stood(trial: Trial) -> Iterator[HeldShare]:
     """Memory held at the failed allocation, the largest of each kind first; nothing where nobody looked on."""
+    failure = trial.record.failure
     if failure is not None and failure.standing is not None:
-        yield from _stood(failure.standing)
+        yield from _stood(failure.standing, failure.standing.allocated_bytes)
         yield from _free(failure.standing)
+    on_host = host_standing_of(trial)
+    if on_host is not None:
+        yield HeldShare("host", when(on_host), on_host.total_bytes, 1.0)
+        for share in _stood(on_host, on_host.total_bytes):
+            yield replace(share, by=f"host {share.by}")
+
+
+def host_standing_of(trial: Trial) -> HostStanding | None:
+    """What was held of the host whose memory was refused, or would be: a prediction that needs more than a node has."""
+    failure, room = trial.record.failure, trial.spec.prediction.host_memory_bytes
+    if failure is not None:
+        return failure.host_standing
+    if room is None or (host_bytes_per_node(trial) or 0) <= room:
+        return None
+    peaks = [rank.host_peak for rank in trial.ranks if rank.host_peak is not None]
+    return max(peaks, key=lambda peak: peak.total_bytes, default=None)
+
+
+def when(standing: HostStanding) -> str:
+    """The instant that `standing` is of."""
+    return f"{standing.at}, the last account before the kill" if standing.is_last_account else standing.at
+
+
+def host_standing_lines(standing: HostStanding) -> Iterator[tuple[str, list[str]]]:
+    """As `standing_lines`, of the host."""
+    yield f"{format_bytes(standing.total_bytes)} held of the host at {when(standing)}", []
+    yield from _lists(standing, standing.total_bytes)
 
 
 def standing_lines(
@@ -39,8 +69,12 @@ def standing_lines(
     """Each list under what it is of; empty ones are left out."""
     given_out, reserved = format_bytes(standing.allocated_bytes), format_bytes(standing.reserved_bytes)
     yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(standing, bytes_asked, bytes_free))
+    yield from _lists(standing, standing.allocated_bytes)
+
+
+def _lists(standing: Standing | HostStanding, total_bytes: int) -> Iterator[tuple[str, list[str]]]:
     lists: dict[str, list[str]] = {}
-    for piece in _stood(standing):
+    for piece in _stood(standing, total_bytes):
         text = f"{piece.name}: {format_bytes(piece.size_bytes)}, {piece.share:.1%}".replace("%", " %")
         lists.setdefault(f"by {piece.by}", []).append(text)
     yield from lists.items()
@@ -66,13 +100,13 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
         yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
-def _stood(standing: Standing) -> Iterator[HeldShare]:
+def _stood(standing: Standing | HostStanding, total_bytes: int) -> Iterator[HeldShare]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
         ("category", {name.value.replace("_", " "): size for name, size in standing.by_category.items()}),
         ("module", standing.by_module),
         ("allocation site", standing.by_site),
     )
-    total = max(standing.allocated_bytes, 1)
+    total = max(total_bytes, 1)
     for by, sizes in lists:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
             if size and size >= _LEAST * total:

@@ -8,12 +8,12 @@ can cause comes before any crash that a peer recorded within `NEWS_DELAY_S`.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from zerobench.progress import Progress
-from zerobench.records import Failure, RankRecord, Status
+from zerobench.records import Failure, HostStanding, RankRecord, Status
 from zerobench.running.quiet import Load, no_progress
 from zerobench.running.ranks import RankDeath
 from zerobench.running.site import Interruption
@@ -159,7 +159,8 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
     ranks = "; ".join(f"rank {rank}{_during(rank, ending)}" for rank in left[:8])
     if ending.oom and ending.exit_code in _MAY_HIDE_A_KILL:
         message = f"the launcher was killed by the kernel (out of host memory), leaving {ranks}"
-        return Status.OUT_OF_HOST_MEMORY, Failure(message=message, evidence=ending.oom)
+        account = last_account(word for word in ending.progress if word.rank in left)
+        return Status.OUT_OF_HOST_MEMORY, Failure(message=message, host_standing=account, evidence=ending.oom)
     return Status.LAUNCHER_FAULT, Failure(
         message=(
             f"the launcher {how_ended(ending.exit_code)} before its ranks: it or one of its processes "
@@ -182,8 +183,18 @@ def _out_of_host_memory(rank: int, ending: Ending) -> Outcome:
     return Status.OUT_OF_HOST_MEMORY, Failure(
         rank=rank,
         message=f"rank {rank} was killed by the kernel (out of host memory){_during(rank, ending)}",
+        host_standing=last_account(word for word in ending.progress if word.rank == rank),
         evidence=ending.oom,
     )
+
+
+def last_account(words: Iterable[Progress]) -> HostStanding | None:
+    """What the rank that held most of the host said of it last: where the kernel kills, nobody is asked."""
+    accounts = [(word.host_standing, word.rank) for word in words if word.host_standing is not None]
+    if not accounts:
+        return None
+    account, rank = max(accounts, key=lambda item: item[0].total_bytes)
+    return account.model_copy(update={"at": f"{account.at} of rank {rank}", "is_last_account": True})
 
 
 def _launcher_fault(ending: Ending) -> Outcome | None:

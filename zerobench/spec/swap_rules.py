@@ -1,4 +1,4 @@
-"""Whether the buffers that DeepSpeed swaps parameters through are enough for those that it keeps gathered.
+"""Whether the buffers that DeepSpeed swaps through are enough for what it has under way.
 
 A gathered parameter keeps its buffer until it is cut apart again. From the second step on, `stage3_max_reuse_distance`
 leaves gathered at the end of the forward pass what the backward pass needs again within so many elements
@@ -17,10 +17,12 @@ from zerobench.ds_config.reading import get
 from zerobench.errors import UserError
 from zerobench.spec.architecture import complete
 from zerobench.spec.host_memory import element_bytes
+from zerobench.spec.sharding import sub_groups
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.tensors import block_tensors, parameter_tensors
 from zerobench.spec.trial import Offload, TrialSpec
 
+_FP32_BYTES = 4
 _MIN_AIO_BYTES = 2**20
 """Smaller tensors are not swapped (swap_tensor/utils.py, MIN_AIO_BYTES)."""
 
@@ -75,4 +77,44 @@ def _swap_buffers_run_out(s: Situation) -> str | None:
     )
 
 
-SWAP_RULES: dict[str, Rule] = {"swap_buffers_run_out": _swap_buffers_run_out}
+_BUFFERS_OF_A_GROUP = 4
+"""fp32 weights, two moments and gradients: what is read of each swapped sub-group for its update."""
+
+
+def pipelined_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
+    """Buffers that the optimizer's swapper holds at one time: of the sub-group that is updated, of the next one, which
+    `pipeline_read` reads meanwhile, and of the last one, which `pipeline_write` writes
+    (pipelined_optimizer_swapper.py, `swap_in_optimizer_state` and `swap_out_optimizer_state`).
+
+    Raises UserError: the model's tensors are not known.
+    """
+    parts = (-(-size // trial.world_size) for size in parameter_tensors(trial.model))
+    groups = sub_groups(parts, int(get(config, "zero_optimization.sub_group_size")))
+    swapped = sum(_FP32_BYTES * group >= smallest_swapped_bytes(config) for group in groups)
+    keys = ("pipeline_read", "pipeline_write")
+    at_once = 1 + sum(bool(get(config, f"zero_optimization.offload_optimizer.{key}")) for key in keys)
+    return _BUFFERS_OF_A_GROUP * min(swapped, at_once)
+
+
+def _optimizer_buffers_run_out(s: Situation) -> str | None:
+    if s.trial.offload_optimizer is not Offload.NVME or s.trial.adapter is not None:
+        return None
+    try:
+        config = build_ds_config(s.trial)
+        needed = pipelined_buffers(s.trial, config)
+    except UserError:
+        return None  # of a model whose tensors are not known
+    count = int(get(config, "zero_optimization.offload_optimizer.buffer_count"))
+    if needed <= max(count, _BUFFERS_OF_A_GROUP):  # a count below that is refused by itself
+        return None
+    return (
+        f"offload_optimizer nvme with pipeline_read or pipeline_write and buffer_count {count}: DeepSpeed fails "
+        f"without {_BUFFERS_OF_A_GROUP} buffers for each sub-group under way; "
+        f"use offload_optimizer.buffer_count {needed}"
+    )
+
+
+SWAP_RULES: dict[str, Rule] = {
+    "swap_buffers_run_out": _swap_buffers_run_out,
+    "optimizer_buffers_run_out": _optimizer_buffers_run_out,
+}

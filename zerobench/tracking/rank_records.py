@@ -114,6 +114,7 @@ class Found:
             "process_memory": steps.ledger.process_rows(),
             "device_memory": [] if steps.rows is None else list(steps.rows.rows.values()),
             "nvme": list(steps.nvme.traffic.values()),
+            "host_peak": steps.ledger.host_peak,
         }
         self.courses = steps.ledger.courses()
         for note in steps.ledger.notes:

@@ -10,7 +10,7 @@ import signal
 from dataclasses import replace
 
 from zerobench.records import Failure, Status
-from zerobench.running.outcome import Ending, Stopped, first_failure, how_ended, with_last_lines
+from zerobench.running.outcome import Ending, Stopped, first_failure, how_ended, last_account, with_last_lines
 from zerobench.tracking.own_run import LEDGER_ALONE
 
 ScriptOutcome = tuple[Status, Failure | None, list[str]]
@@ -29,7 +29,8 @@ def classify_script(ending: Ending) -> ScriptOutcome:
         return Status.COMPLETED, None, notes
     if ending.oom and code == -signal.SIGKILL:
         message = "a process of the script was killed by the kernel (out of host memory)"
-        return Status.OUT_OF_HOST_MEMORY, Failure(message=message, evidence=ending.oom), []
+        account = last_account(ending.progress)
+        return Status.OUT_OF_HOST_MEMORY, Failure(message=message, host_standing=account, evidence=ending.oom), []
     # A record of tracked steps that went well says nothing of how the rank's process ended later.
     cause = first_failure(replace(ending, records=failed))
     if cause is not None:

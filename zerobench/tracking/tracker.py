@@ -31,11 +31,11 @@ from pydantic import ValidationError
 from zerobench.errors import UserError
 from zerobench.memory.device import describe_device
 from zerobench.memory.failures import describe
-from zerobench.memory.held import Held
+from zerobench.memory.held import REFUSED, Held
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.progress import ProgressFile
-from zerobench.records import Phase, Status
+from zerobench.records import HostStanding, Phase, Status
 from zerobench.spec.base import user_error
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec, TrialSpec
@@ -135,6 +135,9 @@ class Tracker:
             kinds,
             in_own_process=in_own_process,
         )
+        self._steps.ledger.tell_host = self._progress.tell_host
+        if in_own_process:  # where it is not, the memory that was refused is not that of the training
+            self._device.host_standing = self._host_standing
         self._hooks = work.hooks(self)
         self._hooks.install()
         atexit.register(self._at_exit)
@@ -188,6 +191,9 @@ class Tracker:
         if self._finished or not self._steps.under_ledger:
             return None
         return self._steps.ledger.held(self._steps.phase or Phase.INIT)
+
+    def _host_standing(self) -> HostStanding | None:
+        return self._steps.ledger.host_standing(self._steps.phase or Phase.INIT, REFUSED)
 
     @property
     def where(self) -> str:

@@ -20,6 +20,7 @@ from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
+from zerobench.memory.held import REFUSED
 from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
@@ -129,6 +130,7 @@ class RankRun:
             block_bytes=None if world.trains else world.block_bytes,
             device_totals=world.device_totals,
         )
+        self._ledger.tell_host = self._progress.tell_host
         self._rows = world.device_rows(device, reader)
         self._memory = MemoryPhases(
             self._ledger, device, self.marks, self._nvme, world.traffic, self._rows, world.settle
@@ -137,6 +139,8 @@ class RankRun:
     def _open_device(self) -> Device:
         self.device = device = self.world.open_device(self.rank)
         device.held = lambda: self._ledger.held(self.marks.phase)
+        if self.world.trains:  # else the memory that was refused is not that of the trial
+            device.host_standing = lambda: self._ledger.host_standing(self.marks.phase, REFUSED)
         device.snapshot = self.folder.memory_snapshot(self.rank.rank)
         device.watch_refusals()
         self._progress.device_name, self._progress.capacity_bytes = device.name, device.capacity_bytes
@@ -343,6 +347,8 @@ class RankRun:
         record.marks = self.marks.marks
         record.memory = self._ledger.rows() + list(self._nvme.rows.values())
         record.process_memory = self._ledger.process_rows()
+        if self.trial.prediction.host_memory_bytes is not None:
+            record.host_peak = self._ledger.host_peak
         if self.rank.rank in {0, self.trial.prediction.rank}:
             write_courses(self.folder, record, self._ledger.courses())
         record.device_memory = [] if self._rows is None else list(self._rows.rows.values())

@@ -11,6 +11,7 @@ from zerobench.ds_config.case import Case
 from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
+from zerobench.spec.sharding import sub_groups
 from zerobench.spec.trial import Offload
 from zerobench.units import brief
 
@@ -181,18 +182,8 @@ class Setting:
 
     @cached_property
     def sub_groups(self) -> tuple[int, ...]:
-        """Elements of the groups of tensors that stage 3 updates at a time (stage3.py, _create_fp16_sub_groups).
-
-        A group is closed by the tensor with which it reaches sub_group_size.
-        """
-        limit = int(self.case.zero("sub_group_size"))
-        groups, filled = [], 0
-        for part in self.parts:
-            filled += part
-            if filled >= limit:
-                groups.append(filled)
-                filled = 0
-        return (*groups, filled) if filled else tuple(groups)
+        """Elements of the groups of tensors that stage 3 updates at a time."""
+        return sub_groups(self.parts, int(self.case.zero("sub_group_size")))
 
     @property
     def kept(self) -> tuple[int, ...]:

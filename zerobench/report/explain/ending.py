@@ -11,7 +11,7 @@ from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.passage import Line, Passage, phase_words, says
 from zerobench.report.explain.printed import own_frame, printed_lines
 from zerobench.report.predictions.errors import PHASES
-from zerobench.report.standing import standing_lines
+from zerobench.report.standing import host_standing_lines, host_standing_of, standing_lines
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import Evidence
@@ -24,7 +24,8 @@ _OUT_OF_MEMORY = {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
 def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
     """How a trial that did not complete ended; `alike` are the other trials of the same work. None if it completed."""
     if completed(trial):
-        return None
+        on_host = list(_host_standing(trial))
+        return Passage("Does not fit the host", on_host) if on_host else None
     record = trial.record
     sentence = f"The trial ended as {record.status.value.replace('_', ' ')}"
     if record.status is Status.SKIPPED:
@@ -34,7 +35,7 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
     failure = record.failure
     reason = record.reason or (failure.message if failure else "no reason recorded")
     lines = says(f"{sentence}{_where(failure)}: {reason.rstrip('.')}.")
-    lines += [*says(*_request(failure)), *_standing(failure)]
+    lines += [*says(*_request(failure)), *_standing(failure), *_host_standing(trial)]
     lines += says(*_reached(trial), *_predicted(trial, alike))
     if record.status in _OUT_OF_MEMORY and trial.spec.zero_stage is not None:
         lines += says("Changes that fit, with their cost in time: the same command with --changes.")
@@ -78,6 +79,16 @@ def _standing(failure: Failure | None) -> Iterator[Line]:
         yield from says(*pieces, depth=1)
     if failure.rank is not None:
         yield from says(f"torch's own snapshot at that point: {SNAPSHOT.format(failure.rank)} in the trial's folder.")
+
+
+def _host_standing(trial: Trial) -> Iterator[Line]:
+    """What was held of the host, where its memory was refused or a prediction needs more than there is."""
+    standing = host_standing_of(trial)
+    if standing is None:
+        return
+    for title, pieces in host_standing_lines(standing):
+        yield from says(f"{title[0].upper()}{title[1:]}{':' if pieces else '.'}")
+        yield from says(*pieces, depth=1)
 
 
 def _innermost(stack: str) -> str:

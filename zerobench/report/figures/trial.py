@@ -196,7 +196,7 @@ def trial_figures(trial: Trial) -> TrialFigures:
         stages=stages(trial),
         batches=batch_figures(trial),
         holders=list(holders(trial)),
-        standing=list(stood(trial.record.failure)),
+        standing=list(stood(trial)),
         resumed=resumed(trial, ()),
     )
 

@@ -1,0 +1,110 @@
+"""Changes that make a trial of CPU ranks fit its node: all that their tensors hold is the host's, so none is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerobench.records import Category, Place, RankRecord, StepKind
+from zerobench.report.changes import Changed, share_slower
+from zerobench.report.explain.passage import Passage, says
+from zerobench.report.trials import Trial, ended_trials, is_whole
+from zerobench.running.observer import Observer
+from zerobench.search.changes import Says, changed_trials
+from zerobench.search.predict import predict
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.plan import STEPS, document
+from zerobench.spec.rules import why_skipped
+from zerobench.spec.situation import Situation
+from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.store import load_run
+from zerobench.units import format_bytes
+
+_NO_TENSORS = {Category.TOTAL, Category.REST_OF_PROCESS}
+_OFFLOADS = ("offload_optimizer", "offload_param")
+
+
+def runs_on_cpu(trial: Trial) -> bool:
+    """Whether its ranks train on CPUs."""
+    return trial.spec.prediction.gpu is None and {rank.device_type for rank in trial.ranks} <= {"cpu"}
+
+
+def predict_changes_on_cpu(
+    trial: Trial, node_bytes: int | None, reports: Path, observer: Observer
+) -> tuple[Changed, list[Changed]]:
+    """What `trial` itself needs of its node's memory, and each change of it, simulated on CPU ranks."""
+    wanted = [((), trial.spec), *_without_moves(trial.spec, reports)]
+    machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
+    planned = []
+    for _, spec in wanted:
+        asked = _on_cpu(spec)
+        planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
+    name = f"changes-{trial.spec.model.name}"
+    run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
+    known = {one.record.trial_id: one for one in ended_trials(run) if is_whole(one)}
+    beside = _beside_tensors(trial)
+    tried = []
+    usual = known.get(planned[0].trial.trial_id)
+    for (words, _), item in zip(wanted, planned, strict=True):
+        made = known.get(item.trial.trial_id)
+        needed = None if made is None else _node_bytes(made, beside)
+        slower = None if made is None or usual is None else share_slower(_computed(made), _computed(usual))
+        fits = needed is not None and (node_bytes is None or needed <= node_bytes)
+        tried.append(Changed(words, fits, None, needed, slower, on_cpu=True))
+    return tried[0], tried[1:]
+
+
+def unchanged_on_cpu(unchanged: Changed, node_bytes: int | None) -> list[Passage]:
+    """What the trial needs as it is."""
+    if unchanged.host_node_bytes is None:
+        return []
+    room = "" if node_bytes is None else f" of its {format_bytes(node_bytes)}"
+    verdict = "fits" if unchanged.fits else "does not fit"
+    lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of a node's memory{room}: {verdict}.")
+    return [Passage("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
+
+
+def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[Says, TrialSpec]]:
+    """Changes that move nothing to the host, where it is already."""
+    nowhere = Cluster(Gpu(name="cpu", source="none"), trial.num_nodes, trial.gpus_per_node)
+    for words, made in changed_trials(trial, nowhere, reports):
+        if all(getattr(made, name) is getattr(trial, name) for name in _OFFLOADS):
+            yield words, made
+
+
+def _on_cpu(spec: TrialSpec) -> TrialSpec:
+    asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
+    there = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(rank=spec.prediction.rank)}
+    return spec.model_copy(update=asked | there)
+
+
+def _node_bytes(trial: Trial, beside: int) -> int | None:
+    """A node's ranks times the most that one holds at a time, on the device, which is the host, and beside it."""
+    peaks = [_peak(rank, step) for rank in trial.ranks for step in StepKind]
+    return trial.spec.gpus_per_node * (max(peaks) + beside) if peaks else None
+
+
+def _peak(rank: RankRecord, step: StepKind) -> int:
+    """Device and host within one phase, each at its own peak."""
+    phases: dict[str, int] = {}
+    for row in rank.memory:
+        if row.step is step and row.category not in _NO_TENSORS and row.place is not Place.NVME:
+            phases[row.phase] = phases.get(row.phase, 0) + (row.at_peak_bytes or 0)
+    return max(phases.values(), default=0)
+
+
+def _beside_tensors(trial: Trial) -> int:
+    """The rest of a rank's process, by the last that was seen of it: Python, libraries, what malloc keeps."""
+    rests = [row.live_bytes for rank in trial.ranks for row in rank.memory if row.category is Category.REST_OF_PROCESS]
+    standing = trial.record.failure.host_standing if trial.record.failure is not None else None
+    seen = 0 if standing is None else standing.by_category.get(Category.REST_OF_PROCESS, 0)
+    return max([seen, *rests])
+
+
+def _computed(trial: Trial) -> float | None:
+    """FLOPs of a steady step of one rank."""
+    counted = [row.flops for rank in trial.ranks[:1] for row in rank.flops if row.step is StepKind.STEADY]
+    return float(sum(counted)) if counted else None
