@@ -8,7 +8,7 @@
 One run of one rank says how fast a thread multiplies matrices, how fast it moves bytes, and how long each engine's
 Python takes to come to the next operation: a single process at two sizes, and rank 0 of each engine by itself
 (`solo`), at the smallest size of all. No cell's own step of two ranks is used, and nothing is fitted to the cells. What
-collectives take is what gloo takes by itself (gloo.py). Each cell is simulated, and the order in which its engine
+collectives take is what gloo takes by itself (gloo_times.py). Each cell is simulated, and the order in which its engine
 issued its work replayed at those rates. Nothing is hidden behind computing: who computes passes nothing on meanwhile.
 
 A run of one rank is measured again between any two cells, so that each is judged by the machine as it was then: its

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from benchmarks.timing import gloo
 from benchmarks.timing.cpu_ranks import (
     ALONE,
     OFFLOAD,
@@ -104,10 +103,3 @@ def test_each_cell_has_a_thread_and_each_trial_of_one_rank_was_measured():
     assert {engine_of(cell) for cell in cells()} <= {engine_of(cell) for cell in ALONE}
     assert {row.cell for row in measured()} == {json.dumps(cell) for cell in cells()}
     assert engine_of({"strategy": "zero2", **OFFLOAD}) != engine_of({"strategy": "zero2"})
-
-
-def test_real_gloo_is_timed_by_kind_and_size(monkeypatch):
-    monkeypatch.setattr(gloo, "_ROUNDS", 1)
-    rows = gloo.measured((1 << 10, 1 << 16))
-    assert {row.kind for row in rows} == {row.kind for row in gloo.timed()}
-    assert all(row.duration_ns > 0 for row in rows)
