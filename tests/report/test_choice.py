@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from zerobench.report.choice import Choice, Option, choose
@@ -46,3 +48,12 @@ def test_the_only_one_that_fits_says_whether_its_host_was_checked(only: Option, 
 def test_nothing_is_taken_where_nothing_fits_with_room() -> None:
     found: Choice[Option] | None = choose([Option(3, Offload.CPU, Offload.CPU, room=0.04)], lambda option: option)
     assert found is None
+
+
+def test_of_steps_as_long_the_one_with_more_tokens_is_the_faster() -> None:
+    few, many = (replace(timed(ON_GPU, 1.0), step_tokens=tokens) for tokens in (1024, 4096))
+    for within in (None, 0.03):
+        choice = choose([few, many], lambda option: option, within)
+        assert choice is not None
+        assert choice.best is many
+        assert choice.num_tied == 1

@@ -1,9 +1,10 @@
 """Which configuration to take first where nothing was timed: the one rule of plans and of reports.
 
-Of what fits with room, the one whose step is expected to be shortest; those whose intervals overlap with its interval
-are tied with it, and of them the simplest is taken: what is offloaded least, then what recomputes least and sets fewest
-keys, then the lowest stage, which partitions no more than it must, then most room. Where no time is known, all that
-fits with room is tied. A search for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
+Of what fits with room, the one that is expected to take the least time for a token (where all have one batch: the
+shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
+what is offloaded least, then what recomputes least and sets fewest keys, then the lowest stage, which partitions no
+more than it must, then most room. Where no time is known, all that fits with room is tied. A search for the fastest
+(`within`) takes less for a tie: variants on one GPU err alike.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Option:
     """What is left of the scarcer of device and host memory, as a share of it."""
     expected: Interval | None = None
     """None: the time of its step is not known."""
+    step_tokens: int = 1
+    """What a step goes through, on all ranks: batches may differ."""
     recomputed: float = 0.0
     """The share of blocks whose forward pass runs again."""
     num_settings: int = 0
@@ -46,6 +49,14 @@ class Option:
     def has_room(self) -> bool:
         """Whether it leaves as much as it should."""
         return self.room >= ROOM
+
+    @property
+    def per_token(self) -> Interval | None:
+        """Seconds."""
+        if self.expected is None:
+            return None
+        times = self.expected.step_s, self.expected.low_s, self.expected.high_s
+        return Interval(*(seconds / self.step_tokens for seconds in times))
 
     @property
     def rank(self) -> tuple[float, ...]:
@@ -87,8 +98,8 @@ class Choice(Generic[_Item]):
 def choose(
     items: Iterable[_Item], option: Callable[[_Item], Option], within: float | None = None
 ) -> Choice[_Item] | None:
-    """The one of `items` to take; None where none fits with room. `within`: the share of the shortest time by which
-    others may be longer and are tied all the same; None: intervals that overlap are.
+    """The one of `items` to take; None where none fits with room. `within`: the share of the shortest time for a token
+    by which others may be longer and are tied all the same; None: intervals that overlap are.
     """
     roomy = [item for item in items if option(item).has_room]
     if not roomy:
@@ -102,11 +113,11 @@ def choose(
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:
     """Whether each is about as fast as the fastest; None where no time is known. One of unknown time is not."""
-    times = [option.expected for option in options if option.expected is not None]
-    if not times:
+    times = [option.per_token for option in options]
+    fastest = min((time for time in times if time is not None), key=lambda interval: interval.step_s, default=None)
+    if fastest is None:
         return None
-    fastest = min(times, key=lambda interval: interval.step_s)
     if within is not None:
         longest_s = (1 + within) * fastest.step_s
-        return [option.expected is not None and option.expected.step_s <= longest_s for option in options]
-    return [option.expected is not None and option.expected.low_s <= fastest.high_s for option in options]
+        return [time is not None and time.step_s <= longest_s for time in times]
+    return [time is not None and time.low_s <= fastest.high_s for time in times]

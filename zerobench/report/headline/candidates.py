@@ -50,6 +50,8 @@ class Candidate:
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
+    step_tokens: int
+    """Of all ranks."""
     expected: Interval | None = None
     """Of a prediction: what its step is expected to take."""
 
@@ -69,7 +71,9 @@ class Candidate:
         device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
         room = device if self.host_room is None else min(device, self.host_room)
         unchecked = self.host_room is None and set(self.offloads) != {Offload.NONE}
-        return Option(self.stage, *self.offloads, room, self.expected, host_unchecked=unchecked)
+        return Option(
+            self.stage, *self.offloads, room, self.expected, step_tokens=self.step_tokens, host_unchecked=unchecked
+        )
 
     @property
     def fits(self) -> bool | None:
@@ -129,6 +133,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
+        step_tokens=spec.global_batch_tokens,
         expected=first.predicted_step.expected,
     )
 

@@ -162,8 +162,9 @@ class PlanRow:
             spec.offload_param,
             room,
             self.expected,
-            again,
-            len(spec.ds_config),
+            recomputed=again,
+            num_settings=len(spec.ds_config),
+            step_tokens=spec.global_batch_tokens,
             host_unchecked=self.offloads and self.host.room is None,
         )
 
