@@ -15,7 +15,7 @@ from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.known import assumptions, why_unknown
+from zerobench.report.step_time.known import assumptions, overhead_assumption, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_of
 from zerobench.report.step_time.stages import piped
@@ -98,7 +98,9 @@ def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
         return None
     rates, granted = asked.device.rates, {**asked.device.assumptions, **assumptions(trial.spec)}
     parts = _in_stages(asked) if _is_pipeline(trial.spec) else _in_order(asked) or _in_closed_form(asked)
-    return None if parts is None else expected(parts, rates.spread, granted)
+    if parts is None:
+        return None
+    return expected(parts, rates.spread, granted | overhead_assumption(rates.step_s, sum(parts)))
 
 
 def why_no_time(trial: Trial, gpu: Gpu) -> str:

@@ -23,6 +23,9 @@ _DIVIDED = {
 _FUSES_MORE = 1.2
 """Times as many bytes as are counted, from which on it is said."""
 
+_LARGE_OVERHEAD = 0.1
+"""Share of a step from which on what the loop does between steps is named."""
+
 _JUDGED_RANKS = 512
 """The most ranks of a row that the model was held against."""
 
@@ -71,3 +74,10 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
             f"transformers move {times:.1f} times as many bytes, which would make steps longer"
         ] = 0.0
     return found
+
+
+def overhead_assumption(overhead_s: float, step_s: float) -> dict[str, float]:
+    """Of steps so short that what the fitted runs did between them weighs: it is their loop's, not everybody's."""
+    if overhead_s < _LARGE_OVERHEAD * step_s:
+        return {}
+    return {f"{1e3 * overhead_s:.0f} ms of each step are data loading and logging, as in the fitted runs": 0.0}
