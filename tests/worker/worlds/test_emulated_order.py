@@ -40,6 +40,18 @@ def pairs(emulator: Any) -> dict[str, Pair]:
     }
 
 
+def test_a_steady_step_in_which_ddp_deals_its_buckets_anew_has_an_order(emulator: Any) -> None:
+    """With several buckets it does so before the second step, outside of any backward pass."""
+    del emulator
+    model = SHAPE.model_copy(update={"num_layers": 3, "hidden_size": 1024, "num_heads": 8}).to_model()
+    trial = gpu_trial(model, 0, 8, sequence_length=64, strategy="ddp", evidence=Evidence.EMULATED)
+    [record] = simulate([trial])
+    items = unpack(record.step_trace or "").items
+    kinds = [item.kind for item in items if isinstance(item, Call)]
+    assert kinds.count("all_reduce") > 1
+    assert "broadcast" in kinds
+
+
 def traces(pair: Pair) -> list[StepTrace]:
     return [unpack(record.step_trace or "") for _, record in pair.values()]
 

@@ -72,8 +72,11 @@ class EmulatedOrder:
         NCCL's group runs what is not asynchronous on the stream that is current, and gives no work to wait for.
         """
         boxes = [one for one in (out if isinstance(out, tuple) else (out,)) if isinstance(one, torch.ScriptObject)]
+        in_backward = torch._C._current_graph_task_id() >= 0
         if boxes and not _is_asynchronous(func, args):
             waited()
+        elif self._waits_at_the_end and not in_backward:
+            waited()  # DDP, in C++, as it tells other ranks how it deals its buckets anew
         elif self._waits_at_the_end:
             torch.autograd.Variable._execution_engine.queue_callback(waited)
         else:
