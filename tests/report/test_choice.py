@@ -51,7 +51,7 @@ def test_nothing_is_taken_where_nothing_fits_with_room() -> None:
 
 
 def test_of_steps_as_long_the_one_with_more_tokens_is_the_faster() -> None:
-    few, many = (replace(timed(ON_GPU, 1.0), step_tokens=tokens) for tokens in (1024, 4096))
+    few, many = (replace(timed(ON_GPU, 1.0), tokens_per_gpu=tokens) for tokens in (1024, 4096))
     for within in (None, 0.03):
         choice = choose([few, many], lambda option: option, within)
         assert choice is not None

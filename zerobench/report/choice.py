@@ -1,7 +1,7 @@
 """Which configuration to take first where nothing was timed: the one rule of plans and of reports.
 
-Of what fits with room, the one that is expected to take the least time for a token (where all have one batch: the
-shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
+Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
+the shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
 what is offloaded least, then what recomputes least and sets fewest keys, then the lowest stage, which partitions no
 more than it must, then most room. Where no time is known, all that fits with room is tied. A search for the fastest
 (`within`) takes less for a tie: variants on one GPU err alike.
@@ -36,8 +36,8 @@ class Option:
     """What is left of the scarcer of device and host memory, as a share of it."""
     expected: Interval | None = None
     """None: the time of its step is not known."""
-    step_tokens: int = 1
-    """What a step goes through, on all ranks: batches may differ."""
+    tokens_per_gpu: float = 1
+    """What a step goes through: batches may differ, and numbers of GPUs."""
     recomputed: float = 0.0
     """The share of blocks whose forward pass runs again."""
     num_settings: int = 0
@@ -52,11 +52,11 @@ class Option:
 
     @property
     def per_token(self) -> Interval | None:
-        """Seconds."""
+        """Seconds of a GPU."""
         if self.expected is None:
             return None
         times = self.expected.step_s, self.expected.low_s, self.expected.high_s
-        return Interval(*(seconds / self.step_tokens for seconds in times))
+        return Interval(*(seconds / self.tokens_per_gpu for seconds in times))
 
     @property
     def rank(self) -> tuple[float, ...]:

@@ -50,8 +50,8 @@ class Candidate:
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
-    step_tokens: int
-    """Of all ranks."""
+    tokens_per_gpu: float
+    """Of a step."""
     expected: Interval | None = None
     """Of a prediction: what its step is expected to take."""
 
@@ -72,7 +72,12 @@ class Candidate:
         room = device if self.host_room is None else min(device, self.host_room)
         unchecked = self.host_room is None and set(self.offloads) != {Offload.NONE}
         return Option(
-            self.stage, *self.offloads, room, self.expected, step_tokens=self.step_tokens, host_unchecked=unchecked
+            self.stage,
+            *self.offloads,
+            room,
+            self.expected,
+            tokens_per_gpu=self.tokens_per_gpu,
+            host_unchecked=unchecked,
         )
 
     @property
@@ -133,7 +138,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
-        step_tokens=spec.global_batch_tokens,
+        tokens_per_gpu=spec.global_batch_tokens / spec.world_size,
         expected=first.predicted_step.expected,
     )
 

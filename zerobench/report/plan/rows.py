@@ -164,7 +164,7 @@ class PlanRow:
             self.expected,
             recomputed=again,
             num_settings=len(spec.ds_config),
-            step_tokens=spec.global_batch_tokens,
+            tokens_per_gpu=spec.global_batch_tokens / spec.world_size,
             host_unchecked=self.offloads and self.host.room is None,
         )
 
