@@ -19,7 +19,7 @@ from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Sta
 from zerobench.report.render.terminal import in_width
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import OwnScript, TrialSpec
+from zerobench.spec.trial import OwnScript, Precision, TrialSpec
 
 GIB = 1 << 30
 HAS = 150_754_820_096
@@ -126,11 +126,30 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     made.trial = TrialSpec(
         model=resolve_model("llama-7b"), strategy="zero1", micro_batch_size=4, own=OwnScript(name="train")
     )
-    [told] = set(lines(made)) - set(unknown)
+    told, speed = sorted(set(lines(made)) - set(unknown))
     assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+ % slower", told)
-    [plain] = as_plain(made)["tries"]
+    said = re.fullmatch(
+        r"speed: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), \d+ ms per step, by closed form of .*", speed
+    )
+    assert said is not None
+    plain = as_plain(made)
+    low_s, step_s, high_s = (plain[f"expected_step_{name}"] for name in ("low_s", "s", "high_s"))
+    assert low_s < step_s < high_s
+    assert float(said[1]) == pytest.approx(8 * 4 * made.trial.sequence_length / step_s / 1000, rel=0.01)
+    [plain] = plain["tries"]
     assert 0.01 < plain["expected_slower"] < 1.0
     assert told.removesuffix(f", {plain['expected_slower']:.0%} slower".replace("%", " %")) in unknown
+
+
+def test_why_no_time_is_expected_of_a_script_is_said():
+    made = emulation(account(), record())
+    made.trial = TrialSpec(
+        model=resolve_model("llama-7b"), strategy="zero1", precision=Precision.FP32, own=OwnScript(name="train")
+    )
+    assert "speed: no expected time: precision fp32: rates cover 16 bits only" in list(lines(made))
+    made.trial = made.trial.model_copy(update={"own": OwnScript(name="train", unknown=("model",))})
+    assert "speed: " not in "".join(lines(made))
+    assert as_plain(made)["expected_step_s"] is None
 
 
 def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():

@@ -17,9 +17,12 @@ from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
 from zerobench.report.changes import slower_text
+from zerobench.report.plan.rows import PlanRow
 from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
-from zerobench.search.tried import tried_slower
+from zerobench.report.step_time.expected import why_no_time
+from zerobench.report.tables.plan_answer import expected_speed
+from zerobench.search.tried import script_row, tried_slower
 from zerobench.units import format_bytes
 
 FITS = 0
@@ -55,6 +58,7 @@ def lines(made: Emulation) -> Iterator[str]:
         yield from _rank(rank)
         yield ""
     yield from _host(verdict)
+    yield from _speed(made)
     yield from _tries(made)
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     yield ""
@@ -197,6 +201,21 @@ def _tries(made: Emulation) -> Iterator[str]:
             yield f"  {', '.join(attempt.changes)}: {_came_of(attempt)}{cost}"
 
 
+def _speed(made: Emulation) -> Iterator[str]:
+    if (row := _row(made)) is None:
+        return
+    if row.expected is None:
+        yield f"speed: no expected time: {why_no_time(row.trial, made.request.cluster.gpu)}"
+        return
+    tokens = row.trial.spec.global_batch_tokens
+    yield f"speed: {expected_speed(row.expected, tokens)}, by closed form of the work that was seen"
+
+
+def _row(made: Emulation) -> PlanRow | None:
+    """What is expected of the script's step on such GPUs."""
+    return None if made.trial is None else script_row(made.trial, made.request.cluster)
+
+
 def _slower(made: Emulation, attempt: Try) -> float | None:
     """What a change costs in expected time, as a share; None where nobody knows."""
     if made.trial is None or attempt.drafts is None:
@@ -228,7 +247,8 @@ def _of(needed: int, has: int) -> str:
 def as_plain(made: Emulation) -> dict[str, Any]:
     """The same for programs: bytes, None for what is unknown."""
     verdict, cluster = made.verdict, made.request.cluster
-    failed = verdict.failed
+    failed, row = verdict.failed, _row(made)
+    expected = None if row is None else row.expected
     return {
         "fits": verdict.fits,
         "causes": verdict.causes,
@@ -247,6 +267,9 @@ def as_plain(made: Emulation) -> dict[str, Any]:
             "basis": verdict.host_basis,
             "fits": verdict.fits_host,
         },
+        "expected_step_s": expected and expected.step_s,
+        "expected_step_low_s": expected and expected.low_s,
+        "expected_step_high_s": expected and expected.high_s,
         "tries": [
             {
                 "changes": list(attempt.changes),

@@ -141,8 +141,11 @@ passages[].sentences[]  text    as printed
 *                       object? the figures behind the sentences
 """),
     "emulate": _fields("""
-fits             boolean? whether all fits
-*                object?  figures of the ranks, the host, the changes tried; sizes end in _bytes
+fits                  boolean? whether all fits
+expected_step_s       number?  expected time of the script's step, by closed form of the work that was seen
+expected_step_low_s   number?  eight of ten steps lie above
+expected_step_high_s  number?  eight of ten steps lie below
+*                     object?  figures of the ranks, the host, the changes tried; sizes end in _bytes
 """),
     "submit": _fields("""
 run                    text     folder

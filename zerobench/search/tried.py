@@ -7,6 +7,7 @@ from typing import Any
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Kind
 from zerobench.report.changes import share_slower
+from zerobench.report.plan.rows import PlanRow
 from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import deepspeeds_adamw
@@ -26,13 +27,25 @@ def tried_slower(trial: TrialSpec, before: Draft, after: Draft, cluster: Cluster
 
     `trial` is the work of `before`. None where too little of it is known, or no time is expected of such work.
     """
-    if (trial.own is not None and _WORK & set(trial.own.unknown)) or _unlocked(before, after):
+    now = _seen(trial, cluster)
+    if now is None or _unlocked(before, after):
         return None
-    nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
-    now = trial.model_copy(update={**nodes, "own": None, "ds_config": {}, "ds_config_file": None})
     return share_slower(
         _token_s(now.model_copy(update=changed_fields(now, before, after)), cluster), _token_s(now, cluster)
     )
+
+
+def script_row(trial: TrialSpec, cluster: Cluster) -> PlanRow | None:
+    """A script's work, as its tracker saw it, by closed forms; None where too little of it is known."""
+    now = _seen(trial, cluster)
+    return None if now is None else formula_row(now, cluster)
+
+
+def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:
+    if trial.own is not None and _WORK & set(trial.own.unknown):
+        return None
+    nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
+    return trial.model_copy(update={**nodes, "own": None, "ds_config": {}, "ds_config_file": None})
 
 
 def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:

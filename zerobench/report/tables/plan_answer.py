@@ -15,6 +15,7 @@ from zerobench.report.tables.part import Part
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.training import Training
+from zerobench.timing.step import Interval
 from zerobench.units import format_bytes, format_count, format_seconds
 
 
@@ -91,19 +92,18 @@ def _of(needed: int | None, capacity: int | None, what: str) -> str:
 
 def _speed(best: PlanRow, gpu: Gpu) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
-    spec, expected = best.trial.spec, best.expected
-    if expected is not None:
-        low, middle, high = (
-            spec.global_batch_tokens / step for step in (expected.high_s, expected.step_s, expected.low_s)
-        )
-        return (
-            f"Speed: {format_count(middle)} tokens/s expected ({format_count(low)} to {format_count(high)}), "
-            f"{format_seconds(expected.step_s)} per step."
-        )
+    if best.expected is not None:
+        return f"Speed: {expected_speed(best.expected, best.trial.spec.global_batch_tokens)}."
     if best.bound is None or best.bound.tokens_per_s is None:
         return "Speed: unknown."
     most = format_count(best.bound.tokens_per_s)
     return f"Speed: {most} tokens/s at most; no expected time: {why_no_time(best.trial, gpu)}."
+
+
+def expected_speed(expected: Interval, tokens: int) -> str:
+    """Tokens/s of a step over so many, with their interval, and its time."""
+    low, middle, high = (format_count(tokens / step) for step in (expected.high_s, expected.step_s, expected.low_s))
+    return f"{middle} tokens/s expected ({low} to {high}), {format_seconds(expected.step_s)} per step"
 
 
 _HARDLY = 0.95
