@@ -25,6 +25,7 @@ def _no_catalogue_of_the_users_own() -> object:
     ("driver_name", "name", "memory_mib", "bf16_tflops"),
     [
         ("NVIDIA B200", "B200 SXM", 183359, 2250),
+        ("NVIDIA GB200", "GB200", 189471, 2500),
         ("NVIDIA H200", "H200 SXM", 143771, 989.5),
         ("NVIDIA H200 NVL", "H200 NVL", 143771, 835.5),
         ("NVIDIA H100 80GB HBM3", "H100 SXM", 81559, 989.5),
@@ -32,6 +33,7 @@ def _no_catalogue_of_the_users_own() -> object:
         ("NVIDIA H100 NVL", "H100 NVL", 95830, 835.5),
         ("NVIDIA GH200 480GB", "GH200 96GB", 97871, 989.5),
         ("NVIDIA A100-SXM4-80GB", "A100 SXM 80GB", 81920, 312),
+        ("NVIDIA A800-SXM4-80GB", "A800 SXM 80GB", 81920, 312),
         ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB", 81920, 312),
         ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB", 40960, 312),
         ("NVIDIA A10", "A10", 23028, 125),
@@ -157,7 +159,7 @@ def test_links_to_the_host_and_to_other_nodes_are_those_of_the_usual_node(
 def test_only_gpus_behind_a_switch_that_adds_up_reduce_in_their_links() -> None:
     """NVLink SHARP came with the third NVSwitch: HGX boards of Hopper and later, neither bridges nor A100."""
     reducing = {gpu.name for gpu in load_catalogue() if gpu.link_reduces}
-    assert reducing == {"H100 SXM", "H200 SXM", "B200 SXM", "B300 SXM"}
+    assert reducing == {"H100 SXM", "H200 SXM", "B200 SXM", "B300 SXM", "GB200"}
 
 
 OWN = """
