@@ -91,7 +91,7 @@ def test_how_fast_the_largest_trains_stands_beside_it_and_of_a_rank_alone_only_w
 def test_on_a_cpu_ranks_have_sequences_and_the_capacity_is_named() -> None:
     text = " ".join(shown("micro-batch", GIVEN, None, 100).split())
     assert "in sequences per rank" in text
-    assert "tensors at most 10.00 GiB of its device (the CPU)" in text
+    assert "peak tensor memory per rank at most 10.00 GiB of its device (the CPU)" in text
 
 
 def test_what_ended_a_search_is_named() -> None:
