@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,3 +25,22 @@ def test_changes_are_tried_until_three_fit_or_all_were(monkeypatch: pytest.Monke
     chosen = iter([Candidate((f"change {index}",), start) for index in range(len(fits))])
     found = list(tries._played(stage, start, chosen, 0, lambda _: None))  # type: ignore[arg-type] # all that it reads
     assert [one.fits for one in found] == [one == "y" for one in fits[:played]]
+
+
+@pytest.mark.parametrize(
+    ("zero", "why"),
+    [(None, "names no DeepSpeed configuration file"), ({"stage": 2}, "has all states on the GPU already")],
+)
+def test_states_of_a_script_are_not_said_to_be_on_the_gpu_without_a_file_that_says_so(
+    zero: dict[str, int] | None, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "ds.json"
+    if zero is not None:
+        file.write_text(json.dumps({"zero_optimization": zero}), encoding="utf-8")
+    cluster = SimpleNamespace(gpus_per_node=8, host_memory_bytes=None)
+    stage = SimpleNamespace(request=SimpleNamespace(command=("deepspeed", "train.py", str(file)), cluster=cluster))
+    known = SimpleNamespace(options=(), num_arguments=None, refusal=None, rank=0)
+    rank = SimpleNamespace(fits=True, host=None, account=known)
+    tried, said = tries.try_changes(stage, SimpleNamespace(ranks=(rank,)), lambda _: None)  # type: ignore[arg-type] # all that it reads
+    assert tried == ()
+    assert why in (said or "")

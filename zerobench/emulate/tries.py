@@ -19,6 +19,7 @@ _NOTHING_TO_CHANGE = (
     "gradient checkpointing, bf16)"
 )
 _NOTHING_TO_MOVE = "its DeepSpeed configuration has all states on the GPU already"
+_NO_FILE = "the command names no DeepSpeed configuration file in which states could be moved back to the GPU"
 
 Say = Callable[[str], None]
 """Told what is being done."""
@@ -35,7 +36,9 @@ def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ..
     tried = tuple(_played(stage, start, chosen, rank.rank, say))
     if tried:
         return tried, None
-    return tried, _NOTHING_TO_MOVE if worst is None else _NOTHING_TO_CHANGE
+    if worst is not None:
+        return tried, _NOTHING_TO_CHANGE
+    return tried, _NO_FILE if start.ds is None else _NOTHING_TO_MOVE
 
 
 def _played(stage: Stage, start: Draft, chosen: Iterator[Candidate], rank: int, say: Say) -> Iterator[Try]:
