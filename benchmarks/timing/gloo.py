@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.csv_rows import from_csv
 from zerobench.timing.trace import Call
 
@@ -47,15 +49,9 @@ class Gloo:
         if call.group_size <= 1:
             return 0.0
         points = self._points["send" if call.kind == "recv" else call.kind]
-        if call.message_bytes >= points[-1][0]:
-            return points[-1][1] * call.message_bytes / points[-1][0]
-        before = points[0]
-        for point in points:
-            if call.message_bytes <= point[0]:
-                break
-            before = point
-        share = (call.message_bytes - before[0]) / (point[0] - before[0]) if point[0] > before[0] else 0.0
-        return before[1] + max(0.0, share) * (point[1] - before[1])
+        sizes, seconds = zip(*points, strict=True)
+        beyond = max(1.0, call.message_bytes / sizes[-1])
+        return beyond * float(np.interp(call.message_bytes, sizes, seconds))
 
 
 def timed() -> list[Timed]:
