@@ -51,7 +51,7 @@ class Gloo:
         points = self._points["send" if call.kind == "recv" else call.kind]
         sizes, seconds = zip(*points, strict=True)
         beyond = max(1.0, call.message_bytes / sizes[-1])
-        return beyond * float(np.interp(call.message_bytes, sizes, seconds))
+        return float(beyond * np.interp(call.message_bytes, sizes, seconds))
 
 
 def timed() -> list[Timed]:
