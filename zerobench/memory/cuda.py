@@ -25,6 +25,7 @@ from zerobench.records import Category, DeviceMemory, Phase, StepKind
 _HISTORY_ENTRIES = 4_000_000
 _ALLOCATION = "alloc"
 _FREE = "free_requested"
+_MOVES = {_ALLOCATION, _FREE}
 _IN_USE = "active_allocated"
 
 
@@ -181,15 +182,14 @@ def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, in
     died = _by_address(s for s, delta in events if delta < 0)
     standing: dict[int, Block] = {}
     changes: list[tuple[Block, int]] = []
-    stays = _last_blocks(trace)
-    for place, entry in enumerate(trace):
-        if entry["action"] == _ALLOCATION:
-            address, nbytes = entry["addr"], entry["size"]
+    moves = [(e["action"] == _ALLOCATION, e["addr"], e["size"]) for e in trace if e["action"] in _MOVES]
+    stays = _last_blocks(moves)
+    for place, (is_birth, address, nbytes) in enumerate(moves):
+        if is_birth:
             is_last = stays.get((address, nbytes), place) == place
             block = standing[address] = Block(address, nbytes, storage=_take(born, address, nbytes, is_last=is_last))
             changes.append((block, nbytes))
-        elif entry["action"] == _FREE:
-            address, nbytes = entry["addr"], entry["size"]
+        else:
             block = standing.pop(address) if address in standing else _old_block(address, nbytes, died)
             block.freed = True
             changes.append((block, -nbytes))
@@ -209,14 +209,14 @@ def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
     return found
 
 
-def _last_blocks(trace: Sequence[dict[str, Any]]) -> dict[tuple[int, int], int]:
-    """Where in the trace each block was allocated that stands at its end, by its address and size."""
+def _last_blocks(moves: Sequence[tuple[bool, int, int]]) -> dict[tuple[int, int], int]:
+    """Which of the moves allocated each block that stands at their end, by its address and size."""
     standing: dict[int, tuple[int, int]] = {}
-    for place, entry in enumerate(trace):
-        if entry["action"] == _ALLOCATION:
-            standing[entry["addr"]] = entry["size"], place
-        elif entry["action"] == _FREE:
-            standing.pop(entry["addr"], None)
+    for place, (is_birth, address, nbytes) in enumerate(moves):
+        if is_birth:
+            standing[address] = nbytes, place
+        else:
+            standing.pop(address, None)
     return {(address, nbytes): place for address, (nbytes, place) in standing.items()}
 
 

@@ -197,8 +197,10 @@ class StorageCounter(TorchDispatchMode):
 
         Asked when the counter is turned on again after steps without it.
         """
-        for thing in gc.get_objects():
-            if issubclass(type(thing), torch.Tensor):  # isinstance would wake lazy proxies through __class__
+        things = gc.get_objects()
+        kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
+        for thing in things:
+            if type(thing) in kinds:  # isinstance would wake lazy proxies through __class__
                 self._see_tensor(thing)
                 if thing.is_leaf and thing.grad is not None:
                     self._see_tensor(thing.grad)
@@ -227,14 +229,16 @@ class StorageCounter(TorchDispatchMode):
         if known is None:
             if self._leaves_out:
                 self.leave_out(tensor)
-            elif nbytes and storage._cdata not in self._left_out and self._has_memory(tensor, storage):
-                self._add(storage, nbytes, tensor.device.type)
+            elif nbytes and storage._cdata not in self._left_out:
+                device = tensor.device.type
+                if self._has_memory(device, storage):
+                    self._add(storage, nbytes, device)
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
             self._reborn(storage)
 
-    def _has_memory(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
-        """Whether it has, or stands for one that has: DTensor works out shapes with fake tensors."""
-        return tensor.device.type != "meta" and (self._counts_fakes or storage.device.type != "meta")
+    def _has_memory(self, device: str, storage: torch.UntypedStorage) -> bool:
+        """Whether a tensor there has, or stands for one that has: DTensor works out shapes with fake tensors."""
+        return device != "meta" and (self._counts_fakes or storage.device.type != "meta")
 
     def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
         self._serial += 1

@@ -120,6 +120,7 @@ Item = Kernels | Call | Awaited | Recorded | Waits | Copied | Host | Drive | Dra
 _ITEMS: tuple[type[Any], ...] = (
     Kernels, Call, Awaited, Recorded, Waits, Copied, Host, Drive, Drained, Begins, Mapped
 )  # fmt: skip
+_NUMBERS = {kind: number for number, kind in enumerate(_ITEMS)}
 FORWARD = "forward"
 """The phase that each micro-batch begins with (zerobench.records.Phase)."""
 _UPDATE = "step"
@@ -175,7 +176,7 @@ class StepTrace:
 
     def pack(self) -> str:
         """Text for a record: a few kilobytes, since layers repeat."""
-        items = [[_ITEMS.index(type(item)), *item] for item in self.items]
+        items = [[_NUMBERS[type(item)], *item] for item in self.items]
         plain = json.dumps([self.works, items], separators=(",", ":")).encode()
         return base64.b64encode(zlib.compress(plain, 9)).decode("ascii")
 

@@ -329,3 +329,50 @@ def test_modules_have_the_parameters_that_deepspeed_finds_in_them_and_are_leaves
     assert seen["ours"] == seen["theirs"]
     assert seen["theirs"]["leaves"] == [False, False, True, False]
     assert list(map(len, seen["theirs"]["own"])) == [0, 2, 2, 0]
+
+
+def _positional(ctx, first, second):
+    return first, second
+
+
+def _with_defaults(ctx, first, second=2, third=(3,)):
+    return first, second, third
+
+
+def _variadic(ctx, *rest, named=1):
+    return rest, named
+
+
+def bind_arguments() -> Seen:
+    """How torch's own signatures and the shorter ones bind the same arguments."""
+    import inspect
+
+    from zerobench.worker.simulation import shortcuts
+
+    def bound(signature: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            arguments = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        arguments.apply_defaults()
+        return arguments.args, arguments.kwargs
+
+    def made(default: int) -> Any:
+        return lambda ctx, value=default: value
+
+    functions = (_positional, _with_defaults, _variadic, made(1), made(2))
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}), ((0,), {}), ((0, 1), {}), ((0, 1, 2), {}), ((0, 1, 2, 3), {}), ((0, 1, 2, 3, 4), {}),
+        ((0,), {"first": 5}), ((0, 1), {"third": 6}), ((0,), {"named": 7}),
+    ]  # fmt: skip
+    calls = list(itertools.product(functions, given))
+    return {
+        "theirs": [bound(inspect.signature(function), args, kwargs) for function, (args, kwargs) in calls],
+        "ours": [bound(shortcuts._signature(function), args, kwargs) for function, (args, kwargs) in calls],
+    }
+
+
+def test_arguments_of_an_autograd_function_are_bound_as_python_binds_them(in_fork):
+    seen = in_fork(bind_arguments)
+    assert seen["ours"] == seen["theirs"]
+    assert ((0, 1, 2, (3,)), {}) in seen["theirs"]

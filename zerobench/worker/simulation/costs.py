@@ -155,6 +155,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _held_bytes(tensor: torch.Tensor) -> int:
     """Bytes of distinct elements: an expanded tensor repeats some."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     numel = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         numel *= size if stride else 1

@@ -11,7 +11,6 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -48,13 +47,15 @@ def copy_at_once() -> None:
 
 def ask_once() -> None:
     """Replace what asks the same again at each of some thousand hooks of stage 3, for the rest of the process."""
+    from deepspeed.runtime.zero import partition_parameters
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
     from torch.autograd import function
 
     coordinator.iter_params = _shorter_walk(coordinator.iter_params)
     coordinator.z3_leaf_module = _is_leaf
-    # Function.apply asks for the signature of `forward` at each call; a function keeps its own.
-    function.inspect = SimpleNamespace(signature=cache(inspect.signature))  # type: ignore[attr-defined, assignment]
+    partition_parameters.debug_param2name_id_shape_device = _unnamed
+    partition_parameters.print_rank_0 = _when_asked(partition_parameters.print_rank_0)
+    function.inspect = SimpleNamespace(signature=_signature)  # type: ignore[attr-defined, assignment]
 
 
 def ask_cuda_alone() -> None:
@@ -103,6 +104,54 @@ def _shorter_walk(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[
 def _is_leaf(module: torch.nn.Module) -> bool:
     """z3_leaf_module (utils/z3_leaf_module.py): it sets an attribute of the module's own, which few have."""
     return bool(vars(module).get("_z3_leaf", False))
+
+
+def _unnamed(_parameter: object) -> str:
+    """debug_param2name_id_shape_device (utils/debug.py), whose only lines are composed and not printed."""
+    return ""
+
+
+def _when_asked(printed: Callable[..., None]) -> Callable[..., None]:
+    """print_rank_0 (runtime/zero/partition_parameters.py), which asks for the rank before it sees that nobody asks."""
+
+    def quiet(message: str, debug: bool = False, force: bool = False) -> None:
+        if debug or force:
+            printed(message, debug, force)
+
+    return quiet
+
+
+def _signature(forward: Callable[..., Any]) -> _Signature:
+    """inspect.signature, as Function.apply (torch/autograd/function.py) asks for it at each call.
+
+    DeepSpeed makes a class for each module, whose functions are the same code.
+    """
+    is_plain = not (forward.__defaults__ or forward.__kwdefaults__ or vars(forward))
+    key = forward.__code__ if is_plain else forward
+    if key not in _signatures:
+        _signatures[key] = _Signature(inspect.signature(forward))
+    return _signatures[key]
+
+
+class _Signature:
+    """Binds what is given by position to parameters of a position at once, and anything else as Python does."""
+
+    def __init__(self, whole: inspect.Signature) -> None:
+        self._whole = whole
+        parameters = whole.parameters.values()
+        self._defaults = tuple(parameter.default for parameter in parameters)
+        self._is_simple = all(parameter.kind in _BY_POSITION for parameter in parameters)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """What `apply` asks of inspect.BoundArguments. Raises TypeError: these arguments do not fit."""
+        rest = self._defaults[len(args) :]
+        if kwargs or not self._is_simple or len(args) > len(self._defaults) or inspect.Parameter.empty in rest:
+            return self._whole.bind(*args, **kwargs)
+        return SimpleNamespace(args=args + rest, kwargs={}, apply_defaults=_agreed)
+
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_signatures: dict[Any, _Signature] = {}
 
 
 class _HostIntegers(TorchDispatchMode):
