@@ -113,18 +113,13 @@ class Logits:
     """The gradient of the head's input where forward computes it: beside that input, whose place it then takes."""
 
 
-def flash_layer_bytes(tokens: int, hidden_size: int) -> int:
-    """One GPT layer, 34 s b h: selective recomputation, or attention that never keeps its scores (section 5)."""
-    return 34 * tokens * hidden_size
-
-
 def recomputed_layer_bytes(tokens: int, hidden_size: int, element: int = 2) -> int:
     """One recomputed layer, 2 s b h in 16 bits: its input alone (section 5)."""
     return element * tokens * hidden_size
 
 
 def megatron_layer_bytes(tokens: int, hidden_size: int, intermediate_size: int) -> int:
-    """As `flash_layer_bytes` for any width of the MLP, s b h (18 + 4 f / h).
+    """One layer whose attention never keeps its scores, s b h (18 + 4 f / h): 34 s b h where the MLP is 4 h wide.
 
     Source: Megatron-LM, megatron/training/theoretical_memory_usage.py.
     """

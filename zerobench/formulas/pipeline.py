@@ -98,14 +98,14 @@ def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Moments:
     buffers, others = _buffers(trial), micro_batches_in_flight(trial, rank) - 1
     kept, logits = stage_activations(trial), stage_logits(trial)
 
-    def under_way(count: int) -> Held:
-        return add(
-            hold(Category.ACTIVATIONS, count * kept.saved_bytes, f"of {count} micro-batches more under way"),
-            hold(Category.LOGITS_AND_LOSS, count * logits.saved_bytes, f"of {count} micro-batches more under way"),
-        )
+    words = f"of {others} micro-batches more under way"
+    under_way = add(
+        hold(Category.ACTIVATIONS, others * kept.saved_bytes, words),
+        hold(Category.LOGITS_AND_LOSS, others * logits.saved_bytes, words),
+    )
 
-    def among(held: Bytes, count: int = others) -> Held:
-        return add(held, buffers, under_way(count))
+    def among(held: Bytes) -> Held:
+        return add(held, buffers, under_way)
 
     next_loss = logits.backward_peak_bytes - logits.saved_bytes if others else 0
     is_filled = passes_with_gradients(trial) > 1
@@ -117,9 +117,9 @@ def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Moments:
         forward=add(among(moments.forward), sent_back),
         first_gradient=add(among(moments.first_gradient), sent_back),
         bucketed=add(among(moments.bucketed), sent_back, {} if is_last_stage(trial) else _at_work(trial, 2, 1)),
-        reduction=tuple(add(one, left, under_way(others), _loss(next_loss)) for one in moments.reduction),
+        reduction=tuple(add(instant, left, under_way, _loss(next_loss)) for instant in moments.reduction),
         backward_end=add(moments.backward_end, left),
-        step=tuple(add(one, buffers) for one in moments.step),
+        step=tuple(add(instant, buffers) for instant in moments.step),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
@@ -117,10 +117,3 @@ def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, fl
     total, (compute_s, exposed_s, update_s, *bubbles) = sum(parts), parts
     factor = math.exp(_TENTH * math.hypot(spread, *assumptions.values()))
     return Expected(total, total / factor, total * factor, compute_s, exposed_s, update_s, assumptions, sum(bubbles))
-
-
-def scaled(found: Expected, share: float, assumption: str) -> Expected:
-    """`found` with all of its parts as much shorter, for the reason that is named."""
-    names = ("step_s", "low_s", "high_s", "compute_s", "exposed_communication_s", "update_s", "bubble_s")
-    assumed = {**found.assumed, assumption: 0.0}
-    return replace(found, assumed=assumed, **{name: share * getattr(found, name) for name in names})

@@ -11,8 +11,6 @@ import typer
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
 
-_Count = Annotated[int | None, typer.Option(metavar="N", min=1)]
-
 
 @answering
 def submit(

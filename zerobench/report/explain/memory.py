@@ -112,8 +112,8 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
         )
 
 
-def _largest_differences(a: Instant, b: Instant, most: int = 3) -> str:
-    differences = difference(a, b)[:most]
+def _largest_differences(a: Instant, b: Instant) -> str:
+    differences = difference(a, b)[:3]
     return ", ".join(f"{words(entry.category)} {signed_bytes(entry.more_bytes)}" for entry in differences)
 
 
