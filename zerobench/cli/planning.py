@@ -158,7 +158,7 @@ def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, deta
 def _fitting(table: Table[PlanRow], room: int, console: Console) -> Table[PlanRow]:
     """The table with as many of its rows as `room` lines of a screen take."""
     tables = [table, *(shortened(table, most) for most in range(len(table.lines) - 1, 0, -1))]
-    return next((one for one in tables if _height(one, console) <= room), tables[-1])
+    return next((candidate for candidate in tables if _height(candidate, console) <= room), tables[-1])
 
 
 def _height(part: Part | Table[PlanRow], console: Console) -> int:

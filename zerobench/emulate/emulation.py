@@ -78,10 +78,10 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
         part = stage.part(stage.request.command, rank, folder, under_ledger=True)
         command = stage.command()
         quiet = Show(out=_unseen, err=_unseen, progress=lambda _: None)
-        one = Command(command[0], command, folder, quiet, stage.variables(part, folder))
-        ending, host, _ = one.run(stop)
+        process = Command(command[0], command, folder, quiet, stage.variables(part, folder))
+        ending, host, _ = process.run(stop)
         made.hosts = [host]
-        accounts.append(read_account(part, one.returncode))
+        accounts.append(read_account(part, process.returncode))
         if ending.stopped is not None:
             made.interrupted = True
             break

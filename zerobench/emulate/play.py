@@ -84,8 +84,8 @@ def read_account(part: Part, returncode: int) -> Account:
         account = Account.model_validate_json(part.account.read_bytes())
     except (OSError, ValidationError):
         code = 128 - returncode if returncode < 0 else returncode
-        told = f"its process {how_ended(returncode)} without a result"
-        return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=told)
+        message = f"its process {how_ended(returncode)} without a result"
+        return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=message)
     if account.end is End.REFUSED:
         raise UserError(account.message or "COMMAND: cannot be emulated")
     if returncode and account.exit_code == 0:  # it died while Python was ending

@@ -159,8 +159,8 @@ def trial_logits(trial: TrialSpec) -> Logits:
     """What `trial` asks for. Raises UserError where the model's dimensions are not known."""
     shape = trial_shape(trial)
     if trial.cross_entropy.is_chunked:
-        found = chunked_logits_bytes(shape)
-        return found if trial.trains_all else replace(found, head_gradient_bytes=0)
+        logits = chunked_logits_bytes(shape)
+        return logits if trial.trains_all else replace(logits, head_gradient_bytes=0)
     of_loss = shape.element if trial.cross_entropy is CrossEntropy.MODEL_DTYPE else 4
     return logits_bytes(shape.tokens, shape.vocab_size, shape.element, of_loss)
 
@@ -254,9 +254,9 @@ def _tallied(trial: TrialSpec, shape: Shape) -> tuple[tuple[int, ...], int] | No
     layers, rotates = [], False
     for block in range(shape.num_layers):
         within = replace(trained, weights=_within(trained.weights, f"{blocks}.{block}."), keeps_inputs=keeps_all)
-        found = layer(shape, within, depends=depends)
-        layers.append(found.nbytes * shape.tokens)
-        depends, rotates = found.depends, rotates or found.rotates
+        block_tally = layer(shape, within, depends=depends)
+        layers.append(block_tally.nbytes * shape.tokens)
+        depends, rotates = block_tally.depends, rotates or block_tally.rotates
     beyond = replace(trained, keeps_inputs=keeps_head, beside=_NO_ADAPTER)
     return tuple(layers), outside(shape, beyond, depends=depends, rotates=rotates)
 

@@ -89,39 +89,39 @@ class _Play:
         self, trial: TrialSpec, courses: Mapping[StepKind, Course], moments: Mapping[StepKind, Moments]
     ) -> list[DeviceMemory]:
         """Play start-up and two steps."""
-        for step, found in moments.items():
+        for step, instants in moments.items():
             events = courses[step]
             if step is StepKind.FIRST:
-                self._start_up(found.init)
+                self._start_up(instants.init)
                 self._note(step, Phase.INIT)
             self._drop(self._tensors.values())  # the inputs of the step before
             self._tensors = {}
-            self._hold(found.gathering)
+            self._hold(instants.gathering)
             self._play(events[Phase.FORWARD])
-            self._hold(found.forward)
+            self._hold(instants.forward)
             self._note(step, Phase.FORWARD)
-            self._backward(events[Phase.BACKWARD], found, keeps=_keeps(trial))
+            self._backward(events[Phase.BACKWARD], instants, keeps=_keeps(trial))
             self._note(step, Phase.BACKWARD)
-            self._hold_each(found.step)
+            self._hold_each(instants.step)
             self._note(step, Phase.STEP)
         return self.rows
 
-    def _backward(self, course: Sequence[Event], found: Moments, *, keeps: bool) -> None:
+    def _backward(self, course: Sequence[Event], moments: Moments, *, keeps: bool) -> None:
         """Gradients are tensors of the course; where they stay until backward's end, of the reduction too."""
         handed_on = next(index for index, event in enumerate(course) if event.number == BUCKETED)
         self._play(course[:handed_on], keeps=keeps)
-        self._hold(_without_gradients(found.bucketed, found.forward))
+        self._hold(_without_gradients(moments.bucketed, moments.forward))
         self._play(course[handed_on + 1 :], keeps=keeps)
         gradients = {event.number for event in course if event.is_gradient}
         self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
         reducing = int(self._setting.case.overlaps)
-        for instant in found.reduction:
-            self._hold(_without_gradients(instant, found.forward) if keeps else instant, reduces_on=2 * reducing)
+        for instant in moments.reduction:
+            self._hold(_without_gradients(instant, moments.forward) if keeps else instant, reduces_on=2 * reducing)
         if keeps and self._setting.case.stage == 0:
             self._adopt_gradients()
         self._drop(self._gradients)
         self._gradients = {}
-        self._hold(found.backward_end)
+        self._hold(moments.backward_end)
 
     def _play(self, events: Sequence[Event], *, keeps: bool = False) -> None:
         """`keeps`: what the course says of when gradients are dropped does not hold."""

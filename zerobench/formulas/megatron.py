@@ -110,9 +110,9 @@ def tensor_moves(
     """
     forward, backward = 2 * num_layers, 2 * num_layers + 1 + recomputed
     loss = _LOSS_REDUCTIONS * tokens * 4 // element
-    found = (
+    moves = (
         (Phase.FORWARD, "all_gather", 1, hidden_tokens),
         (Phase.FORWARD, "all_reduce", forward + _LOSS_REDUCTIONS, forward * hidden_tokens + loss),
         (Phase.BACKWARD, "all_reduce", backward, backward * hidden_tokens),
     )
-    return tuple(Moved(phase, kind, micro_steps * calls, micro_steps * sent) for phase, kind, calls, sent in found)
+    return tuple(Moved(phase, kind, micro_steps * calls, micro_steps * sent) for phase, kind, calls, sent in moves)

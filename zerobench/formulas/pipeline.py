@@ -68,13 +68,13 @@ def stage_activations(trial: TrialSpec) -> Activations:
     last one what comes after them.
     """
     shape, blocks = trial_shape(trial), own_blocks(trial)
-    found = activations(trial)
+    kept = activations(trial)
     handed_on = shape.element * shape.tokens * shape.hidden_size
     return replace(
-        found,
-        outside_layers_bytes=found.outside_layers_bytes if is_last_stage(trial) else handed_on,
-        layers=found.layers[blocks.start : blocks.stop],
-        again=found.again[blocks.start : blocks.stop],
+        kept,
+        outside_layers_bytes=kept.outside_layers_bytes if is_last_stage(trial) else handed_on,
+        layers=kept.layers[blocks.start : blocks.stop],
+        again=kept.again[blocks.start : blocks.stop],
     )
 
 
@@ -82,13 +82,13 @@ def stage_logits(trial: TrialSpec) -> Logits:
     """Of the last stage, which keeps the logits too that it would hand on; of the others nothing."""
     if not is_last_stage(trial):
         return Logits(0, 0, 0, 0)
-    shape, found = trial_shape(trial), trial_logits(trial)
+    shape, logits = trial_shape(trial), trial_logits(trial)
     handed_on = shape.element * shape.tokens * shape.vocab_size
     return replace(
-        found,
-        saved_bytes=found.saved_bytes + handed_on,
-        backward_peak_bytes=found.backward_peak_bytes + handed_on,
-        gradient_bytes=found.gradient_bytes + handed_on,
+        logits,
+        saved_bytes=logits.saved_bytes + handed_on,
+        backward_peak_bytes=logits.backward_peak_bytes + handed_on,
+        gradient_bytes=logits.gradient_bytes + handed_on,
     )
 
 

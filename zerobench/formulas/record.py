@@ -201,7 +201,7 @@ def _is_plain(trial: TrialSpec) -> bool:
     """Whether the trial runs without DeepSpeed. Raises UserError for strategies that no formula is known for."""
     info = strategy_info(trial.strategy)
     if Evidence.FORMULA not in info.evidences:
-        known = ", ".join(name for name, one in STRATEGIES.items() if Evidence.FORMULA in one.evidences)
+        known = ", ".join(name for name, strategy in STRATEGIES.items() if Evidence.FORMULA in strategy.evidences)
         raise UserError(f"strategy: {trial.strategy!r} has no formula; choices: {known}")
     return not info.uses_deepspeed
 
@@ -268,10 +268,10 @@ def _accumulated(trial: TrialSpec) -> int:
 
 def _partly_frozen(trial: TrialSpec, *, tied_head: bool) -> dict[str, Any]:
     """Of the setting, what a pattern freezes."""
-    found = named_weights(trial.model, trial.frozen)
-    weights = found.all
-    first = 0 if trial.passes_all else found.first_passed
-    passed = chain(found.before, *found.blocks[:first]) if first else ()
+    all_weights = named_weights(trial.model, trial.frozen)
+    weights = all_weights.all
+    first = 0 if trial.passes_all else all_weights.first_passed
+    passed = chain(all_weights.before, *all_weights.blocks[:first]) if first else ()
     return {
         "frozen": tuple(weight.size for weight in weights if not weight.is_trained),
         "whole": tuple(weight.size for weight in weights),
@@ -297,9 +297,9 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
     """
     if trial.prediction.gpu is None:
         return None
-    found = overhead_of(trial.prediction.gpu, trial.world_size)
-    nbytes = found.collectives_bytes * (2 if trial.zero_stage in {0, 1, 2} else 1)
-    return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=nbytes)
+    overhead = overhead_of(trial.prediction.gpu, trial.world_size)
+    nbytes = overhead.collectives_bytes * (2 if trial.zero_stage in {0, 1, 2} else 1)
+    return ContextMemory(before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=nbytes)
 
 
 def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
@@ -314,16 +314,16 @@ def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
 
 def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
     """What lies in each place on the rank of `setting`, of all but a pass's own work; what is frozen lies still."""
-    found = _trained_moments(trial, setting, step)
+    moments = _trained_moments(trial, setting, step)
     divided = trial.strategy == "fsdp" or setting.case.stage == 3
     place = Place.DEVICE if not divided or trial.offload_param is Offload.NONE else Place.HOST
     frozen = setting.frozen_parameters(setting.case.world_size if divided else 1)
     if not frozen:
-        return found
-    beside = found[place].beside(frozen)
+        return moments
+    beside = moments[place].beside(frozen)
     if not divided:
         beside = replace(beside, init=(_drawn(setting, frozen), *beside.init))
-    return found | {place: beside}
+    return moments | {place: beside}
 
 
 def _drawn(setting: Setting, frozen: Held) -> Held:

@@ -24,7 +24,9 @@ _UNEVEN = "what the ranks do not divide evenly"
 def ddp_device(setting: Setting, step: StepKind) -> Moments:
     """As the plain loop, with gradients that are there from the first moment to the last: they are DDP's buckets."""
     element, count = setting.case.element, setting.num_params
-    parameters, gradients = (setting.share(one, element, count) for one in (Category.PARAMETERS, Category.GRADIENTS))
+    parameters, gradients = (
+        setting.share(category, element, count) for category in (Category.PARAMETERS, Category.GRADIENTS)
+    )
     masters = {} if element == 4 else setting.master_and_moments(setting.tensors, None)
     built = add(parameters, gradients, masters)
     states = add(built, setting.moments(setting.tensors))
@@ -215,12 +217,12 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
     again = micro_steps * shards.passed_blocks if shards.reshards else 0
     trained = shards.trained_blocks * shards.trained_block + shards.trained_root
     reduced = shards.trained_blocks + bool(shards.trained_root)
-    found = (
+    moves = (
         Moved(Phase.FORWARD, "all_gather", micro_steps * groups, micro_steps * shards.whole),
         Moved(Phase.BACKWARD, "all_gather", again, again * shards.block),
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * trained),
     )
-    return tuple(move for move in found if move.calls)
+    return tuple(move for move in moves if move.calls)
 
 
 def replicas_move(shards: Shards, sharded: int) -> Moved:

@@ -41,10 +41,10 @@ def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
     padded, small = (sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent))
     again = padded - setting.only_forward
     kept = min(max(live_elements(setting), small), again)
-    found = (
+    moves = (
         Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
         Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
         Moved(Phase.STEP, "all_gather", len(persistent), small),
     )
-    return tuple(move for move in found if move.elements)
+    return tuple(move for move in moves if move.elements)

@@ -55,6 +55,6 @@ def _compile(compiler: str, path: Path) -> None:
 
 
 def _why(compiler: str, error: subprocess.SubprocessError) -> str:
-    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
-    lines = [line for line in (said or "").splitlines() if "error" in line] or [str(error)]
+    output = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
+    lines = [line for line in (output or "").splitlines() if "error" in line] or [str(error)]
     return f"{compiler}: {lines[0]}"

@@ -64,9 +64,9 @@ def standing(device: torch.device, held: Held | None) -> Standing:
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     blocks = _blocks(device)
     largest = max((size for size, is_free in blocks if is_free), default=0)
-    found = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest)
+    totals = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest)
     if held is None or not held.by_category:
-        return found
+        return totals
     categories = dict(held.by_category.most_common())
     given_out = Counter(size for size, is_free in blocks if not is_free)
     workspaces = unowned(workspace_sizes(device), given_out, held.sizes)
@@ -74,7 +74,7 @@ def standing(device: torch.device, held: Held | None) -> Standing:
     rest = allocated - held.by_category.total() - workspaces
     categories[Category.UNATTRIBUTED] = max(categories.get(Category.UNATTRIBUTED, 0) + rest, 0)
     modules, sites = held.largest
-    return found.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
+    return totals.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
 
 
 def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[int, int]) -> int:

@@ -175,15 +175,15 @@ class Ledger:
         seen = set(self.counter.live)
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
-        found = Held()
+        held = Held()
         for key, storage in self.counter.live.items():
             place, category = self._verdict(storage, phase)
             if is_there(storage, place):
                 born = storage.birth if key in seen else None  # what is adopted now was born elsewhere
-                found.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
+                held.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
         if self._model is not None:
-            found.add_states(self._model, device_type)
-        return found
+            held.add_states(self._model, device_type)
+        return held
 
     def _is_on_device(self, storage: Storage, place: Place) -> bool:
         return place is Place.DEVICE and storage.device == self._device.type
@@ -303,10 +303,10 @@ class Ledger:
             held.add(nbytes, category or Category.UNATTRIBUTED, storage.birth)
         if self._model is not None:
             held.add_states(self._model, "cpu")
-        found = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
-        if self.host_peak is None or found.total_bytes > self.host_peak.total_bytes:
-            self.host_peak = found
-        self.tell_host(found)
+        host_peak = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
+        if self.host_peak is None or host_peak.total_bytes > self.host_peak.total_bytes:
+            self.host_peak = host_peak
+        self.tell_host(host_peak)
 
     def _open_book(self) -> CpuBook | None:
         try:

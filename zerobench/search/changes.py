@@ -81,11 +81,11 @@ def predict_changes(
     if trial.zero_stage is None:
         raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
     wanted = list(changed_trials(trial, cluster, reports, of_host=of_host))
-    single = [((), trial), *(one for one in wanted if len(one[0]) == 1)]
+    single = [((), trial), *(change for change in wanted if len(change[0]) == 1)]
     path, rows = _predicted(single, cluster, reports, observer)
     unchanged = rows.pop((), None)
     if sum(row is not None and row.fits for row in rows.values()) < MOST:
-        several = [one for one in wanted if len(one[0]) > 1]
+        several = [change for change in wanted if len(change[0]) > 1]
         rows |= _predicted(several, cluster, reports, observer)[1] if several else {}
     usual_s = _step_s(unchanged)
     return Predicted(path, unchanged, [_changed(says, row, usual_s) for says, row in rows.items()])
@@ -101,8 +101,8 @@ def _predicted(
     name = f"changes-{planned[0].trial.model.name}"
     path = predict(planned, name, document(name, planned), reports, observer).folder.path
     rows = _rows(path, planned, cluster)
-    tried = ((says, one) for (says, _), one in zip(wanted, planned, strict=True) if one.skipped is None)
-    return path, {says: rows.get(one.trial.trial_id) for says, one in tried}
+    tried = ((says, item) for (says, _), item in zip(wanted, planned, strict=True) if item.skipped is None)
+    return path, {says: rows.get(item.trial.trial_id) for says, item in tried}
 
 
 def changed_trials(

@@ -44,7 +44,7 @@ def predict_changes_on_cpu(
         planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
     name = f"changes-{trial.spec.model.name}"
     run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
-    known = {one.record.trial_id: one for one in ended_trials(run) if is_whole(one)}
+    known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
     beside = _beside_tensors(trial)
     tried = []
     usual = known.get(planned[0].trial.trial_id)

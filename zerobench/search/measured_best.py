@@ -50,11 +50,11 @@ class Measured:
     @property
     def text(self) -> str:
         """`zero2 mb4: 0.52 s a step (0.48 s expected of the GPU), 7,900 tokens/s`."""
-        name, speed, told = self.row.shown.label, self.speed, self.row.expected
+        name, speed, predicted = self.row.shown.label, self.speed, self.row.expected
         if speed is None:
             record = None if self.trial is None else self.trial.record
             return f"{name}: {self.skipped or (record and record.reason) or 'not measured'}"
-        expected = "" if told is None else f" ({told.step_s:.3g} s expected)"
+        expected = "" if predicted is None else f" ({predicted.step_s:.3g} s expected)"
         rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:,.0f} tokens/s"
         return f"{name}: {speed.step_time_s_median:.3g} s a step{expected}{rate}"
 
@@ -81,7 +81,7 @@ class MeasuredBest:
     @property
     def best(self) -> PlanRow | None:
         """The one whose steps were the shortest."""
-        timed = [(one.speed.step_time_s_median, at) for at, one in enumerate(self.rows) if one.speed is not None]
+        timed = [(row.speed.step_time_s_median, at) for at, row in enumerate(self.rows) if row.speed is not None]
         return self.rows[min(timed)[1]].row if timed else None
 
     @property
@@ -127,13 +127,13 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
     if result.interrupted:
         raise KeyboardInterrupt
     there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
-    told = [
-        Measured(row, there.get(one.trial.trial_id), one.skipped.reason if one.skipped else None)
-        for row, one in zip(rows, planned, strict=True)
+    measured = [
+        Measured(row, there.get(item.trial.trial_id), item.skipped.reason if item.skipped else None)
+        for row, item in zip(rows, planned, strict=True)
     ]
     ranks = planned[0].trial.world_size
     device = ", ".join(dict.fromkeys(machine.gpu_names)) or "CPU"
-    return MeasuredBest(result.folder.path, f"{ranks} {device} ranks", told)
+    return MeasuredBest(result.folder.path, f"{ranks} {device} ranks", measured)
 
 
 def _here(spec: TrialSpec, machine: Machine) -> PlannedTrial:

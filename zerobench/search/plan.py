@@ -87,7 +87,7 @@ def request_of(arguments: Mapping[str, Any]) -> Request:
 
 
 def _as_written(value: Any) -> Any:
-    if isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value):
+    if isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value):
         return ",".join(map(str, value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 

@@ -194,14 +194,14 @@ class Command:
     @property
     def num_ranks(self) -> int:
         """Ranks in all, as their environment says; the processes seen where it does not; one for a plain command."""
-        said = [process.world_size for process in self.tree.ranks if process.world_size]
-        return max([*said, len(self.tree.ranks), 1])
+        sizes = [process.world_size for process in self.tree.ranks if process.world_size]
+        return max([*sizes, len(self.tree.ranks), 1])
 
     @property
     def ranks_per_node(self) -> int:
         """Ranks on this node."""
-        said = [process.local_world_size for process in self.tree.ranks if process.local_world_size]
-        return max([*said, len(self.tree.ranks), 1])
+        sizes = [process.local_world_size for process in self.tree.ranks if process.local_world_size]
+        return max([*sizes, len(self.tree.ranks), 1])
 
 
 def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:

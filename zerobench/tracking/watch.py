@@ -64,14 +64,14 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
     try:
         sampler.wait_ready(BASELINE_S)
         with stop_on_signals() as stop:
-            one = Command(program, command, folder, show)
-            ending, host, notes = one.run(stop)
+            process = Command(program, command, folder, show)
+            ending, host, notes = process.run(stop)
     finally:
         nvml = sampler.stop()
-    code = _exit_code(one.returncode)
+    code = _exit_code(process.returncode)
     try:
-        final = _settle_spec(folder, one)
-        record = _record(run, folder, final, ending, nvml, host, notes, one.started_at_s)
+        final = _settle_spec(folder, process)
+        record = _record(run, folder, final, ending, nvml, host, notes, process.started_at_s)
     except OSError as error:  # a full disk: what the command did counts all the same
         return Watched(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
     return Watched(run, record, code)
@@ -81,10 +81,10 @@ def _program(command: Sequence[str]) -> str:
     """Where the command lies. Raises UserError: nowhere."""
     if not command:
         raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
-    found = shutil.which(command[0])
-    if found is None:
+    program = shutil.which(command[0])
+    if program is None:
         raise UserError(f"COMMAND: {command[0]!r} is not found, or is not executable")
-    return found
+    return program
 
 
 def script_name(command: Sequence[str]) -> str:
@@ -116,7 +116,7 @@ def _record(
     status, failure, more = classify_script(ending)
     if trial.num_nodes > 1:
         more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
-    others = [found for path in folder.nvml_summaries() if (found := _read_summary(path)) is not None]
+    others = [summary for path in folder.nvml_summaries() if (summary := _read_summary(path)) is not None]
     record = TrialRecord(
         run_id=run.run_id,
         trial_id=trial.trial_id,
@@ -129,7 +129,7 @@ def _record(
         exit_code=ending.exit_code,
         ranks_expected=max(trial.world_size, len(ending.records)),
         ranks_reported=len(ending.records),
-        nvml=[nvml, *(found for found in others if found.node != nvml.node)],
+        nvml=[nvml, *(summary for summary in others if summary.node != nvml.node)],
         host=[host],
         notes=[*notes, *more],
     )

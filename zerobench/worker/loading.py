@@ -165,8 +165,8 @@ class _LeftOut:
 
     def get_slice(self, name: str) -> LazySlice:
         """A tensor, not made yet."""
-        said = self._file.get_slice(name)
-        return LazySlice(lambda: self.get_tensor(name), said.get_dtype(), said.get_shape())
+        header = self._file.get_slice(name)
+        return LazySlice(lambda: self.get_tensor(name), header.get_dtype(), header.get_shape())
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """A tensor over the mapped file."""

@@ -81,7 +81,7 @@ def _on_host(*given: Any) -> int:
     """The same by the processor: states and weights, which come with the gradients as their second, are read and
     written once.
     """
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    tensors = [argument for argument in given if isinstance(argument, torch.Tensor)]
     if len(tensors) > 1:
         tell(Host(2 * (sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes)))
     return 0

@@ -50,8 +50,8 @@ class Moments:
     def beside(self, held: Bytes) -> Moments:
         """The same with what lies there for the whole run."""
         with_it: dict[str, Any] = {
-            name: add(held, one) if isinstance(one, Mapping) else tuple(add(held, each) for each in one)
-            for name, one in vars(self).items()
+            name: add(held, instants) if isinstance(instants, Mapping) else tuple(add(held, each) for each in instants)
+            for name, instants in vars(self).items()
         }
         return Moments(**with_it)
 
@@ -146,13 +146,13 @@ class Setting:
         stage_1_and_2.py, get_partition_info. `round_robin_gradients` deals tensors out otherwise and is not followed.
         """
         start, end = self.rank * self.flat_partition, (self.rank + 1) * self.flat_partition
-        found, position = [], 0
+        own, position = [], 0
         for tensor in self.tensors:
             inside = min(position + tensor, end) - max(position, start)
             if inside > 0:
-                found.append((tensor, inside))
+                own.append((tensor, inside))
             position += tensor
-        return tuple(found)
+        return tuple(own)
 
     @property
     def largest_tensor(self) -> int:
@@ -297,13 +297,13 @@ class Setting:
 
     def copied(self, element: int, limit: int, what: str, source: str, *, fill: int | None = None) -> Held:
         """What fills a bucket, once more, flattened to be reduced: the largest fill, and at other instants another."""
-        one = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
+        copy_of = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
 
         def others() -> Iterator[Term]:
             for elements in sorted({*self.fills(limit)}, reverse=True):
-                yield from one(elements).terms
+                yield from copy_of(elements).terms
 
-        return one(self.bucket_fill(limit) if fill is None else fill, others=others)
+        return copy_of(self.bucket_fill(limit) if fill is None else fill, others=others)
 
     @property
     def offloads(self) -> bool:

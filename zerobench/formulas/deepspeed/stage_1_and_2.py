@@ -30,7 +30,7 @@ def device(setting: Setting, step: StepKind) -> Moments:
         forward=between,
         first_gradient=add(between, first),
         bucketed=add({} if stays else bucket(setting), between, first),
-        reduction=tuple(add(bucket(setting), held, one) for one in _reduction(setting)),
+        reduction=tuple(add(bucket(setting), held, instant) for instant in _reduction(setting)),
         backward_end=add(held, _backward_end(setting)),
         step=(_held(setting, step),) if setting.offloads else _step(setting, step),
     )

@@ -79,11 +79,11 @@ def persistent_tensors(setting: Setting) -> tuple[int, ...]:
     """
     largest = int(setting.case.zero("stage3_param_persistence_threshold"))
     cap = int(setting.case.zero("stage3_model_persistence_threshold"))
-    found: list[int] = []
+    kept_whole: list[int] = []
     for tensor in setting.model:
-        if tensor <= largest and sum(found) + tensor <= cap:
-            found.append(tensor)
-    return tuple(found)
+        if tensor <= largest and sum(kept_whole) + tensor <= cap:
+            kept_whole.append(tensor)
+    return tuple(kept_whole)
 
 
 def _held(setting: Setting, step: StepKind | None) -> Held:

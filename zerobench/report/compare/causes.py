@@ -27,16 +27,16 @@ def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
     """A sentence for each peak that differs by more than its repeats do, as far as something is known of it."""
     differing = [peak for peak in peaks if peak.change.base.instant.categories and peak.change.differences]
     differing = [peak for peak in differing if not peak.change.is_within_spread]
-    found: dict[tuple[str, str], str] = {}
+    causes: dict[tuple[str, str], str] = {}
     for peak in first(differing, _MOST_PEAKS)[0]:
         base, new = _read(comparison.base, peak.change.base), _read(comparison.new, peak.change.new)
         with refusing_impossible_values(comparison.new.run.folder.trials):
             why = _cause(base, new, peak.change.differences[0])
         if why is not None:
-            found.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
+            causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
         if settings := changed_settings(base, new):
-            found[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
-    return list(found.values())
+            causes[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
+    return list(causes.values())
 
 
 def _read(side: Side, held: Held) -> Trial:

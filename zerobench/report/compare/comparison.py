@@ -50,21 +50,21 @@ class Same:
     def losses_apart(self) -> tuple[float, float] | None:
         """How far the losses of the two runs lie apart, and the tolerance; None where they agree or are not known."""
         pairs = [(a.losses, b.losses) for a in self.base for b in self.new]
-        found = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
-        return _beyond(found, TOLERANCES[self.base[0].spec.precision])
+        distances = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
+        return _beyond(distances, TOLERANCES[self.base[0].spec.precision])
 
     @property
     def norms_apart(self) -> tuple[float, float] | None:
         """The same of the gradients' norms, as a fraction: a wrong scale of them changes no loss under AdamW."""
         precision = self.base[0].spec.precision
         pairs = [(a.grad_norms, b.grad_norms) for a in self.base for b in self.new]
-        found = [apart for a, b in pairs if (apart := largest_distance(a, b, precision)) is not None]
-        return _beyond(found, NORM_TOLERANCES[precision])
+        distances = [apart for a, b in pairs if (apart := largest_distance(a, b, precision)) is not None]
+        return _beyond(distances, NORM_TOLERANCES[precision])
 
 
-def _beyond(found: Sequence[float], tolerance: float) -> tuple[float, float] | None:
-    """The largest of `found` and the tolerance, where it is larger."""
-    return (max(found), tolerance) if found and max(found) > tolerance else None
+def _beyond(distances: Sequence[float], tolerance: float) -> tuple[float, float] | None:
+    """The largest of `distances` and the tolerance, where it is larger."""
+    return (max(distances), tolerance) if distances and max(distances) > tolerance else None
 
 
 @dataclass(frozen=True)

@@ -106,12 +106,12 @@ def _sections(frames: RunFigures, figures: Sequence[Drawn]) -> Mapping[str, Any]
 
 def _notes(trials: Sequence[TrialFigures]) -> Grid:
     """Each note with the trials that say it, in the order of first sight."""
-    said = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
+    by_note = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
     columns: list[Column[tuple[str, list[str]]]] = [
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures, and remarks.", columns, list(said.items()))
+    return grid("Unavailable figures, and remarks.", columns, list(by_note.items()))
 
 
 _SECTIONS = {

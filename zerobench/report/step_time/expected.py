@@ -66,19 +66,19 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     all else is as sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins
     before it.
     """
-    found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
-    if found is None:
+    step, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
+    if step is None:
         return None
     bound = step_bound(trial, gpu, links)
     least_s = 0.0 if bound is None else bound.step_s or 0.0
     if own is not None:
-        found = _calibrated(found, *own, rates_of(gpu)[0].spread, least_s)
-    return replace(found, low_s=max(found.low_s, least_s))
+        step = _calibrated(step, *own, rates_of(gpu)[0].spread, least_s)
+    return replace(step, low_s=max(step.low_s, least_s))
 
 
-def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> Expected:
-    """`found` as the trials of run `run_id` have it; `spread` is of what they say nothing of."""
-    parts = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
+def _calibrated(step: Expected, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> Expected:
+    """`step` as the trials of run `run_id` have it; `spread` is of what they say nothing of."""
+    parts = (step.compute_s, step.exposed_communication_s, step.update_s, step.bubble_s)
     scaled = (True, not steps.of_passes, not steps.of_passes, True)
     seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
     longer = max(1.0, least_s / sum(seconds))
@@ -86,7 +86,7 @@ def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: fl
     what = "computing takes" if steps.of_passes else "steps take"
     words = f"{what} {steps.factor * longer:.3g} times the published rates' time, as in {trials} of {run_id}"
     share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
-    others = {each: spread for each, spread in found.assumed.items() if each not in steps.covered}
+    others = {each: spread for each, spread in step.assumed.items() if each not in steps.covered}
     assumed = {words: share * steps.spread, **others}
     return expected([longer * part for part in seconds], (1 - share) * spread, assumed)
 
@@ -172,8 +172,8 @@ def _computing(asked: _Asked) -> Passes:
 
 def _in_order(asked: _Asked) -> _Parts | None:
     """By its trace; None where there is none to replay."""
-    found = None if asked.work.spec.adapter is not None else parts_of(*asked)
-    return None if found is None else (*found, 0.0)
+    parts = None if asked.work.spec.adapter is not None else parts_of(*asked)
+    return None if parts is None else (*parts, 0.0)
 
 
 def _in_stages(asked: _Asked) -> _Parts | None:
@@ -233,7 +233,7 @@ def _communication(work: Work) -> Phases | None:
     seconds = [_collectives_s(work, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
     if None in seconds:
         return None
-    forward, backward, update = (one or 0.0 for one in seconds)
+    forward, backward, update = (value or 0.0 for value in seconds)
     once = work.spec.strategy in _REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
     return Phases(forward / rounds, backward / rounds, update, rounds)
@@ -243,7 +243,10 @@ def _collectives_s(work: Work, phase: Phase) -> float | None:
     """Seconds of a phase's collectives: their bytes over the links, and each call's latency."""
     traffic, per_node = traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node
     moved = transfer_s(traffic, per_node, work.links, in_rings=True)
-    waits = [one.calls * latency_s(one.kind, one.group_size, nodes_of(one, per_node)) for one in traffic]
+    waits = [
+        collective.calls * latency_s(collective.kind, collective.group_size, nodes_of(collective, per_node))
+        for collective in traffic
+    ]
     return None if moved is None else moved + sum(waits)
 
 

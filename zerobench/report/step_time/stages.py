@@ -36,8 +36,8 @@ class Piped(NamedTuple):
     """The largest stage's parameters over the recorded stage's: so much longer it updates."""
 
 
-def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: Timeline | None) -> Piped | None:
-    """The passes of the pipeline of `work`; `found` is the replay of its recorded stage, if it has one.
+def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, replayed: Timeline | None) -> Piped | None:
+    """The passes of the pipeline of `work`; `replayed` is the replay of its recorded stage, if it has one.
 
     None where the rate of a link is not known.
     """
@@ -50,8 +50,8 @@ def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: 
         return None
     slower = 1 + rates.jitter * math.log(spec.world_size)
     times = [_stage(computing, len(blocks), slower, is_last=blocks is division[-1]) for blocks in division]
-    if found is not None:
-        longer = found.total_s("compute") / micro_batches / sum(times[recorded])
+    if replayed is not None:
+        longer = replayed.total_s("compute") / micro_batches / sum(times[recorded])
         times = [(longer * forward, longer * backward) for forward, backward in times]
     compute = micro_batches * max(map(sum, times))
 

@@ -118,15 +118,15 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
             warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
             held, during = None, "training"
-        found = standing(torch.device("cuda", device), held)
+        now = standing(torch.device("cuda", device), held)
         self.account.refusal = Refusal(
             bytes_asked=int(asked),
             bytes_free=int(free),
-            standing=found,
+            standing=now,
             during=during,
         )
         if self.account.touched_device is False:
-            self.account.touched_device = found.reserved_bytes > 0
+            self.account.touched_device = now.reserved_bytes > 0
 
     def _reachable(self) -> tuple[Held, str]:
         return self.reachable(), "start-up"

@@ -52,8 +52,8 @@ class LoopHooks:
     def restore(self) -> None:
         """Look on no longer; a second call does nothing."""
         undo, self._undo = self._undo, []
-        for one in undo:
-            one()
+        for restore in undo:
+            restore()
         self._listener = None
 
     def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -97,8 +97,8 @@ class EmulatedLoop:
 
     def found(self) -> dict[str, Any]:
         """The optimizers' settings."""
-        told = [_settings(optimizer) for optimizer in optimizers()]
-        return told[0] if len(told) == 1 else {"optimizers": told}
+        settings = [_settings(optimizer) for optimizer in optimizers()]
+        return settings[0] if len(settings) == 1 else {"optimizers": settings}
 
     def departures(self, world_size: int, num_params: int) -> list[str]:  # noqa: ARG002 -- as promised
         """No ZeRO."""
@@ -115,8 +115,12 @@ class EmulatedLoop:
 
 def optimizers() -> list[torch.optim.Optimizer]:
     """Every optimizer of this process; of those that wrap another (accelerate's) the inner one."""
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
-    return [one for one in found if not isinstance(getattr(one, "optimizer", None), torch.optim.Optimizer)]
+    present = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
+    return [
+        optimizer
+        for optimizer in present
+        if not isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)
+    ]
 
 
 def walk_everything() -> Iterator[Named]:

@@ -67,7 +67,7 @@ class RpcPipeline(Strategy):
         self.whole_parameters = self._stage.stage.whole_parameters
         _join(self._rank, self.job.trial)
         if self._rank == DRIVER:
-            references = [one for held in self._ask_all(_parameter_references) for one in held]
+            references = [reference for held in self._ask_all(_parameter_references) for reference in held]
             self._optimizer = DistributedOptimizer(_local_optimizer, references)
         dist.barrier()
 
