@@ -136,8 +136,8 @@ has_failed   boolean  whether a trial failed
 errors[]     object   the columns of errors.csv
 """),
     "explain": _fields("""
-passages[].title        text    heading
-passages[].sentences[]  text    as printed
+topics[].title        text    heading
+topics[].sentences[]  text    as printed
 *                       object? the figures behind the sentences
 """),
     "emulate": _fields("""

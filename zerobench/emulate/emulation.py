@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from zerobench.emulate.figures import RankFit, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Part, as_emulated
-from zerobench.emulate.play import Played, Stage, play_aside, read_account
-from zerobench.emulate.request import Request
+from zerobench.emulate.play import PlayedRank, Stage, play_aside, read_account
+from zerobench.emulate.request import EmulationRequest
 from zerobench.emulate.tries import Say, try_changes
 from zerobench.emulator.emulator import find_emulator
 from zerobench.errors import UserError
@@ -36,7 +36,7 @@ NO_VALUES = "emulated: no values are computed; ignore losses, norms and times"
 class Emulation:
     """What came of a request."""
 
-    request: Request
+    request: EmulationRequest
     run: RunFolder
     verdict: Verdict
     interrupted: bool = False
@@ -45,7 +45,7 @@ class Emulation:
     """The work, as far as a tracker saw it; None where it trains a part of its model, of which it says no more."""
 
 
-def emulate(request: Request, say: Say) -> Emulation:
+def emulate(request: EmulationRequest, say: Say) -> Emulation:
     """Play the ranks that were asked for, then what makes them fit where they do not.
 
     Raises UserError: the emulator is not there, or the command is not one that can be played.
@@ -100,7 +100,7 @@ def _judge(
     request = stage.request
     fits: list[RankFit] = []
     for account in accounts:
-        needed: Played | None = None
+        needed: PlayedRank | None = None
         if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
             say(f"rank {account.rank} does not fit; running again with unlimited GPU memory to see what it needs")
             needed = play_aside(stage.boundless, request.command, account.rank)
@@ -147,7 +147,7 @@ def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | N
     )
 
 
-def _settled(folder: TrialFolder, asked: TrialSpec, request: Request) -> TrialSpec:
+def _settled(folder: TrialFolder, asked: TrialSpec, request: EmulationRequest) -> TrialSpec:
     """A tracker's word of the work, or that nothing is known of it; on the GPUs that were asked for in any case."""
     try:
         trial = TrialSpec.model_validate_json(folder.spec.read_bytes())

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
-from zerobench.emulate.request import Request
+from zerobench.emulate.request import EmulationRequest
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
@@ -31,10 +31,10 @@ class Stage:
 
     emulator: Emulator
     gpu: EmulatedGpu
-    request: Request
+    request: EmulationRequest
 
     @classmethod
-    def of(cls, emulator: Emulator, request: Request) -> Stage:
+    def of(cls, emulator: Emulator, request: EmulationRequest) -> Stage:
         """The GPU that was asked for."""
         return cls(emulator, EmulatedGpu.of(request.cluster.gpu), request)
 
@@ -94,7 +94,7 @@ def read_account(part: Part, returncode: int) -> Account:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedRank:
     """What is left of a rank that played aside."""
 
     account: Account
@@ -107,7 +107,7 @@ def play_aside(
     command: Sequence[str],
     rank: int,
     added: Mapping[str, str] | None = None,
-) -> Played:
+) -> PlayedRank:
     """Play one rank quietly, in a folder that is gone afterwards; `added` goes into its environment.
 
     Bytes are named where a node's memory was asked after, since the ledger alone knows what is held there; else they
@@ -129,7 +129,7 @@ def play_aside(
         )
         account = read_account(part, process.returncode)
         records = read_readable(folder.rank_records(), RankRecord)[0]
-        return Played(account, next((record for record in records if record.rank == rank), None))
+        return PlayedRank(account, next((record for record in records if record.rank == rank), None))
 
 
 @contextmanager

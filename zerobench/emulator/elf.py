@@ -17,7 +17,7 @@ _NEEDED = 1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LibraryNeeds:
     """What one library wants."""
 
     libraries: tuple[str, ...]
@@ -34,7 +34,7 @@ class _Section:
     link: int
 
 
-def wanted_by(library: Path) -> Wanted:
+def wanted_by(library: Path) -> LibraryNeeds:
     """What `library` wants. Raises UserError: it is no 64-bit library; OSError."""
     data = library.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
@@ -42,7 +42,7 @@ def wanted_by(library: Path) -> Wanted:
     sections = _sections(data)
     of = {section.kind: section for section in sections}
     if _DYNAMIC not in of or _DYNSYM not in of:
-        return Wanted((), frozenset())
+        return LibraryNeeds((), frozenset())
     dynamic, symbols = of[_DYNAMIC], of[_DYNSYM]
     names = sections[dynamic.link]
     entries = struct.iter_unpack("<QQ", data[dynamic.offset : dynamic.offset + dynamic.size])
@@ -55,7 +55,7 @@ def wanted_by(library: Path) -> Wanted:
         if section == 0 and name:
             number = struct.unpack_from("<H", data, versym.offset + 2 * index)[0] & 0x7FFF if versym else 0
             wanted.add((_text(data, sections[symbols.link], name), versions.get(number, "")))
-    return Wanted(libraries, frozenset(wanted))
+    return LibraryNeeds(libraries, frozenset(wanted))
 
 
 def _sections(data: bytes) -> list[_Section]:

@@ -22,7 +22,7 @@ from zerobench.errors import UserError
 from zerobench.formulas.kept import (
     IsTrained,
     Shape,
-    Trained,
+    TrainedWeights,
     gpt2_layer,
     gpt2_outside,
     llama_layer,
@@ -261,17 +261,19 @@ def _tallied(trial: TrialSpec, shape: Shape) -> tuple[tuple[int, ...], int] | No
     return tuple(layers), outside(shape, beyond, depends=depends, rotates=rotates)
 
 
-def _trained(trial: TrialSpec) -> tuple[bool, Trained]:
+def _trained(trial: TrialSpec) -> tuple[bool, TrainedWeights]:
     """Whether what the blocks are given depends on something that is trained, and what is."""
     if trial.adapter is not None:
         lora = lora_of(trial.adapter)
         between = {matrix.name: lora.rank for matrix in adapted(trial.model, lora)}
-        return trial.passes_all, Trained(lambda _: False, lambda module: between.get(module.rpartition(".")[2], 0))
+        return trial.passes_all, TrainedWeights(
+            lambda _: False, lambda module: between.get(module.rpartition(".")[2], 0)
+        )
     weights = {weight.name: weight.is_trained for weight in named_weights(trial.model, trial.frozen).all}
     tables = [is_trained for name, is_trained in weights.items() if component_of(name) in LOOKED_UP]
     if tables and "lm_head.weight" not in weights:
         weights["lm_head.weight"] = tables[0]
-    return trial.passes_all or any(tables), Trained(lambda name: weights.get(name, False))
+    return trial.passes_all or any(tables), TrainedWeights(lambda name: weights.get(name, False))
 
 
 def _within(weights: IsTrained, block: str) -> IsTrained:
@@ -318,7 +320,7 @@ def _published_outside(shape: Shape) -> int:
 
 
 _NO_ADAPTER: Callable[[str], int] = lambda _: 0  # noqa: E731
-_ALL = Trained(lambda _: True)
+_ALL = TrainedWeights(lambda _: True)
 
 _TALLIES = {
     "gpt2": (gpt2_layer, gpt2_outside, "transformer.h"),

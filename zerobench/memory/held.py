@@ -21,7 +21,7 @@ _NODE = re.compile(r"^autograd:")
 
 
 @dataclass
-class Held:
+class Holdings:
     """Bytes by each of the three; each sums to what was seen, modules to the part that a module has."""
 
     by_category: Counter[Category] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class Held:
         return dict(self.by_module.most_common(_MOST_SITES)), dict(self.by_site.most_common(_MOST_SITES))
 
 
-def host_standing(held: Held, at: str, rest_of_process: int | None) -> HostStanding:
+def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostStanding:
     """What stands on the host at an instant; `rest_of_process` is what the kernel says of it beyond tensors."""
     categories = dict(held.by_category.most_common())
     if rest_of_process is not None and rest_of_process > 0:
@@ -59,7 +59,7 @@ def host_standing(held: Held, at: str, rest_of_process: int | None) -> HostStand
     return HostStanding(at=at, by_category=categories, by_module=modules, by_site=sites)
 
 
-def standing(device: torch.device, held: Held | None) -> Standing:
+def standing(device: torch.device, held: Holdings | None) -> Standing:
     """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     blocks = _blocks(device)

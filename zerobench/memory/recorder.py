@@ -18,7 +18,7 @@ import torch.distributed as dist
 from zerobench.memory import cuda
 from zerobench.memory.block_io import BlockIo, read_block_io, swap_file_bytes
 from zerobench.memory.device import Clock, Device
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.traffic import Traffic
@@ -229,7 +229,7 @@ class MemoryPhases:
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
         """The ledger counts and names what no operation made."""
-        self._ledger.names.identify([Named(tensor, category)])
+        self._ledger.names.identify([NamedTensor(tensor, category)])
 
 
 _GLOO_MOMENT_S = 0.05

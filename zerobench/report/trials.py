@@ -61,7 +61,7 @@ class _Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class LossesOnly:
+class TrialLosses:
     """A trial without what makes it large: enough to compare its losses and gradients' norms with another's.
 
     A run of a hundred thousand trials holds one of these for each, so its rank has these and nothing else, and its
@@ -73,7 +73,7 @@ class LossesOnly:
     ranks: Sequence[RankRecord]
 
     @classmethod
-    def of(cls, trial: Trial) -> LossesOnly:
+    def of(cls, trial: Trial) -> TrialLosses:
         """`trial` with the losses of its first rank that has any, in eight bytes each."""
         losses = recorded_losses(trial)
         curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []

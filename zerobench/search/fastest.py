@@ -17,7 +17,7 @@ from zerobench.spec.cluster import Cluster
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
-from zerobench.spec.varied import Varied
+from zerobench.spec.varied import Variations
 from zerobench.units import counted
 
 AS_FAST = 0.01
@@ -97,13 +97,13 @@ def is_faster(row: PlanRow, than: PlanRow) -> bool:
     return (1 + AS_FAST) * row.expected.step_s < than.expected.step_s
 
 
-def asked_of_formulas(cells: Sequence[TrialSpec], varied: Varied, cluster: Cluster) -> list[Cell]:
+def asked_of_formulas(cells: Sequence[TrialSpec], varied: Variations, cluster: Cluster) -> list[Cell]:
     """The cells with all of their variants that a closed form is known of and no rule forbids."""
     known = [Cell({row.trial.spec.config_hash: row for row in _rows(cell, varied, cluster)}) for cell in cells]
     return [cell for cell in known if cell.by_formula]
 
 
-def _rows(cell: TrialSpec, varied: Varied, cluster: Cluster) -> Iterator[PlanRow]:
+def _rows(cell: TrialSpec, varied: Variations, cluster: Cluster) -> Iterator[PlanRow]:
     for family in varied.families(cell):
         if why_skipped(Situation(family[0], cluster.machine, None)) is not None:
             continue

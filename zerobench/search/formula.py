@@ -9,13 +9,13 @@ from zerobench.formulas.record import formula_record
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, TrialSpec
 
 
 @dataclass(frozen=True)
-class Told:
+class UnsavedTrial:
     """A trial that no run holds as it is told."""
 
     spec: TrialSpec
@@ -40,4 +40,4 @@ def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = F
         status=Status.COMPLETED,
         ranks_expected=1,
     )
-    return plan_row(Shown(Told(asked, record, (rank,)), asked.strategy, None), cluster)
+    return plan_row(TableTrial(UnsavedTrial(asked, record, (rank,)), asked.strategy, None), cluster)

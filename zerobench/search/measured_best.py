@@ -20,7 +20,7 @@ from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
 from zerobench.running.site import LocalSite
 from zerobench.search.measured import measured_document
-from zerobench.search.searched import Searched, figures
+from zerobench.search.searched import SearchOutcome, figures
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Accelerator, Machine
@@ -34,7 +34,7 @@ STEPS = StepsSpec(warmup=2, timed=5, memory=1)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRow:
     """One of the best few, as it was predicted and what became of it."""
 
     row: PlanRow
@@ -76,7 +76,7 @@ class MeasuredBest:
 
     run: Path
     device: str
-    rows: Sequence[Measured]
+    rows: Sequence[MeasuredRow]
 
     @property
     def best(self) -> PlanRow | None:
@@ -98,7 +98,7 @@ def check_measurable(cluster: Cluster, machine: Machine) -> None:
         raise UserError(f"--measure: the plan has {cluster.num_gpus} GPUs, this machine {machine.num_gpus}")
 
 
-def measure_best(search: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
+def measure_best(search: SearchOutcome, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
     """Run the `most` of those tried that fit with room and are expected to be fastest.
 
     Raises UserError: none fits with room, or none can run here.
@@ -128,7 +128,7 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
         raise KeyboardInterrupt
     there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
     measured = [
-        Measured(row, there.get(item.trial.trial_id), item.skipped.reason if item.skipped else None)
+        MeasuredRow(row, there.get(item.trial.trial_id), item.skipped.reason if item.skipped else None)
         for row, item in zip(rows, planned, strict=True)
     ]
     ranks = planned[0].trial.world_size

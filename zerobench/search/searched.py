@@ -12,12 +12,12 @@ from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
-from zerobench.search.formula import Told
+from zerobench.search.formula import UnsavedTrial
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
@@ -34,7 +34,7 @@ WIDTH = 4
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchOutcome:
     """What was found."""
 
     result: RunResult
@@ -101,7 +101,7 @@ def figures(row: PlanRow) -> dict[str, Any]:
     }
 
 
-def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> Searched:
+def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> SearchOutcome:
     """Search the cells of `plan`, each for itself or (`width`) for the fastest of all, in a run under `reports`.
 
     Raises UserError: no closed form is known of the model, which the search begins with.
@@ -119,7 +119,7 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
         number += refine(cells, plan.cluster, rounds.make, observer.note)
     if rounds.result is None or rounds.result.interrupted:
         raise KeyboardInterrupt
-    return Searched(rounds.result, cells, number)
+    return SearchOutcome(rounds.result, cells, number)
 
 
 class Rounds:
@@ -177,4 +177,4 @@ def lengthened(by_formula: PlanRow, played: Trial, cluster: Cluster) -> PlanRow:
     spec = by_formula.trial.spec.model_copy(update={"evidence": played.spec.evidence})
     record = played.record.model_copy(update={"trial_id": spec.trial_id, "config_hash": spec.config_hash})
     ranks = tuple(rank.model_copy(update=counted) for rank in played.ranks)
-    return plan_row(Shown(Told(spec, record, ranks), spec.strategy, None), cluster)
+    return plan_row(TableTrial(UnsavedTrial(spec, record, ranks), spec.strategy, None), cluster)

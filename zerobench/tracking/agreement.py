@@ -50,7 +50,7 @@ def node_said(environ: Mapping[str, str]) -> int:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Agreement:
     """What all ranks know alike."""
 
     folder: TrialFolder
@@ -71,14 +71,14 @@ class _Node(NamedTuple):
     number: int
 
 
-class _Here(NamedTuple):
+class _RankReport(NamedTuple):
     """What a rank tells the others."""
 
     node: _Node
     fault: str | None
 
 
-def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
+def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
     """The folder that rank 0 makes, and how the ranks lie on nodes; a collective call where there are several.
 
     Raises UserError: rank 0 could not make it, or another node cannot; on every rank, so that none waits.
@@ -98,7 +98,7 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
             words[1] or f"rank {rank.rank}: torch.distributed is not initialized; only rank 0 makes the folder"
         )
     folder = TrialFolder(Path(words[0]))
-    here = _Here(_Node(rank.hostname, rank.node), _fault_of_making(folder))
+    here = _RankReport(_Node(rank.hostname, rank.node), _fault_of_making(folder))
     everywhere = [here]
     if are_several:
         everywhere = [here] * dist.get_world_size()
@@ -109,7 +109,7 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
     nodes = [node for node, _ in everywhere]
     is_first = not are_several or nodes.index(here.node) == dist.get_rank()
     per_node = max(Counter(nodes).values())
-    return Agreed(folder, per_node, _index(here.node, nodes, words[2]), is_first, speaks=rank.rank == 0)
+    return Agreement(folder, per_node, _index(here.node, nodes, words[2]), is_first, speaks=rank.rank == 0)
 
 
 def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name, redact_text
-from zerobench.spec.axes import told_by
-from zerobench.spec.axis import Told
+from zerobench.spec.axes import axes_known
+from zerobench.spec.axis import Visibility
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
 from zerobench.spec.trial import (
@@ -28,8 +28,8 @@ from zerobench.spec.trial import (
 UNKNOWN_MODEL = "unknown"
 """The model type of what is no transformers model."""
 
-_WORK = told_by(Told.BY_ENGINE)
-_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", *told_by(Told.NEVER))
+_WORK = axes_known(Visibility.BY_ENGINE)
+_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", *axes_known(Visibility.NEVER))
 
 
 def unknown_trial(name: str) -> TrialSpec:

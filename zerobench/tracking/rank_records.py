@@ -23,7 +23,7 @@ from zerobench.spec.backward import BackwardPass, backward_pass
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
-from zerobench.tracking.agreement import Agreed
+from zerobench.tracking.agreement import Agreement
 from zerobench.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watched_folder
 from zerobench.tracking.own_trial import laid_out
 from zerobench.tracking.step_phases import StepPhases
@@ -57,7 +57,7 @@ def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
 
 
 @dataclass
-class Found:
+class TrackedRank:
     """What a tracker has found so far."""
 
     folder: TrialFolder
@@ -80,7 +80,7 @@ class Found:
     sequence_lengths: set[int] = field(default_factory=set)
 
     @classmethod
-    def begin(cls, agreed: Agreed, rank: Rank, work: Work, trial: TrialSpec) -> Self:
+    def begin(cls, agreed: Agreement, rank: Rank, work: Work, trial: TrialSpec) -> Self:
         """The trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
         own, folder = trial.own, agreed.folder
         spec = TrialSpec.model_validate_json(folder.spec.read_bytes()) if folder.spec.exists() else None
@@ -147,7 +147,7 @@ class Found:
         return next(iter(self.sequence_lengths)) if len(self.sequence_lengths) == 1 else None
 
 
-def write_records(found: Found, work: Work, device: Device, *, is_last: bool = True) -> None:
+def write_records(found: TrackedRank, work: Work, device: Device, *, is_last: bool = True) -> None:
     """Write this rank's record; the rank that speaks also what the work was and, unless a watcher does, the trial's.
 
     Where it `is_last` not, others take their place later, unless the process is killed before.
@@ -171,7 +171,9 @@ def write_records(found: Found, work: Work, device: Device, *, is_last: bool = T
         _write_trial(found, trial, [] if is_last else [LEDGER_ALONE])
 
 
-def _rank_record(found: Found, trial: TrialSpec, work: Work, device: Device, more_notes: Sequence[str]) -> RankRecord:
+def _rank_record(
+    found: TrackedRank, trial: TrialSpec, work: Work, device: Device, more_notes: Sequence[str]
+) -> RankRecord:
     parameters = count_parameters_built(work.module)
     backward = backward_pass(weights_built(work.module))
     flops, formula = _flops(trial, parameters, backward) if trial.knows("sequence_length") else (None, None)
@@ -211,7 +213,7 @@ def _flops(
     return (None, None) if per_token is None else (per_token * tokens, formula)
 
 
-def _write_trial(found: Found, trial: TrialSpec, notes: Sequence[str]) -> None:
+def _write_trial(found: TrackedRank, trial: TrialSpec, notes: Sequence[str]) -> None:
     """Wait a little for the other ranks' records, then say how the tracked steps went.
 
     With `notes` on what is still to come nobody is waited for: the training goes on.

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from zerobench.errors import UserError
 from zerobench.memory.device import describe_device
 from zerobench.memory.failures import describe
-from zerobench.memory.held import REFUSED, Held
+from zerobench.memory.held import REFUSED, Holdings
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.progress import ProgressFile
@@ -39,8 +39,8 @@ from zerobench.records import HostStanding, Phase, Status
 from zerobench.spec.base import user_error
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec, TrialSpec
-from zerobench.tracking.agreement import Agreed, agree, this_rank
-from zerobench.tracking.rank_records import Found, make_folder, write_records
+from zerobench.tracking.agreement import Agreement, agree, this_rank
+from zerobench.tracking.rank_records import TrackedRank, make_folder, write_records
 from zerobench.tracking.step_phases import StepPhases
 from zerobench.tracking.work import EngineWork, Work
 
@@ -110,7 +110,7 @@ class Tracker:
         self,
         work: Work,
         trial: TrialSpec,
-        agreed: Agreed,
+        agreed: Agreement,
         kinds: list[str],
         *,
         in_own_process: bool = True,
@@ -120,7 +120,7 @@ class Tracker:
         self._work = work
         self._finished = False
         self.folder = agreed.folder
-        self._found = Found.begin(agreed, self._rank, work, trial)
+        self._found = TrackedRank.begin(agreed, self._rank, work, trial)
         self._progress = ProgressFile(self.folder, self._rank, len(kinds))
         self._device = describe_device(work.device)
         self._device.held = self.held
@@ -186,7 +186,7 @@ class Tracker:
         """Account for start-up, by the history that the allocator has kept of it."""
         self._steps.look_back()
 
-    def held(self) -> Held | None:
+    def held(self) -> Holdings | None:
         """What tensors hold on the device now; None outside of a step under the ledger."""
         if self._finished or not self._steps.under_ledger:
             return None

@@ -36,7 +36,7 @@ BASELINE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedRun:
     """A command that has ended and its run."""
 
     folder: RunFolder
@@ -48,7 +48,7 @@ class Watched:
     """Why the record could not be written."""
 
 
-def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> Watched:
+def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> WatchedRun:
     """Run `command` and watch it to its end; its run lies under `reports`, named `name` or by its script.
 
     Raises:
@@ -73,8 +73,8 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
         final = _settle_spec(folder, process)
         record = _record(run, folder, final, ending, nvml, host, notes, process.started_at_s)
     except OSError as error:  # a full disk: what the command did counts all the same
-        return Watched(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
-    return Watched(run, record, code)
+        return WatchedRun(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
+    return WatchedRun(run, record, code)
 
 
 def _program(command: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import torch
 from zerobench.errors import UserError
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.engine_config import engine_config
-from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
 from zerobench.records import ContextMemory
 from zerobench.spec.trial import StepsSpec, TrialSpec
 from zerobench.tracking.engine_hooks import EngineHooks, Listener
@@ -45,7 +45,7 @@ class Work(Protocol):
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
         """What the work is, as far as it is known; `sequence_length` as its batches showed it."""
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Every tensor that it holds, by name."""
 
     def given(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class EngineWork:
         """By the engine's configuration."""
         return engine_trial(self._engine, name, steps, sequence_length)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Everything that the engine holds."""
         return walk_deepspeed(self._engine)
 

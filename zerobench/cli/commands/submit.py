@@ -88,5 +88,5 @@ def submit(
         "throttle": throttle,
         "sbatch": sbatch,
     }
-    request = submit.Request(sweep, sets or [], only or [], repeats, resume, reports, options, local=local)
+    request = submit.SubmitRequest(sweep, sets or [], only or [], repeats, resume, reports, options, local=local)
     return submit.show(request) if dry_run else submit.submit(request)

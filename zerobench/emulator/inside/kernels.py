@@ -19,7 +19,7 @@ import torch
 
 from zerobench.emulator.inside import helpers
 from zerobench.memory.block_io import BlockIo
-from zerobench.timing.trace import Drained, Drive, Host, tell
+from zerobench.timing.trace import Drive, DriveWait, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file that a swapper has written, by its path. No file exists."""
@@ -149,7 +149,7 @@ class _AioHandle:
         reads, writes = self._reads, self._writes
         self._reads = self._writes = 0
         if reads or writes:
-            tell(Drained(reads > 0, writes > 0))
+            tell(DriveWait(reads > 0, writes > 0))
         return reads + writes
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Held, Peak, where_name
+from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
 from zerobench.report.compare.sides import Side
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
@@ -39,7 +39,7 @@ def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
     return list(causes.values())
 
 
-def _read(side: Side, held: Held) -> Trial:
+def _read(side: Side, held: RepeatedPeak) -> Trial:
     return side.run.trial(held.middle.trial_id)
 
 

@@ -27,7 +27,7 @@ Repeats = Sequence[Repeat]
 
 
 @dataclass(frozen=True)
-class Same:
+class SharedTrial:
     """One piece of work that both runs had in their plans."""
 
     label: str
@@ -73,7 +73,7 @@ class Comparison:
 
     base: Side
     new: Side
-    same: Sequence[Same]
+    same: Sequence[SharedTrial]
     only_base: Sequence[str]
     """Names of the trials that NEW's plan lacks."""
     only_new: Sequence[str]
@@ -118,8 +118,8 @@ def ended(repeats: Repeats) -> str:
     return words[0] if len(kinds) == 1 else ", ".join(f"{words.count(kind)} {kind}" for kind in kinds)
 
 
-def _same(label: str, base: Repeats, new: Repeats) -> Same:
-    return Same(label, base, new, memory_changes(base, new), speed_change(base, new))
+def _same(label: str, base: Repeats, new: Repeats) -> SharedTrial:
+    return SharedTrial(label, base, new, memory_changes(base, new), speed_change(base, new))
 
 
 def _spec(repeats: Repeats) -> TrialSpec:

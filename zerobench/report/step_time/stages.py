@@ -23,7 +23,7 @@ from zerobench.timing.rates import Rates
 from zerobench.timing.replay import Timeline
 
 
-class Piped(NamedTuple):
+class PipelinePasses(NamedTuple):
     """Seconds of the passes."""
 
     compute_s: float
@@ -36,7 +36,9 @@ class Piped(NamedTuple):
     """The largest stage's parameters over the recorded stage's: so much longer it updates."""
 
 
-def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, replayed: Timeline | None) -> Piped | None:
+def piped(
+    work: Work, computing: Passes, decoder: Decoder, rates: Rates, replayed: Timeline | None
+) -> PipelinePasses | None:
     """The passes of the pipeline of `work`; `replayed` is the replay of its recorded stage, if it has one.
 
     None where the rate of a link is not known.
@@ -61,7 +63,7 @@ def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, replaye
         return passes_s(stages, micro_batches, forward_first=forward_first)
 
     still = passed([0.0] * len(transfers))
-    return Piped(compute, passed(transfers) - still, still - compute, max(sizes) / sizes[recorded])
+    return PipelinePasses(compute, passed(transfers) - still, still - compute, max(sizes) / sizes[recorded])
 
 
 def divided(spec: TrialSpec) -> tuple[list[range], list[int]]:

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from zerobench.tracking.engine_hooks import Listener
 
-Found = Callable[[torch.nn.Module], Listener | None]
+ListenerFinder = Callable[[torch.nn.Module], Listener | None]
 
 
 class LoopHooks:
@@ -26,7 +26,7 @@ class LoopHooks:
     `found` is asked for a listener once the model is known; it gives none where somebody else listens to it.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: ListenerFinder) -> None:
         self._found = found
         self._root: torch.nn.Module | None = None
         self._listener: Listener | None = None

@@ -11,13 +11,13 @@ from typing import Any
 
 from zerobench.emulate.options import NAMES, Option, Value
 
-Told = Callable[[list[Option]], None]
+OptionsListener = Callable[[list[Option]], None]
 """Given the options that can be varied."""
 
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 
 
-def hear_options(told: Told) -> None:
+def hear_options(told: OptionsListener) -> None:
     """Call `told` whenever a parser has read the process's own arguments."""
     parser: Any = argparse.ArgumentParser
     parse = parser.parse_known_args

@@ -15,7 +15,7 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-from zerobench.timing.trace import Waits, tell
+from zerobench.timing.trace import EventWait, tell
 from zerobench.worker.simulation import streams
 from zerobench.worker.simulation.device import DEVICE
 
@@ -66,7 +66,7 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
 
     def synchronize(self, _device_index: int | None = None) -> None:
         """Done."""
-        tell(Waits(None, None))
+        tell(EventWait(None, None))
 
     def use_host_timers(self) -> bool:
         """Device events take no time here."""

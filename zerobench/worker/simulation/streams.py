@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from zerobench.timing.trace import Recorded, Waits, tell
+from zerobench.timing.trace import EventRecord, EventWait, tell
 
 _numbers = count()
 _events = count()
@@ -54,17 +54,17 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Done."""
         self._number = next(_events)
-        tell(Recorded((stream or current()).number, self._number))
+        tell(EventRecord((stream or current()).number, self._number))
 
     def wait(self, stream: Stream | None = None) -> None:
         """Done."""
         if self._number is not None:
-            tell(Waits((stream or current()).number, self._number))
+            tell(EventWait((stream or current()).number, self._number))
 
     def synchronize(self) -> None:
         """Done."""
         if self._number is not None:
-            tell(Waits(None, self._number))
+            tell(EventWait(None, self._number))
 
     def query(self) -> bool:
         """Done."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.memory.storages import Listener
-from zerobench.timing.trace import Recorded, Waits
+from zerobench.timing.trace import EventRecord, EventWait
 from zerobench.worker.simulation.costs import VALUE, cost_of, flops_of, runs_nothing
 from zerobench.worker.worlds.order import Order
 
@@ -107,17 +107,17 @@ class EmulatedOrder:
         def recorded(event: Any, stream: Any = None) -> None:
             record(event, stream)
             setattr(event, _NUMBER, next(self._events))
-            self._order.issue(Recorded(_of(stream), getattr(event, _NUMBER)))
+            self._order.issue(EventRecord(_of(stream), getattr(event, _NUMBER)))
 
         def waits(event: Any, stream: Any = None) -> None:
             wait(event, stream)
             if hasattr(event, _NUMBER):
-                self._order.issue(Waits(_of(stream), getattr(event, _NUMBER)))
+                self._order.issue(EventWait(_of(stream), getattr(event, _NUMBER)))
 
         def synchronized(event: Any) -> None:
             synchronize(event)
             if hasattr(event, _NUMBER):
-                self._order.issue(Waits(None, getattr(event, _NUMBER)))
+                self._order.issue(EventWait(None, getattr(event, _NUMBER)))
 
         event.record, event.wait, event.synchronize = recorded, waits, synchronized
         stream_class: Any = torch.cuda.Stream
@@ -138,7 +138,7 @@ class EmulatedOrder:
 
         def synchronized(accelerator: Any, device_index: int | None = None) -> Any:
             done = synchronize(accelerator, device_index)
-            self._order.issue(Waits(None, None))
+            self._order.issue(EventWait(None, None))
             return done
 
         accelerator.synchronize = synchronized

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zerobench.memory.traffic import Traffic
 from zerobench.timing import trace
-from zerobench.timing.trace import Copied, Host, Item
+from zerobench.timing.trace import Host, HostCopy, Item
 from zerobench.worker.simulation.costs import Cost, Where
 
 _SMALL_BYTES = 1 << 16
@@ -47,6 +47,6 @@ class Order:
         elif cost.where is Where.DEVICE or not self._on_gpu:
             issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
         elif cost.where is not Where.HOST:
-            issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
+            issued.add(HostCopy(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
         elif cost.moved_bytes > _SMALL_BYTES:
             issued.add(Host(cost.moved_bytes))
