@@ -342,7 +342,6 @@ class HostStanding(Record):
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
         return sum(self.by_category.values())
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 
 class Field(NamedTuple):
-    """One field."""
-
     kind: str
     words: str = ""
 

@@ -88,7 +88,7 @@ class PassThrough:
         _write(sys.stderr.buffer, chunk)
 
     def progress(self, watching: CommandProgress) -> None:
-        """Nobody looks."""
+        pass
 
 
 class LiveScreen(PassThrough):

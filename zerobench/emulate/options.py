@@ -63,7 +63,6 @@ class Option(Record):
 
     @property
     def kind(self) -> Kind:
-        """What it sets."""
         return NAMES[self.dest]
 
 

@@ -17,8 +17,6 @@ _LAST = "last"
 
 @dataclass(frozen=True)
 class EmulationRequest:
-    """One emulation."""
-
     command: tuple[str, ...]
     cluster: Cluster
     ranks: tuple[int, ...]

@@ -29,7 +29,6 @@ class Torch:
 
     @property
     def lib(self) -> Path:
-        """Its libraries."""
         return self.folder / "lib"
 
 

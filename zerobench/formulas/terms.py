@@ -56,7 +56,6 @@ class Terms(Bytes):
         return len(self._sums)
 
     def __repr__(self) -> str:
-        """As a mapping."""
         return repr(self._sums)
 
     def of(self, *categories: Category) -> Terms:
@@ -65,7 +64,6 @@ class Terms(Bytes):
 
 
 def hold(category: Category, nbytes: int, words: str = "", source: str = "") -> Terms:
-    """One term."""
     return Terms(Term(category, nbytes, words, source))
 
 

@@ -100,7 +100,6 @@ class AllocatorCounters:
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
-        """Nothing is held."""
         self.capacity_bytes = capacity_bytes
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.requested_bytes = self.peak_requested_bytes = 0

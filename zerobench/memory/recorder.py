@@ -63,19 +63,18 @@ class PlainPhases:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Mark the phase."""
         with self._marks.mark(phase):
             yield
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """Nothing to note."""
+        pass
 
     def elsewhere(self) -> AbstractContextManager[None]:
         """Nothing to look at."""
         return nullcontext()
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        """Nothing to note."""
+        pass
 
 
 class TimedPhases:
@@ -90,21 +89,20 @@ class TimedPhases:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Time the phase."""
         self._marks.phase = phase
         start = self._clock.mark()
         yield
         self._spans.append((phase, start, self._clock.mark()))
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """Nothing to note."""
+        pass
 
     def elsewhere(self) -> AbstractContextManager[None]:
         """Nothing to look at."""
         return nullcontext()
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        """Nothing to note."""
+        pass
 
     @contextmanager
     def step(self, into: list[StepTime]) -> Iterator[None]:

@@ -28,14 +28,10 @@ class Trial(Protocol):
     """A trial of a run that was read back."""
 
     @property
-    def spec(self) -> TrialSpec:
-        """What was asked."""
-        ...
+    def spec(self) -> TrialSpec: ...
 
     @property
-    def record(self) -> TrialRecord:
-        """How it ended."""
-        ...
+    def record(self) -> TrialRecord: ...
 
     @property
     def ranks(self) -> Sequence[RankRecord]:
@@ -95,12 +91,10 @@ class LazyTrial:
 
     @cached_property
     def spec(self) -> TrialSpec:
-        """What was asked."""
         return self._run.spec(self.trial_id)
 
     @cached_property
     def record(self) -> TrialRecord:
-        """How it ended."""
         return self._run.record(self.trial_id)
 
     @cached_property

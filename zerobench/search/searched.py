@@ -35,8 +35,6 @@ WIDTH = 4
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What was found."""
-
     result: RunResult
     cells: Sequence[Cell]
     num_rounds: int

@@ -96,7 +96,6 @@ class StepPhases:
             self.rows.note(StepKind.FIRST, Phase.INIT, self.ledger.peak_occupied_bytes)
 
     def open(self) -> None:
-        """Begin a step."""
         self.marks.step_index, self.marks.kind = self.index, self.kind
         self.is_open = True
         if self.under_ledger:

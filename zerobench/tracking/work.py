@@ -21,7 +21,7 @@ class Hooks(Protocol):
     """How a tracker hears of the training's calls."""
 
     def install(self) -> None:
-        """Begin to listen."""
+        pass
 
     def restore(self) -> None:
         """Leave everything as it was; a second call does nothing."""
@@ -31,8 +31,7 @@ class Work(Protocol):
     """One training of one rank."""
 
     @property
-    def module(self) -> torch.nn.Module:
-        """What is trained."""
+    def module(self) -> torch.nn.Module: ...
 
     @property
     def device(self) -> torch.device:
@@ -86,7 +85,6 @@ class EngineWork:
         return walk_deepspeed(self._engine)
 
     def given(self) -> dict[str, Any]:
-        """As plain values."""
         return engine_file(self._engine)
 
     def found(self) -> dict[str, Any]:

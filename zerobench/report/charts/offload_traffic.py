@@ -55,7 +55,6 @@ class _OffloadedBytes:
 
     @property
     def whole(self) -> int:
-        """All of it."""
         return sum(self.sizes.values())
 
 

@@ -46,7 +46,6 @@ class Pair:
 
     @property
     def description(self) -> str:
-        """It in words."""
         measured, predicted = format_bytes(self.cell.measured_bytes), format_bytes(self.cell.predicted_bytes)
         off = _percent(self.error, signed=True)
         return f"{self.trial.marked_label}, {self.cell.place}: measured {measured}, predicted {predicted}, {off}"

@@ -83,7 +83,6 @@ class PlanRow:
 
     @property
     def trial(self) -> Trial:
-        """The trial."""
         return self.shown.trial
 
     @property

@@ -131,22 +131,18 @@ class Follower:
             self._tracker.forward_begins(args, kwargs)
 
     def forward_ended(self, output: Any) -> None:
-        """To the tracker."""
         if self._tracker is not None:
             self._tracker.forward_ended(output)
 
     def backward_begins(self, loss: Any) -> None:
-        """To the tracker."""
         if self._tracker is not None:
             self._tracker.backward_begins(loss)
 
     def backward_ended(self) -> None:
-        """To the tracker."""
         if self._tracker is not None:
             self._tracker.backward_ended()
 
     def step_begins(self) -> None:
-        """To the tracker."""
         if self._tracker is not None and self._is_open:
             self._tracker.step_begins()
 

@@ -28,7 +28,7 @@ class InstalledHooks:
     """Hooks that somebody else has installed already."""
 
     def install(self) -> None:
-        """It is done."""
+        pass
 
     def restore(self) -> None:
         """It is not ours to do."""
@@ -50,7 +50,6 @@ class EmulatedEngine(EngineWork):
         return outside_torch()
 
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
-        """Installed before."""
         return InstalledHooks()
 
     def heard_by(self, listener: Listener) -> Hooks:
@@ -92,7 +91,6 @@ class EmulatedLoop:
             yield from walk_optimizer_states(optimizer)
 
     def given(self) -> dict[str, Any]:
-        """There is none."""
         return {}
 
     def found(self) -> dict[str, Any]:

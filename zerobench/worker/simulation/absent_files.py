@@ -43,7 +43,7 @@ class _File:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        pass
 
     def metadata(self) -> dict[str, str] | None:
         """What the header says of the file."""

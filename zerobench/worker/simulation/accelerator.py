@@ -65,7 +65,6 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return False
 
     def synchronize(self, _device_index: int | None = None) -> None:
-        """Done."""
         tell(EventWait(None, None))
 
     def use_host_timers(self) -> bool:
@@ -77,15 +76,12 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return DEVICE if device_index is None else f"{DEVICE}:{device_index}"
 
     def device(self, device_index: int | None = None) -> Any:
-        """The one device."""
         return torch.device(DEVICE, device_index or 0)
 
     def current_device(self) -> int:
-        """The one device."""
         return 0
 
     def current_device_name(self) -> str:
-        """The one device."""
         return f"{DEVICE}:0"
 
     def device_count(self) -> int:

@@ -109,7 +109,6 @@ class _PassThroughModule(torch.nn.Module):
     """Stands where another stage's module is: what comes in goes out."""
 
     def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        """The same tensor."""
         return hidden_states
 
 

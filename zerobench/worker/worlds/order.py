@@ -38,7 +38,6 @@ class Order:
             self._traffic.issued.attention(self._stream(), flops, is_backward=is_backward)
 
     def charge(self, cost: Cost) -> None:
-        """An operation."""
         issued, stream = self._traffic.issued, self._stream()
         if issued is None:
             return
