@@ -113,7 +113,7 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
 
 def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
     """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
-    without the axis: what fits must fit with the full batch. What real ranks can be had for is not searched solo.
+    without the axis: what fits must fit with the full batch. What real ranks can measure is not searched solo.
     """
     cells_by_hash: dict[str, TrialSpec] = {}
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):

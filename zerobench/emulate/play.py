@@ -99,7 +99,7 @@ class PlayedRank:
 
     account: Account
     record: RankRecord | None = None
-    """The ledger's, where it looked on."""
+    """The ledger's, where it watched."""
 
 
 def play_aside(

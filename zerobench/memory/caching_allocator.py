@@ -94,7 +94,7 @@ class AllocatorCounters:
     """What models of torch's allocators count, in bytes.
 
     `allocated_bytes`, `requested_bytes`, `reserved_bytes` and their peaks mean what torch.cuda.memory_stats() says
-    under `<name>.all.current` and `.peak`; `alloc_retries` likewise. `occupied_bytes` is what stays reserved where all
+    under `<name>.all.current` and `.peak`; so does `alloc_retries`. `occupied_bytes` is what stays reserved where all
     that nothing lies in is given back, which happens before an allocation fails. `capacity_bytes` is what the device
     has for torch, without CUDA context, NCCL and other processes; None is endless.
     """

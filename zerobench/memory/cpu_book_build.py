@@ -21,7 +21,7 @@ _TIMEOUT_S = 120
 
 
 class NoBookError(Exception):
-    """The library cannot be had on this machine; the message says why, in words that follow a colon."""
+    """The library is not available on this machine; the message says why, in words that follow a colon."""
 
 
 def library() -> Path:

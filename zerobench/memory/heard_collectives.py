@@ -1,4 +1,4 @@
-"""Hears of collectives among real ranks: which, in how large a group, with how many bytes, while the ledger looks on.
+"""Hears of collectives among real ranks: which, in how large a group, with how many bytes, while the ledger watches.
 
 Every call passes torch's dispatcher, from C++ too (DDP's reducer), so the dispatch mode that counts storages sees it:
 `c10d::` for torch.distributed, `_c10d_functional::` for DTensor. The bytes mean what they do in the solo and simulated

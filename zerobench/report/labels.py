@@ -3,7 +3,7 @@
 An axis on which all trials agree is in no name. One on which more than two thirds agree is in the names of the
 others only: in a sweep of stages on eight GPUs, `zero2` is on eight and `single n1` says that it is not.
 
-A prediction must not pass for a measurement: where trials differ in how their figures are come by, each predicted one
+A prediction must not pass for a measurement: where trials differ in how their figures are obtained, each predicted one
 says so, however many they are; where none was measured, a line of its own above the tables does.
 """
 

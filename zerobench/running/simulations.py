@@ -248,7 +248,7 @@ class _Simulations:
             self._give_up(code, words)
 
     def _give_up(self, code: int, words: str) -> None:
-        """No simulator can be had: the trials that are left fail by what it said."""
+        """No simulator can be started: the trials that are left fail by what it said."""
         for trial, folder in self._waiting:
             self._tell(trial, folder)
             self._keep_words(folder, words)

@@ -16,7 +16,7 @@ from zerobench.spec.trial import Evidence, TrialSpec
 
 @dataclass(frozen=True)
 class UnsavedTrial:
-    """A trial that no run holds as it is told."""
+    """A trial that is in no run."""
 
     spec: TrialSpec
     record: TrialRecord

@@ -31,7 +31,7 @@ LAYOUT = tuple(name for name, axis in AXES.items() if axis.is_layout)
 """The axes that together say how many ranks lie where."""
 
 HOW = tuple(name for name, axis in AXES.items() if axis.is_evidence)
-"""The axes that say how a trial's figures are come by, and nothing about its work."""
+"""The axes that say how a trial's figures are obtained, and nothing about its work."""
 
 SETTINGS = tuple(name for name, axis in AXES.items() if axis.sets_up_engine)
 """Axes that set up one engine and change neither the work nor where states lie."""

@@ -89,7 +89,7 @@ class Axis:
     is_layout: bool = False
     """Whether it is one of those that together say how many ranks lie where."""
     is_evidence: bool = False
-    """Whether it says how a trial's figures are come by, and nothing about its work."""
+    """Whether it says how a trial's figures are obtained, and nothing about its work."""
     visibility: Visibility = Visibility.ALWAYS
 
     @property

@@ -1,4 +1,4 @@
-"""The axes that set up one engine, or say how a trial's figures are come by; and which repeat of a trial it is."""
+"""The axes that set up one engine, or say how a trial's figures are obtained; and which repeat of a trial it is."""
 
 from __future__ import annotations
 

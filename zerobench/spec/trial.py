@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Evidence(StrEnum):
-    """How a figure is come by: the world that the training loop runs in."""
+    """How a figure is obtained: the world that the training loop runs in."""
 
     MEASURED = "measured"
     """Real ranks, real tensors, real collectives."""

@@ -1,4 +1,4 @@
-"""What a user's own work was, as a trial: read from his engine, or unknown; nothing is guessed.
+"""What a user's own work was, as a trial: read from the engine, or unknown; nothing is guessed.
 
 A trial states a model, a batch, a precision. Of a script that no ledger looked into none of it is known; of a tracked
 engine most is: the ZeRO stage, offloads, batch and precision are the engine's, the model's shape is its config.

@@ -4,7 +4,7 @@
     parts = comparison_parts(comparison)                       # report/tables/two_runs.py
     verdicts = judge(comparison, parse_limits("memory:2%"))    # gate.py
 
-Trials are the same where they did the same work (config_hash) and their figures are come by in the same way
+Trials are the same where they did the same work (config_hash) and their figures are obtained in the same way
 (evidence). memory.py and speed.py say what may be concluded from them.
 """
 

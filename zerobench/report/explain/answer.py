@@ -58,7 +58,7 @@ def trial_answer(trial: Trial, label: str) -> Topic | None:
 
 
 def _topic(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Topic:
-    """The answer, what is told of it, and settings."""
+    """The answer, its figures, and settings."""
     first, *rest = sentences
     return Topic(TITLE, [Line(first), *lines, *says(*rest, depth=1)], {"answer": first, "settings": rest})
 

@@ -87,7 +87,7 @@ class PlanRow:
 
     @property
     def evidence(self) -> Evidence:
-        """How its figures were come by: emulated, simulated, or by formula."""
+        """How its figures were obtained: emulated, simulated, or by formula."""
         return self.trial.spec.evidence
 
     @property
@@ -189,7 +189,7 @@ class PlanRow:
 
 
 def evidence_words(rows: Iterable[PlanRow]) -> str:
-    """How the figures of `rows` were come by, for titles: `simulated`, `formula`."""
+    """How the figures of `rows` were obtained, for titles: `simulated`, `formula`."""
     return ", ".join(dict.fromkeys(row.evidence.value for row in rows))
 
 

@@ -131,7 +131,7 @@ class Pair:
         return looked_up(self.measured_figures, key)
 
     def predicted_bytes(self, key: Key) -> int | None:
-        """The predicted figure, likewise; None of a category that a formula does not list."""
+        """The same of the predicted figure; None of a category that a formula does not list."""
         return looked_up(self.predicted_figures, key, fills=self.predicted.spec.evidence is not Evidence.FORMULA)
 
     def _cell(self, key: Key) -> Cell | None:

@@ -1,4 +1,4 @@
-"""Follows the training in a user's script: finds it, lets a tracker look on, counts its steps, ends it.
+"""Follows the training in a user's script: finds it, lets a tracker watch, counts its steps, ends it.
 
 It hears of the training's calls (engine_hooks.Listener) and hands them on to the tracker, where there is one.
 """
@@ -58,7 +58,7 @@ class Follower:
             signal.signal(_END, _end_main)
 
     def follow_deepspeed(self, deepspeed: ModuleType) -> None:
-        """Give DeepSpeed kernels that need no compiler, and look on at the engine that its `initialize` gives."""
+        """Give DeepSpeed kernels that need no compiler, and watch the engine that its `initialize` gives."""
         kernels.install()
         # Ranks make sure of each other by what rank 0 sends, which is what this one has.
         checks: Any = import_module("deepspeed.runtime.zero.utils")

@@ -1,6 +1,6 @@
 """Sees forward, backward and step in a training loop without DeepSpeed: plain torch, DDP, FSDP, a Trainer, accelerate.
 
-torch lets one look on at these three for all of a process: `torch.nn.Module.__call__`, `torch.autograd.backward`, and
+torch lets these three be watched for all of a process: `torch.nn.Module.__call__`, `torch.autograd.backward`, and
 hooks of every optimizer's step. The model is the first module that is called to be trained: it has parameters that
 want gradients, and gradients are on.
 """
@@ -21,7 +21,7 @@ ListenerFinder = Callable[[torch.nn.Module], Listener | None]
 
 
 class LoopHooks:
-    """Looks on at all of this process's training, from `install` until `restore`.
+    """Watches all of this process's training, from `install` until `restore`.
 
     `found` is asked for a listener once the model is known; it gives none where somebody else listens to it.
     """
@@ -34,7 +34,7 @@ class LoopHooks:
         self._undo: list[Callable[[], Any]] = []
 
     def install(self) -> None:
-        """Begin to look on."""
+        """Begin to watch."""
         module: Any = torch.nn.Module
         autograd: Any = torch.autograd
         call, backward = module.__call__, autograd.backward
@@ -50,7 +50,7 @@ class LoopHooks:
         ]
 
     def restore(self) -> None:
-        """Look on no longer; a second call does nothing."""
+        """Watch no longer; a second call does nothing."""
         undo, self._undo = self._undo, []
         for restore in undo:
             restore()

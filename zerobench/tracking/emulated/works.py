@@ -42,7 +42,7 @@ class EmulatedEngine(EngineWork):
         self._part = part
 
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
-        """With how its figures were come by."""
+        """With how its figures were obtained."""
         return as_emulated(super().trial(name, steps, sequence_length), self._part)
 
     def context(self) -> ContextMemory | None:
@@ -107,7 +107,7 @@ class EmulatedLoop:
         return outside_torch()
 
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
-        """The whole process is looked on at already."""
+        """The whole process is watched already."""
         return InstalledHooks()
 
 
