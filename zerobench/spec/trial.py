@@ -438,6 +438,11 @@ class TrialSpec(Spec):
         return self.global_batch_size * self.sequence_length
 
     @property
+    def tokens_per_gpu(self) -> float:
+        """Of an optimizer step's tokens, the share of one GPU."""
+        return self.global_batch_tokens / self.world_size
+
+    @property
     def played_ranks(self) -> range:
         """The ranks that a prediction plays."""
         first = self.prediction.rank

@@ -163,7 +163,7 @@ class PlanRow:
             self.expected,
             recomputed=again,
             num_settings=len(spec.ds_config),
-            tokens_per_gpu=spec.global_batch_tokens / spec.world_size,
+            tokens_per_gpu=spec.tokens_per_gpu,
             host_unchecked=self.offloads and self.host.room is None,
         )
 
