@@ -18,10 +18,11 @@ from zerobench.emulate.tries import Say, try_changes
 from zerobench.emulator.emulator import find_emulator
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
-from zerobench.records import Failure, HostSummary, RankRecord, Status, TrialRecord
+from zerobench.records import Failure, HostSummary, RankRecord, Status
 from zerobench.redaction import redact_arguments
 from zerobench.running.readable import read_readable
 from zerobench.running.stop import Stop, stop_on_signals
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import Command, Show
@@ -121,22 +122,18 @@ def _write(
     request = made.request
     trial = _settled(folder, asked, request)
     made.trial = known_work(trial, records.values())
-    status, failure = _status(made)
-    record = TrialRecord(
-        run_id=made.run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        reason=failure.message if failure else None,
-        failure=failure,
+    record = trial_record(
+        trial,
+        made.run.run_id,
+        _status(made),
+        len(made.verdict.ranks),
         started_at_s=begun_s,
         ended_at_s=time.time(),
-        ranks_expected=len(made.verdict.ranks),
         ranks_reported=len(records),
         host=made.hosts,
         notes=[NO_VALUES, f"ranks emulated: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
+    write_record(folder, record)
 
 
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:

@@ -10,6 +10,7 @@ from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import TableTrial
+from zerobench.running.trial_record import trial_record
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -33,11 +34,5 @@ def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = F
         rank = formula_record(asked, plays_allocator=plays_allocator)
     except UserError:
         return None
-    record = TrialRecord(
-        run_id="formula",
-        trial_id=asked.trial_id,
-        config_hash=asked.config_hash,
-        status=Status.COMPLETED,
-        ranks_expected=1,
-    )
+    record = trial_record(asked, "formula", (Status.COMPLETED, None), 1)
     return plan_row(TableTrial(UnsavedTrial(asked, record, (rank,)), asked.strategy, None), cluster)

@@ -120,7 +120,7 @@ class Tracker:
         self._work = work
         self._finished = False
         self.folder = agreed.folder
-        self._found = TrackedRank.begin(agreed, self._rank, work, trial)
+        self._tracked = TrackedRank.begin(agreed, self._rank, work, trial)
         self._progress = ProgressFile(self.folder, self._rank, len(kinds))
         self._device = describe_device(work.device)
         self._device.held = self.held
@@ -131,7 +131,7 @@ class Tracker:
             self._device,
             work.module,
             work.walk,
-            nvme(self._found.swap_folder, self._rank.rank),
+            nvme(self._tracked.swap_folder, self._rank.rank),
             kinds,
             in_own_process=in_own_process,
         )
@@ -176,7 +176,7 @@ class Tracker:
             return
         steps = self._steps
         steps.drop(None)
-        self._found.notes.append(
+        self._tracked.notes.append(
             f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps: figures of these only"
         )
         self._finish()
@@ -216,7 +216,7 @@ class Tracker:
             self._progress.say(steps.kind, steps.index, self._device.memory_bytes() or resident_bytes())
             steps.open()
         tensors = _tensors([args, kwargs])
-        self._found.note_batch(tensors)  # of timed steps too: their tokens a second count by it
+        self._tracked.note_batch(tensors)  # of timed steps too: their tokens a second count by it
         if steps.under_ledger:
             steps.ledger.name_inputs(tensors)
         steps.sites.after_forward = False
@@ -248,7 +248,9 @@ class Tracker:
     def step_begins(self) -> None:
         """The update begins; where no backward pass was seen, the phases cannot be told apart."""
         if self._steps.phase is Phase.FORWARD:
-            self._found.note_once("loss.backward() was called instead of engine.backward(): its pass counts as forward")
+            self._tracked.note_once(
+                "loss.backward() was called instead of engine.backward(): its pass counts as forward"
+            )
         self._steps.sites.after_forward = False
         if self._steps.is_open:
             self._steps.enter(Phase.STEP)
@@ -261,10 +263,10 @@ class Tracker:
     @_harmless
     def failed(self, error: BaseException) -> None:
         """The loop failed; if it goes on, it does so without us."""
-        status, self._found.failure = describe(
+        status, self._tracked.failure = describe(
             error, self._steps.marks, self._rank.rank, self._device, between_calls=self._steps.phase is None
         )
-        self._found.status = Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else status
+        self._tracked.status = Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else status
         self._steps.drop(error)
         self._finish()
 
@@ -272,11 +274,11 @@ class Tracker:
 
     def _give_up(self, error: Exception) -> None:
         """The tracker itself failed: say so, and let the training go on without it."""
-        self._found.notes.append(f"the tracker failed and detached from the engine: {type(error).__name__}: {error}")
+        self._tracked.notes.append(f"the tracker failed and detached from the engine: {type(error).__name__}: {error}")
         try:
             self._steps.drop(error)
         except Exception as second:  # noqa: BLE001 -- the engine must be let go of whatever happens
-            self._found.notes.append(f"and again while detaching: {type(second).__name__}: {second}")
+            self._tracked.notes.append(f"and again while detaching: {type(second).__name__}: {second}")
         self._finish()
 
     def _finish(self) -> None:
@@ -285,15 +287,15 @@ class Tracker:
         self._hooks.restore()
         atexit.unregister(self._at_exit)
         self._write(is_last=True)
-        del self._work, self._steps, self._hooks, self._found
+        del self._work, self._steps, self._hooks, self._tracked
 
     def _write(self, *, is_last: bool) -> None:
         """Write the records; before the last ones, so that a process that is killed leaves its ledger."""
         try:
             if is_last:
                 self._progress.say("done", len(self._steps.kinds), always=True)
-            self._found.take(self._steps)
-            write_records(self._found, self._work, self._device, is_last=is_last)
+            self._tracked.take(self._steps)
+            write_records(self._tracked, self._work, self._device, is_last=is_last)
         except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training
             warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
 

@@ -24,6 +24,7 @@ from zerobench.records import HostSummary, NvmlSummary, TrialRecord
 from zerobench.redaction import redact_arguments
 from zerobench.running.outcome import Ending
 from zerobench.running.stop import stop_on_signals
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import NODE, Command, Show
@@ -117,24 +118,20 @@ def _record(
     if trial.num_nodes > 1:
         more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
     others = [summary for path in folder.nvml_summaries() if (summary := _read_summary(path)) is not None]
-    record = TrialRecord(
-        run_id=run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        reason=failure.message if failure else None,
-        failure=failure,
+    record = trial_record(
+        trial,
+        run.run_id,
+        (status, failure),
+        max(trial.world_size, len(ending.records)),
         started_at_s=started_at_s,
         ended_at_s=time.time(),
         exit_code=ending.exit_code,
-        ranks_expected=max(trial.world_size, len(ending.records)),
         ranks_reported=len(ending.records),
         nvml=[nvml, *(summary for summary in others if summary.node != nvml.node)],
         host=[host],
         notes=[*notes, *more],
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return write_record(folder, record)
 
 
 def _read_summary(path: Path) -> NvmlSummary | None:

@@ -50,7 +50,7 @@ class Work(Protocol):
     def given(self) -> dict[str, Any]:
         """The DeepSpeed configuration that it was given, without secrets; empty without DeepSpeed."""
 
-    def found(self) -> dict[str, Any]:
+    def effective_config(self) -> dict[str, Any]:
         """The settings that it runs with, read back from it."""
 
     def departures(self, world_size: int, num_params: int) -> list[str]:
@@ -87,7 +87,7 @@ class EngineWork:
     def given(self) -> dict[str, Any]:
         return engine_file(self._engine)
 
-    def found(self) -> dict[str, Any]:
+    def effective_config(self) -> dict[str, Any]:
         """With every default filled in."""
         return engine_config(self._engine)
 

@@ -23,11 +23,11 @@ ListenerFinder = Callable[[torch.nn.Module], Listener | None]
 class LoopHooks:
     """Watches all of this process's training, from `install` until `restore`.
 
-    `found` is asked for a listener once the model is known; it gives none where somebody else listens to it.
+    `find` is asked for a listener once the model is known; it gives none where somebody else listens to it.
     """
 
-    def __init__(self, found: ListenerFinder) -> None:
-        self._found = found
+    def __init__(self, find: ListenerFinder) -> None:
+        self._find = find
         self._root: torch.nn.Module | None = None
         self._listener: Listener | None = None
         self._depth = 0
@@ -75,7 +75,7 @@ class LoopHooks:
     def _is_root(self, module: torch.nn.Module) -> bool:
         if self._root is None and torch.is_grad_enabled() and module.training and _is_trained(module):
             self._root = module
-            self._listener = self._found(module)
+            self._listener = self._find(module)
         return module is self._root and torch.is_grad_enabled()
 
     def _going_back(self, backward: Callable[..., Any]) -> Callable[..., Any]:

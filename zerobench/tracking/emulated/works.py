@@ -93,7 +93,7 @@ class EmulatedLoop:
     def given(self) -> dict[str, Any]:
         return {}
 
-    def found(self) -> dict[str, Any]:
+    def effective_config(self) -> dict[str, Any]:
         """The optimizers' settings."""
         settings = [_settings(optimizer) for optimizer in optimizers()]
         return settings[0] if len(settings) == 1 else {"optimizers": settings}
