@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerobench.cli.run import Request, start
+from zerobench.cli.run import RunRequest, start
 from zerobench.errors import UserError
 from zerobench.report.trials import completed
 from zerobench.spec.trial import Evidence
@@ -13,7 +13,7 @@ from zerobench.store import Trial, load_run
 
 def run_whole(sweep: Path, world: Evidence, reports: Path) -> list[Trial]:
     """All trials of `sweep` in one world, its run's folder in `reports`. Raises UserError: one did not complete."""
-    request = Request(
+    request = RunRequest(
         sweep=str(sweep), sets=[f"evidence={world}"], only=[], repeats=None, resume=None, reports=reports, hostfile=None
     )
     trials = list(load_run(start(request).folder.path).trials())

@@ -41,12 +41,17 @@ WITH_KERNELS = (
     "tests/trials/test_checkpoints.py",
     "tests/trials/test_frontier.py",
     "tests/tracking/test_tracker.py",
+    "tests/worker/test_one_rank.py",
     "tests/trials/test_worlds.py",
     "tests/ds_config/test_shipped_run.py",
     "tests/trials/test_offload.py",
     "tests/benchmarks/test_overhead.py",
+    "tests/worker/test_grad_norms.py",
+    "tests/memory/test_engine_walks.py",
+    "tests/memory/test_engine_tensors.py",
 )
-"""Real ranks. The last ones need kernels that are compiled last."""
+"""Real ranks. The last ones need kernels that are compiled last. Files of the folders above are among them: while they
+waited for a compiler, up to five minutes, their process did nothing else."""
 
 LONGEST_S = 1800.0
 """When one of those counts as hung: a sweep may take 1500 s (conftest.py), and more where it compiles first."""
@@ -87,12 +92,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _begins(item: pytest.Item) -> int:
+    return len(WITHOUT_KERNELS) if item.get_closest_marker(SLURM) else place_of(item.nodeid)
+
+
+def place_of(nodeid: str) -> int:
     """Where a test's group stands in the order: before the kernels are compiled, of a cluster, after, at the end."""
-    if item.get_closest_marker(SLURM):
-        return len(WITHOUT_KERNELS)
-    for begin, names in ((0, WITHOUT_KERNELS), (len(WITHOUT_KERNELS) + 1, WITH_KERNELS)):
+    for begin, names in ((len(WITHOUT_KERNELS) + 1, WITH_KERNELS), (0, WITHOUT_KERNELS)):
         for place, name in enumerate(names, begin):
-            if item.nodeid.startswith(name):
+            if nodeid.startswith(name):
                 return place
     return len(WITHOUT_KERNELS) + 1 + len(WITH_KERNELS)
 

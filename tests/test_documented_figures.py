@@ -17,7 +17,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = " ".join(" ".join(page.read_text(encoding="utf-8") for page in PAGES).split())
 FINDINGS_PAGE = ROOT / "docs" / "findings.md"
 PREDICTION = Path(held_out.__file__).parent
-KEPT = ROOT / "reports" / "kept"
 WORDS = {"twenty": 20, "forty-one": 41}
 
 

@@ -133,11 +133,9 @@ class PlanResult:
 
     @property
     def reason(self) -> str:
-        """Why that one."""
         return "nothing fits with room" if self.choice is None else self.choice.reason
 
     def table(self) -> Frame:
-        """All of them."""
         return _frame([prediction.row for prediction in self.predictions])
 
     def _repr_html_(self) -> str:
@@ -152,7 +150,6 @@ class RunTables:
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
         return self.run.folder.path
 
     @cached_property

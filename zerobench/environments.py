@@ -36,7 +36,6 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.path / "bin" / "python"
 
     @property

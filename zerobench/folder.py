@@ -173,7 +173,6 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """The folder's name."""
         return self.path.name
 
     @property

@@ -8,6 +8,7 @@ fails, the others get some time to say why, are ended, and the exit status is th
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,15 @@ from pathlib import Path
 _POLL_S = 0.1
 _LAST_WORDS_S = 5.0
 """How long the others may take to fail by themselves, and to end once they are asked."""
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nothing listens on now, all different."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def rank_environment(rank: int, world_size: int) -> dict[str, str]:

@@ -316,7 +316,7 @@ class Standing(Record):
     largest_free_bytes: int
     """The largest of those pieces."""
     by_category: dict[Category, int] = Field(default_factory=dict)
-    """Empty, like the next two, where no ledger looked on; what the names do not cover is unattributed."""
+    """Empty, like the next two, where no ledger watched; what the names do not cover is unattributed."""
     by_module: dict[str, int] = Field(default_factory=dict)
     """By the class of the model's module: its parameters and gradients, and what its code allocated."""
     by_site: dict[str, int] = Field(default_factory=dict)
@@ -342,7 +342,6 @@ class HostStanding(Record):
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
         return sum(self.by_category.values())
 
 

@@ -126,7 +126,6 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """The run's name."""
         return self.plan.run_id
 
     @cached_property

@@ -11,7 +11,6 @@ what is left then.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import torch
 
 from benchmarks.csv_rows import as_csv
 from benchmarks.loading.rank import WAYS
+from zerobench.running.launcher import free_port
 from zerobench.worker.loading import write_checkpoint
 
 FILE = Path(__file__).with_name("figures.csv")
@@ -63,7 +63,7 @@ class Node:
 
     def __init__(self, way: str, checkpoint: Path, marks: Path, ranks: int) -> None:
         self._marks, self._count = marks, ranks
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
         shared |= {"DS_ACCELERATOR": "cpu", **_EXACT_MALLOC}
         command = [sys.executable, "-m", "benchmarks.loading.rank", way, str(checkpoint), str(marks)]
         self._logs = [(marks / f"{rank}.log").open("w") for rank in range(ranks)]
@@ -155,12 +155,6 @@ def _status(pid: int, field: str) -> int:
 def _random(name: str, shape: torch.Size) -> torch.Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return torch.empty(shape).normal_(0, 0.02, generator=generator)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main(ranks: int, million: int) -> None:

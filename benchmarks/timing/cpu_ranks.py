@@ -49,7 +49,7 @@ from zerobench.timing.device import Device
 from zerobench.timing.pipeline import StageTimes, passes_s
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import Pace, Timeline, replay
-from zerobench.timing.trace import Awaited, Call, Host, Item, Kernels, Mapped, StepTrace, Work, unpack
+from zerobench.timing.trace import Call, CollectiveWait, Host, Item, Kernels, PageMapping, StepTrace, Work, unpack
 
 FILE = Path(__file__).with_name("cpu_ranks.csv")
 RESTLESS = 0.2
@@ -162,7 +162,7 @@ class Alone:
         return Issued(
             sum(map(flops_of, works)),
             sum(work.moved_bytes for work in works) + sum(item.nbytes for item in others if isinstance(item, Host)),
-            sum(item.nbytes for item in others if isinstance(item, Mapped)),
+            sum(item.nbytes for item in others if isinstance(item, PageMapping)),
             sum(work.launches for work in works),
         )
 
@@ -229,7 +229,7 @@ def one_at_a_time(trace: StepTrace) -> StepTrace:
     for item in trace.items:
         items.append(item)
         if isinstance(item, Call):
-            items.append(Awaited(item.stream, calls))
+            items.append(CollectiveWait(item.stream, calls))
             calls += 1
     return StepTrace(trace.works, tuple(items))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from zerobench.timing.kernels import attention_flops
 from zerobench.timing.passes import Decoder, elementwise_bytes, linears, loss_bytes
 from zerobench.timing.rates import Rates
-from zerobench.timing.trace import Awaited, Begins, Recorded, Recorder, StepTrace, Waits
+from zerobench.timing.trace import CollectiveWait, EventRecord, EventWait, PhaseStart, Recorder, StepTrace
 
 _COMPUTE, _GATHER, _REDUCE = 0, 1, 2
 _IN_FLIGHT = 2
@@ -46,7 +46,7 @@ class Fsdp:
         for _ in range(micro_batches):
             self._forward()
             self._backward()
-        self._recorder.add(Begins("step"))
+        self._recorder.add(PhaseStart("step"))
         self._recorder.kernel(_COMPUTE, moved_bytes=round(self.update_bytes))
         trace = self._recorder.trace()
         if trace is None:
@@ -54,7 +54,7 @@ class Fsdp:
         return trace
 
     def _forward(self) -> None:
-        self._recorder.add(Begins("forward"))
+        self._recorder.add(PhaseStart("forward"))
         coming = [self._gather(self.root_bytes), *[self._gather(self.block_bytes) for _ in range(_IN_FLIGHT - 1)]]
         self._await(coming.pop(0))
         for block in range(self.decoder.layers):
@@ -66,7 +66,7 @@ class Fsdp:
         self._head(is_backward=False)
 
     def _backward(self) -> None:
-        self._recorder.add(Begins("backward"))
+        self._recorder.add(PhaseStart("backward"))
         again = self.gathers > 1
         self._head(is_backward=True)
         coming = [self._gather(self.block_bytes)] if again else []
@@ -87,19 +87,19 @@ class Fsdp:
 
     def _gather(self, nbytes: int) -> int:
         if len(self._done) >= _IN_FLIGHT:
-            self._recorder.add(Waits(_GATHER, self._done[1 - _IN_FLIGHT]))
+            self._recorder.add(EventWait(_GATHER, self._done[1 - _IN_FLIGHT]))
         return self._recorder.call(_GATHER, "all_gather", self.ranks, self.nodes, nbytes)
 
     def _reduce(self, nbytes: int) -> int:
-        self._recorder.add(Waits(_REDUCE, self._done[-1]))
+        self._recorder.add(EventWait(_REDUCE, self._done[-1]))
         size = round(nbytes * self.gradient_scale)
         return self._recorder.call(_REDUCE, "reduce_scatter", self.ranks, self.nodes, size)
 
     def _await(self, call: int) -> None:
-        self._recorder.add(Awaited(_COMPUTE, call))
+        self._recorder.add(CollectiveWait(_COMPUTE, call))
 
     def _end(self) -> None:
-        self._recorder.add(Recorded(_COMPUTE, len(self._done)))
+        self._recorder.add(EventRecord(_COMPUTE, len(self._done)))
         self._done.append(len(self._done))
 
     def _block(self, *, is_backward: bool) -> None:

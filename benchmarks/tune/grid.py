@@ -20,7 +20,7 @@ from benchmarks.tune.cases import CASES, HOST_MEMORY, SHARE, Case, grid
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
 from zerobench.search.formula import formula_row
-from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan import Plan, PlanRequest, read_plan
 from zerobench.search.searched import WIDTH, Rounds, searched
 
 FAR_TOO_LARGE = 1.3
@@ -68,7 +68,7 @@ def figure(case: Case, world: str, of: str, row: PlanRow, *, tried: bool) -> Fig
 
 def asked(case: Case, world: str) -> Plan:
     """What `zerobench tune` is asked."""
-    request = Request(
+    request = PlanRequest(
         model=case.model,
         gpus=str(case.gpus),
         gpu=case.gpu,

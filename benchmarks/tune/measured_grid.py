@@ -21,8 +21,8 @@ from benchmarks.csv_rows import as_csv
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
 from zerobench.search.formula import formula_row
-from zerobench.search.measured_best import Measured, measure, measure_best
-from zerobench.search.plan import Request, read_plan
+from zerobench.search.measured_best import MeasuredRow, measure, measure_best
+from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.machine import detect_machine
@@ -64,7 +64,7 @@ class Figure:
     """Of the machine, the mean of the minute before the run ended."""
 
 
-def figure(of: str, measured: Measured) -> Figure:
+def figure(of: str, measured: MeasuredRow) -> Figure:
     """As the file has it."""
     spec, speed = measured.row.trial.spec, measured.speed
     return Figure(
@@ -91,9 +91,9 @@ def grid(cluster: Cluster) -> Iterator[PlanRow]:
             yield row
 
 
-def asked() -> Request:
+def asked() -> PlanRequest:
     """What `zerobench tune` is asked."""
-    return Request(
+    return PlanRequest(
         model=MODEL,
         gpus=str(RANKS),
         gpus_per_node=str(RANKS),
@@ -117,7 +117,7 @@ def main(reports: Path) -> None:
             raise SystemExit(f"{of}: none completed; see {done.run}")
         return done.best
 
-    def keep(of: str, measured: Sequence[Measured]) -> None:
+    def keep(of: str, measured: Sequence[MeasuredRow]) -> None:
         figures.extend(figure(of, one) for one in measured)
         FILE.write_text(as_csv(Figure, figures), encoding="utf-8")
         sys.stdout.write("\n".join(one.text for one in measured) + "\n")

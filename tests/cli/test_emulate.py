@@ -13,7 +13,7 @@ from zerobench.emulate.drafts import Draft
 from zerobench.emulate.emulation import Emulation
 from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
-from zerobench.emulate.request import Request
+from zerobench.emulate.request import EmulationRequest
 from zerobench.folder import RunFolder
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
 from zerobench.report.render.terminal import in_width
@@ -89,7 +89,7 @@ def record():
 
 def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
     cluster = read_cluster(gpu="h200", gpus="8", host_memory=host_memory)
-    request = Request(("python", "train.py"), cluster, (0,), 3)
+    request = EmulationRequest(("python", "train.py"), cluster, (0,), 3)
     fit = rank_fit(one, ranks_record, HAS, needed)
     found = Verdict((fit,), 8, cluster.host_memory_bytes, **verdict)
     return Emulation(request, RunFolder(Path("reports/train")), found)

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Call
 from zerobench.cli.strategies import entry
 from zerobench.environments import VARIABLE
-from zerobench.report.explain.passage import as_text
+from zerobench.report.explain.topic import as_text
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo

@@ -14,7 +14,7 @@ from zerobench.cli.watch import LiveScreen, line, seconds
 from zerobench.errors import UserError
 from zerobench.progress import Progress
 from zerobench.records import NvmlDevice, NvmlSummary
-from zerobench.tracking.command import Watching
+from zerobench.tracking.command import CommandProgress
 
 GIB = 2**30
 
@@ -76,8 +76,8 @@ def test_the_line_says_what_is_known():
     nvml = NvmlSummary(hostname="h", available=True, devices=[NvmlDevice.model_validate(device)])
     where = {"phase": "memory", "step_index": 3, "num_steps": 11, "memory_bytes": None, "updated_at_s": 0.0}
     spoken = [Progress(rank=0, pid=1, hostname="h", **where)]
-    assert line(Watching(5.2, [], 0, 0, None)) == "5.00 s"
-    assert line(Watching(65.2, spoken, 8, GIB, nvml)) == (
+    assert line(CommandProgress(5.2, [], 0, 0, None)) == "5.00 s"
+    assert line(CommandProgress(65.2, spoken, 8, GIB, nvml)) == (
         "1 min 05 s | 8 ranks | host 1.00 GiB | GPU peak 3.00 GiB | tracked: memory, step 4 of 11"
     )
 
@@ -87,7 +87,7 @@ def test_a_terminal_gets_whole_lines_and_of_a_progress_bar_its_last_state():
     with LiveScreen(Console(file=file, force_terminal=True, width=80, color_system=None)) as screen:
         screen.out(b"10%\r20%\r100%\nhalf a ")
         screen.out(b"line\n[bold]not markup[/bold]\nrest")
-        screen.progress(Watching(1.0, [], 0, 0, None))
+        screen.progress(CommandProgress(1.0, [], 0, 0, None))
     text = file.getvalue()
     assert "100%" in text
     assert "20%" not in text

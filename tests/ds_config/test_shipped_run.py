@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import pytest
 
 from zerobench.ds_config import build_ds_config
 from zerobench.resources import shipped
+from zerobench.running.launcher import free_port
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import HyperparameterSpec, TrialSpec
@@ -107,11 +107,8 @@ def shipped_config(name: str, swap: Path) -> dict[str, Any]:
 
 def launch(configs: Path, results: Path) -> None:
     """Run the script under the deepspeed launcher, as a process group of its own that is killed whole on timeout."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     bin_folder = Path(sys.executable).parent
-    command = [str(bin_folder / "deepspeed"), "--num_accelerators", "2", "--master_port", str(port)]
+    command = [str(bin_folder / "deepspeed"), "--num_accelerators", "2", "--master_port", str(free_port())]
     environment = os.environ | {
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",

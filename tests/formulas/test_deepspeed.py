@@ -13,7 +13,7 @@ import pytest
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
-from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_3, swapping
+from zerobench.formulas.deepspeed import Setting, deepspeed_instants, stage_3, swapping
 from zerobench.formulas.deepspeed import setting as setting_module
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
@@ -60,7 +60,7 @@ def setting(stage: int, world_size: int, tensors: tuple[int, ...], **zero: Any) 
 
 
 def after_step(asked: Setting) -> dict[Category, int]:
-    return dict(deepspeed_moments(asked, STEADY)[Place.DEVICE].step[-1])
+    return dict(deepspeed_instants(asked, STEADY)[Place.DEVICE].step[-1])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_sub_groups_are_closed_by_the_tensor_that_fills_them() -> None:
 @pytest.mark.parametrize("stage", [1, 2])
 def test_overlap_doubles_the_bucket_of_stages_1_and_2(stage: int) -> None:
     def bucket(overlap: bool) -> int:
-        moments = deepspeed_moments(setting(stage, 1, (64, 64), reduce_bucket_size=4096, overlap_comm=overlap), STEADY)
+        moments = deepspeed_instants(setting(stage, 1, (64, 64), reduce_bucket_size=4096, overlap_comm=overlap), STEADY)
         return moments[Place.DEVICE].bucketed[Category.REDUCE_BUFFERS]
 
     assert (bucket(overlap=False), bucket(overlap=True)) == (2 * 4096, 4 * 4096)
@@ -141,14 +141,14 @@ def test_overlap_doubles_the_bucket_of_stages_1_and_2(stage: int) -> None:
 
 def test_stage_3_keeps_its_bucket_from_initialisation_on_and_stages_1_and_2_in_backward_alone() -> None:
     for stage, kept in ((1, False), (2, False), (3, True)):
-        moments = deepspeed_moments(setting(stage, 2, (64, 64)), FIRST)[Place.DEVICE]
+        moments = deepspeed_instants(setting(stage, 2, (64, 64)), FIRST)[Place.DEVICE]
         assert (Category.REDUCE_BUFFERS in moments.init[-1]) is kept
         assert Category.REDUCE_BUFFERS in moments.bucketed
 
 
 def test_stage_2_offloaded_keeps_three_fp32_states_the_gradients_and_staging_on_the_host() -> None:
     asked = setting(2, 2, (600, 400), offload_optimizer={"device": "cpu"})
-    host = dict(deepspeed_moments(asked, STEADY)[Place.HOST].step[-1])
+    host = dict(deepspeed_instants(asked, STEADY)[Place.HOST].step[-1])
     assert host == {
         Category.MASTER_WEIGHTS: 2000,
         Category.GRADIENTS: 2000,
@@ -175,7 +175,7 @@ def test_accumulation_holds_gradients_between_micro_steps_below_stage_3() -> Non
             "zero_optimization": {"stage": stage, "reduce_bucket_size": 1000},
         }
         asked = Setting(Case(config, 2, 1000), (500, 500), Optimizer.FUSED_ADAMW)
-        held[stage] = deepspeed_moments(asked, STEADY)[Place.DEVICE].forward.get(Category.GRADIENTS)
+        held[stage] = deepspeed_instants(asked, STEADY)[Place.DEVICE].forward.get(Category.GRADIENTS)
     assert held == {0: 2000, 1: 2000, 2: 1000}
 
 
@@ -183,7 +183,7 @@ def test_what_is_swapped_lies_on_nvme_and_what_is_too_small_on_the_device() -> N
     large, small = 2 * 2**20, 2**10
     swap = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
     asked = setting(3, 2, (large, small), sub_group_size=large, **swap)
-    moments = {step: deepspeed_moments(asked, step) for step in StepKind}
+    moments = {step: deepspeed_instants(asked, step) for step in StepKind}
     assert moments[FIRST][Place.NVME].init[-1] == {Category.OPTIMIZER_STATES_ON_NVME: 4 * asked.sharded}
     whole = 4 * asked.sharded * 3 + 4 * large // 2
     assert moments[STEADY][Place.NVME].step[-1] == {Category.OPTIMIZER_STATES_ON_NVME: whole}
@@ -200,7 +200,7 @@ PART, SMALL_PART = 2**20, 513
 def swapping_parameters(max_in_cpu: float, **more: Any) -> dict[Place, dict[Category, int]]:
     """What lies on the host and on the drive, of a large and a small tensor that two ranks swap in 16 bits."""
     param = {**NVME, "max_in_cpu": max_in_cpu, "buffer_count": 3, "buffer_size": 1000}
-    moments = deepspeed_moments(setting(3, 2, (LARGE, UNEVEN), offload_param=param, **more), STEADY)
+    moments = deepspeed_instants(setting(3, 2, (LARGE, UNEVEN), offload_param=param, **more), STEADY)
     return {place: dict(moments[place].step[-1]) for place in (Place.HOST, Place.NVME)}
 
 
@@ -236,7 +236,7 @@ def test_a_swapped_optimizer_has_four_buffers_of_whole_blocks_and_16_bit_gradien
     buffers = 4 * (PART + 768)  # the sub-group in whole blocks of 256 elements
     assert swapping.aligned(asked, 512, 4) == 512
     held = {Category.GRADIENTS: 2 * (PART + SMALL_PART), Category.PINNED_BUFFERS: 4 * buffers}
-    assert dict(deepspeed_moments(asked, STEADY)[Place.HOST].step[-1]) == held
+    assert dict(deepspeed_instants(asked, STEADY)[Place.HOST].step[-1]) == held
 
 
 @pytest.mark.parametrize(("part", "is_swapped"), [(2**18, True), (2**18 - 1, False)])
@@ -244,7 +244,7 @@ def test_an_fp32_gradient_of_a_megabyte_is_swapped_and_a_smaller_one_is_not(part
     asked = setting(3, 2, (LARGE, 2 * part), sub_group_size=LARGE, offload_optimizer=NVME)
     gradients = 4 * (PART + part if is_swapped else PART)
     states = 3 * 4 * (PART + part)
-    assert deepspeed_moments(asked, STEADY)[Place.NVME].step[-1] == {
+    assert deepspeed_instants(asked, STEADY)[Place.NVME].step[-1] == {
         Category.OPTIMIZER_STATES_ON_NVME: states + gradients
     }
 
@@ -283,7 +283,7 @@ def test_moments_come_with_the_first_update_and_stand_in_every_phase_of_later_st
     place = Place.NVME if device == "nvme" else Place.HOST
 
     def held(step: StepKind) -> list[int]:
-        moments = deepspeed_moments(asked, step)[place]
+        moments = deepspeed_instants(asked, step)[place]
         instants = (moments.init[-1], moments.forward, moments.first_gradient, moments.backward_end, moments.step[-1])
         return [sum(instant.values()) for instant in instants]
 

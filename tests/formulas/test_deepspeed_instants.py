@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from zerobench.ds_config.case import Case
-from zerobench.formulas.deepspeed import deepspeed_moments
-from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed import deepspeed_instants
+from zerobench.formulas.deepspeed.setting import Instants, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.terms import Bytes
 from zerobench.records import StepKind
@@ -115,7 +115,7 @@ def held(nbytes: Bytes) -> str:
     return ", ".join(f"{category.value} {size}" for category, size in sorted(nbytes.items()) if size) or "nothing"
 
 
-def instants(moments: Moments) -> Iterator[tuple[str, str]]:
+def instants(moments: Instants) -> Iterator[tuple[str, str]]:
     for name in ("init", "gathering", "forward", "first_gradient", "bucketed", "reduction", "backward_end", "step"):
         found = getattr(moments, name)
         if isinstance(found, Mapping):
@@ -131,7 +131,7 @@ def told(name: str) -> dict[str, dict[str, str]]:
     found = {
         f"{step.value} {place.value}": dict(instants(moments))
         for step in StepKind
-        for place, moments in deepspeed_moments(asked, step).items()
+        for place, moments in deepspeed_instants(asked, step).items()
     }
     if stage == 0:
         found |= {f"{step.value} plain loop": dict(instants(plain_device(asked, step))) for step in StepKind}

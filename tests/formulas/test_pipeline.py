@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.formulas.pipeline import Passed, bubble_fraction, passed_per_step, pipeline_bytes_per_step
+from zerobench.formulas.pipeline import StageTraffic, bubble_fraction, passed_per_step, pipeline_bytes_per_step
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -32,7 +32,7 @@ def test_hidden_states_cross_each_border_once_and_their_gradients_once_the_other
     micro_batches = 2 * STAGES
     border = micro_batches * 3 * SEQUENCE * HIDDEN * element
     found = [passed_per_step(trial(precision=precision), stage) for stage in range(STAGES)]
-    assert found == [Passed(n * border, n * border) for n in (1, 2, 2, 1)]
+    assert found == [StageTraffic(n * border, n * border) for n in (1, 2, 2, 1)]
 
 
 def test_a_driver_sends_the_last_stage_the_tokens_and_gets_the_loss_whose_gradient_it_sends() -> None:
@@ -40,10 +40,10 @@ def test_a_driver_sends_the_last_stage_the_tokens_and_gets_the_loss_whose_gradie
     tokens, loss = micro_batches * 3 * SEQUENCE * 8, micro_batches * 4
     found = [passed_per_step(trial("rpc-pipeline"), stage) for stage in range(STAGES)]
     assert found == [
-        Passed(border + tokens + loss, border + loss),
-        Passed(2 * border, 2 * border),
-        Passed(2 * border, 2 * border),
-        Passed(border + loss, border + tokens + loss),
+        StageTraffic(border + tokens + loss, border + loss),
+        StageTraffic(2 * border, 2 * border),
+        StageTraffic(2 * border, 2 * border),
+        StageTraffic(border + loss, border + tokens + loss),
     ]
 
 
@@ -56,7 +56,7 @@ def test_what_a_stage_moves_is_what_it_sends_and_what_it_gets() -> None:
 
 def test_of_one_stage_nothing_passes_and_nobody_waits() -> None:
     alone = trial(gpus_per_node=1)
-    assert passed_per_step(alone, 0) == Passed(0, 0)
+    assert passed_per_step(alone, 0) == StageTraffic(0, 0)
     assert bubble_fraction(alone) == 0
 
 

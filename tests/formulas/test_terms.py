@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from zerobench.formulas.terms import Held, Term, add, hold, of_elements
+from zerobench.formulas.terms import Term, Terms, add, hold, of_elements
 from zerobench.records import Category
 
 PARAMETERS, GRADIENTS = Category.PARAMETERS, Category.GRADIENTS
 
 
 def test_an_account_sums_its_terms_by_category_and_leaves_out_what_holds_nothing() -> None:
-    held = Held(Term(PARAMETERS, 3), Term(GRADIENTS, 5), Term(PARAMETERS, 4), Term(Category.STAGING, 0))
+    held = Terms(Term(PARAMETERS, 3), Term(GRADIENTS, 5), Term(PARAMETERS, 4), Term(Category.STAGING, 0))
     assert dict(held) == {PARAMETERS: 7, GRADIENTS: 5}
     assert (len(held), len(held.terms), repr(held)) == (2, 3, repr({PARAMETERS: 7, GRADIENTS: 5}))
-    assert dict(Held(Term(PARAMETERS, 3), Term(PARAMETERS, -3))) == {}
+    assert dict(Terms(Term(PARAMETERS, 3), Term(PARAMETERS, -3))) == {}
     assert dict(held.of(GRADIENTS, Category.STAGING)) == {GRADIENTS: 5}
 
 

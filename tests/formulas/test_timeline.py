@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from zerobench.formulas.activations import Activations, Logits
-from zerobench.formulas.deepspeed.setting import NOTHING, Moments
+from zerobench.formulas.deepspeed.setting import NOTHING, Instants
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 
 P, G, B = Category.PARAMETERS, Category.GRADIENTS, Category.REDUCE_BUFFERS
 A, L, T, I = Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.TEMPORARIES, Category.INPUTS  # noqa: E741
-MOMENTS = Moments(
+MOMENTS = Instants(
     init=({P: 300}, {P: 100}),
     gathering={P: 101},
     forward={P: 102},

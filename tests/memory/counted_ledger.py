@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.ledger import Ledger
 from zerobench.records import Category, Phase, Place, StepKind
 
@@ -20,7 +20,7 @@ from zerobench.records import Category, Phase, Place, StepKind
 class Counted:
     """A ledger, and the count of the C library beside it."""
 
-    def __init__(self, name: str, walk: Callable[[], Iterable[Named]]) -> None:
+    def __init__(self, name: str, walk: Callable[[], Iterable[NamedTensor]]) -> None:
         self.name = name
         self.ledger = Ledger(torch.device("cpu"), walk)
         self.counts: dict[tuple[StepKind, Phase], tuple[int, int]] = {}

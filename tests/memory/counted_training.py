@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from tests.memory.counted_ledger import Counted
-from zerobench.memory.engine_tensors import Named, walk_module, walk_optimizer_states
+from zerobench.memory.engine_tensors import NamedTensor, walk_module, walk_optimizer_states
 from zerobench.records import Phase, StepKind
 
 TOKENS = torch.randint(0, 512, (4, 64))
@@ -120,7 +120,7 @@ def train(name: str) -> None:
     held: dict[str, nn.Module] = {}
     optimizers: list[torch.optim.Optimizer] = []
 
-    def walk() -> Iterator[Named]:
+    def walk() -> Iterator[NamedTensor]:
         yield from (named for model in held.values() for named in walk_module(model))
         yield from (named for optimizer in optimizers for named in walk_optimizer_states(optimizer))
 

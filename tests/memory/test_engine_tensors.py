@@ -13,7 +13,7 @@ from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
 from tests.worker.real_ranks import RunTrial, trials_in_forks
 from zerobench.memory import engine_tensors
 from zerobench.memory.engine_tensors import (
-    Named,
+    NamedTensor,
     walk_deepspeed,
     walk_masters,
     walk_module,
@@ -29,7 +29,7 @@ RATIO = "zero_optimization.offload_optimizer.ratio"
 STATES = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 
 
-def named(walk: Iterator[Named]) -> dict[int, Named]:
+def named(walk: Iterator[NamedTensor]) -> dict[int, NamedTensor]:
     return {id(item.tensor): item for item in walk}
 
 

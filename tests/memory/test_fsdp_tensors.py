@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
-from tests.worker.real_ranks import free_port
 from zerobench.records import Category, Place
+from zerobench.running.launcher import free_port
 
 RANKS, WEIGHT, BIAS = 2, 32, 4
 WHOLE, PART = WEIGHT + BIAS, (WEIGHT + BIAS) // RANKS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
-from tests.worker.real_ranks import free_port
+from zerobench.running.launcher import free_port
 
 RANKS, ELEMENTS = 2, 6
 PART = 4 * ELEMENTS

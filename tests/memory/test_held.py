@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zerobench.memory.held import UNSEEN, Held, unowned
+from zerobench.memory.held import UNSEEN, Holdings, unowned
 from zerobench.memory.sites import Site
 from zerobench.records import Category
 
@@ -21,7 +21,7 @@ class Block(torch.nn.Module):
 
 
 def test_bytes_are_counted_by_category_by_site_and_by_the_module_where_one_is_known() -> None:
-    held = Held()
+    held = Holdings()
     held.add(10, Category.ACTIVATIONS, Site("autograd:MulBackward0", None, on_host=False, module="Mlp"))
     held.add(5, Category.ACTIVATIONS, Site("autograd:MulBackward0", None, on_host=False))
     held.add(2, Category.PARAMETERS, None)
@@ -31,7 +31,7 @@ def test_bytes_are_counted_by_category_by_site_and_by_the_module_where_one_is_kn
 
 
 def test_weights_and_gradients_on_a_device_go_to_the_nearest_module_that_is_not_torchs() -> None:
-    model, held = torch.nn.Module(), Held()
+    model, held = torch.nn.Module(), Holdings()
     model.block, model.head = Block(), torch.nn.Linear(5, 7, bias=False)
     model.block.scale.grad = torch.ones(2)
     held.add_states(model, "cuda")
@@ -41,7 +41,7 @@ def test_weights_and_gradients_on_a_device_go_to_the_nearest_module_that_is_not_
 
 
 def test_of_a_partitioned_weight_this_ranks_part_counts() -> None:
-    block, held = Block(), Held()
+    block, held = Block(), Holdings()
     block.scale.ds_tensor = torch.ones(1)  # type: ignore[attr-defined] # as stage 3 says it
     held.add_states(block, CPU)
     assert held.by_module == {"Block": 4 * (3 * 5 + 5 + 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.naming import Names
 from zerobench.memory.sites import Origin, Site
 from zerobench.memory.storages import Storage, StorageCounter
@@ -39,27 +39,27 @@ class Watched:
 def test_a_gradient_that_is_a_view_into_a_reduce_bucket_leaves_the_bucket_its_name():
     watched = Watched(proves=Category.REDUCE_BUFFERS, name=STAGE_2)
     bucket = watched.born()
-    watched.names.identify([Named(bucket[2:4], Category.GRADIENTS)])
+    watched.names.identify([NamedTensor(bucket[2:4], Category.GRADIENTS)])
     assert watched.category(bucket) is Category.REDUCE_BUFFERS
 
 
 def test_what_fsdp_has_reduced_is_the_gradient_from_then_on():
     watched = Watched(proves=Category.REDUCE_BUFFERS, name=FSDP)
     reduced = watched.born()
-    watched.names.identify([Named(reduced[:4], Category.GRADIENTS)])
+    watched.names.identify([NamedTensor(reduced[:4], Category.GRADIENTS)])
     assert watched.category(reduced) is Category.GRADIENTS
 
 
 def test_other_views_than_gradients_rename_what_was_born_as_a_bucket():
     watched = Watched(proves=Category.REDUCE_BUFFERS, name=STAGE_2)
     tensor = watched.born()
-    watched.names.identify([Named(tensor[:4], Category.PARAMETERS)])
+    watched.names.identify([NamedTensor(tensor[:4], Category.PARAMETERS)])
     assert watched.category(tensor) is Category.PARAMETERS
 
 
 def test_who_is_identified_before_it_was_ever_seen_is_counted_then():
     watched, unseen = Watched(), torch.ones(8)
-    watched.names.identify([Named(unseen, Category.MASTER_WEIGHTS)])
+    watched.names.identify([NamedTensor(unseen, Category.MASTER_WEIGHTS)])
     assert watched.category(unseen) is Category.MASTER_WEIGHTS
     assert watched.counter.totals["cpu"] == 32
 
@@ -67,7 +67,9 @@ def test_who_is_identified_before_it_was_ever_seen_is_counted_then():
 def test_identity_says_the_place_where_the_device_does_not():
     watched = Watched()
     tensor, other = watched.born(), watched.born()
-    watched.names.identify([Named(tensor, Category.MASTER_WEIGHTS, Place.HOST), Named(other, Category.PARAMETERS)])
+    watched.names.identify(
+        [NamedTensor(tensor, Category.MASTER_WEIGHTS, Place.HOST), NamedTensor(other, Category.PARAMETERS)]
+    )
     assert watched.names.verdict(watched.storage(tensor), Phase.STEP) == (Place.HOST, Category.MASTER_WEIGHTS)
     assert watched.names.is_placed(watched.storage(tensor))
     assert not watched.names.is_placed(watched.storage(other))
@@ -146,7 +148,9 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
 def test_who_is_identified_lies_where_it_was_said_to_and_else_where_its_device_is():
     watched = Watched()
     here, there = watched.born(), watched.born()
-    watched.names.identify([Named(here, Category.PARAMETERS), Named(there, Category.PARAMETERS, Place.DEVICE)])
+    watched.names.identify(
+        [NamedTensor(here, Category.PARAMETERS), NamedTensor(there, Category.PARAMETERS, Place.DEVICE)]
+    )
     found = [watched.names.verdict(watched.storage(tensor), Phase.FORWARD)[0] for tensor in (here, there)]
     assert found == [Place.HOST, Place.DEVICE]
 
@@ -154,6 +158,6 @@ def test_who_is_identified_lies_where_it_was_said_to_and_else_where_its_device_i
 def test_logits_that_live_on_after_the_step_lose_their_name_and_parameters_do_not():
     watched = Watched()
     logits, weights = watched.born(), watched.born()
-    watched.names.identify([Named(logits, Category.LOGITS_AND_LOSS), Named(weights, Category.PARAMETERS)])
+    watched.names.identify([NamedTensor(logits, Category.LOGITS_AND_LOSS), NamedTensor(weights, Category.PARAMETERS)])
     watched.names.end_of(Phase.STEP)
     assert [watched.category(tensor) for tensor in (logits, weights)] == [None, Category.PARAMETERS]

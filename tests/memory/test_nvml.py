@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.nvml_standin.standin import Standin, uuid
-from zerobench.memory.nvml import pci_bus_id_text
 
 LIST = """
     import json
@@ -85,14 +84,14 @@ def test_a_gpu_that_does_not_answer_is_a_fault_and_the_others_are_listed(standin
     assert listing["faults"] == ["GPU 1: GPU is lost (nvmlDeviceGetHandleByIndex)"]
 
 
-@pytest.mark.parametrize("form", [uuid(5), uuid(5).removeprefix("GPU-"), "pci " + pci_bus_id_text(0, 0x07 + 8 * 5, 0)])
+@pytest.mark.parametrize("form", [uuid(5), uuid(5).removeprefix("GPU-"), "pci 00000000:2F:00.0"])
 def test_a_device_is_found_by_every_name_that_torch_has_for_it(standin: Standin, form: str) -> None:
     answer = read(standin, "gpus 8\nmem 5 0:5000000", form)
     assert (answer["device"]["index"], answer["reading"]["used_bytes"]) == (5, 5_000_000)
 
 
 def test_the_pci_bus_id_leads_on_where_the_uuid_leads_nowhere(standin: Standin) -> None:
-    answer = standin.run(READ, "gpus 8", "new", "no-such-uuid", pci_bus_id_text(0, 0x07 + 8 * 2, 0))
+    answer = standin.run(READ, "gpus 8", "new", "no-such-uuid", "00000000:17:00.0")
     assert answer["device"]["uuid"] == uuid(2)
 
 

@@ -13,7 +13,7 @@ from tests.nvml_standin.standin import Standin, uuid
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.memory.nvml_samples import read_samples
-from zerobench.memory.sampler import Sampler, sampler_command, wait_for_baseline
+from zerobench.memory.sampler import Sampler, sampler_command
 from zerobench.records import NvmlSummary
 
 RESERVED = 549453824
@@ -132,18 +132,6 @@ print(sampler.stop().model_dump_json())
     said = standin.run(code, "gpus 1", "new", str(tmp_path))
     assert said["available"] is False
     assert "before its first reading: IsADirectoryError" in said["reason"]
-
-
-def test_another_rank_waits_for_the_baseline_and_an_earlier_one_does_not_count(
-    standin: Standin, tmp_path: Path
-) -> None:
-    folder = TrialFolder(tmp_path)
-    assert not wait_for_baseline(folder, NODE, 0.02)
-    folder.nvml_summary(NODE).write_text("of an earlier attempt")
-    folder.nvml_samples(NODE).write_text("of an earlier attempt")
-    left = sample(standin, tmp_path, "gpus 1", seconds=0)
-    assert left.summary.available
-    assert wait_for_baseline(folder, NODE, 0.02)
 
 
 def test_the_sampler_starts_without_anything_heavy() -> None:

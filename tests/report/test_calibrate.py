@@ -32,7 +32,7 @@ from zerobench.spec.overheads import Spread, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.timing.rates import rates_of
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 MIB, GIB = 2**20, 2**30
 
@@ -226,7 +226,7 @@ def test_a_rank_alone_waits_for_no_other_and_sends_nothing() -> None:
     assert among_many.compute_s == pytest.approx(slower * at_once.compute_s)
 
 
-def uncalibrated(name: str) -> Expected:
+def uncalibrated(name: str) -> ExpectedStep:
     found = uncalibrated_step(predicted(name), gpu(name), links(name))
     assert found is not None
     return found

@@ -124,7 +124,7 @@ def test_every_view_counts_the_nodes_and_names_the_odd_one(tmp_path: Path) -> No
 
 def test_the_nodes_and_the_job_of_a_trial_are_told_with_its_details(tmp_path: Path) -> None:
     run = run_on(tmp_path / "run", {"gpu-1": NODES["gpu-1"]})
-    first = next(passage for passage in explain(run, ASKED.trial_id) if "trial" in passage.figures)
+    first = next(topic for topic in explain(run, ASKED.trial_id) if "trial" in topic.figures)
     assert "ran on gpu-1, gpu-2, by Slurm's job 123_4.2" in [line.text for line in first.lines]
     assert first.figures["trial"] | {"nodes": ["gpu-1", "gpu-2"], "job": "123_4.2"} == first.figures["trial"]
     page = page_html(run_frames([run]), [])

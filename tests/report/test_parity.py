@@ -12,7 +12,7 @@ import pytest
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, model, sample_trials, spec
 from zerobench.records import Failure
 from zerobench.report.parity import TOLERANCES, ParityJudge, largest_difference
-from zerobench.report.trials import LossesOnly
+from zerobench.report.trials import TrialLosses
 from zerobench.spec.trial import Precision
 
 
@@ -98,8 +98,8 @@ def test_every_precision_has_a_tolerance() -> None:
 
 def test_a_trial_stripped_to_its_losses_is_judged_the_same() -> None:
     trials = sample_trials()
-    whole, stripped = ParityJudge(trials), ParityJudge([LossesOnly.of(trial) for trial in trials])
-    assert [whole.judge(trial) for trial in trials] == [stripped.judge(LossesOnly.of(trial)) for trial in trials]
+    whole, stripped = ParityJudge(trials), ParityJudge([TrialLosses.of(trial) for trial in trials])
+    assert [whole.judge(trial) for trial in trials] == [stripped.judge(TrialLosses.of(trial)) for trial in trials]
 
 
 def test_compressed_gradients_have_a_distance_and_no_verdict() -> None:
@@ -183,8 +183,8 @@ def test_an_optimizer_that_drifts_by_design_has_no_verdict_on_losses_and_one_on_
 
 def test_a_trial_stripped_to_its_losses_keeps_its_norms() -> None:
     trials = [with_norms(two_ranks(f"zero{stage}", [1.0]), [3.0 + stage]) for stage in (1, 2)]
-    whole, stripped = ParityJudge(trials), ParityJudge([LossesOnly.of(trial) for trial in trials])
+    whole, stripped = ParityJudge(trials), ParityJudge([TrialLosses.of(trial) for trial in trials])
     verdict = whole.judge(trials[1])
-    assert verdict == stripped.judge(LossesOnly.of(trials[1]))
+    assert verdict == stripped.judge(TrialLosses.of(trials[1]))
     assert verdict is not None
     assert verdict.norm_difference == 0.25

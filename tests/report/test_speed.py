@@ -9,7 +9,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu, spec
 from zerobench.records import Failure, StepTime
-from zerobench.report.explain.time import speed_difference, time_passage
+from zerobench.report.explain.time import speed_difference, time_topic
 from zerobench.report.speed import nvme_bytes_per_s, slowest_steps, speed_of, step_seconds_by_rank
 
 
@@ -111,7 +111,7 @@ def test_phases_that_nobody_can_tell_apart_have_no_time_and_the_step_still_has_o
     speed = speed_of(trial)
     assert speed is not None
     assert (speed.step_time_s_median, speed.forward_s, speed.backward_s, speed.step_s) == (2.0, None, None, None)
-    assert "one graph, without separate phases" in " ".join(line.text for line in time_passage(trial).lines)
+    assert "one graph, without separate phases" in " ".join(line.text for line in time_topic(trial).lines)
     with_phases = with_steps(two_ranks(), [step(1.0, 0.1)] * 3, [step(1.0, 0.1)] * 3)
     [said, *_] = speed_difference(with_phases, trial, ("one", "other"), ("one", "other")).lines
     assert "phases unknown in one of them" in said.text

@@ -14,7 +14,7 @@ from tests.report.predicted_trial import asked
 from tests.report.predicted_trial import trial as simulated
 from tests.report.sample_run import GIB, SampleTrial, failed_trial, spec, trial_record
 from zerobench.records import Category, Failure, HostStanding, Phase, Standing, StepKind
-from zerobench.report.explain.ending import ending_passage
+from zerobench.report.explain.ending import ending_topic
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.page.assemble import page_html
@@ -81,9 +81,9 @@ def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
     assert rows["host category", "rest of process"] == (10 * GIB, 0.25)
     assert rows["host module", "LlamaMLP"] == (10 * GIB, 0.25)
     assert rows["host allocation site", "deepspeed/runtime/zero/stage_1_and_2.py:__init__"] == (30 * GIB, 0.75)
-    passage = ending_passage(killed, ())
-    assert passage is not None
-    text = " ".join(line.text for line in passage.lines)
+    topic = ending_topic(killed, ())
+    assert topic is not None
+    text = " ".join(line.text for line in topic.lines)
     assert "40.00 GiB held of the host at the peak of the step phase" in text
     assert "the last account before the kill" in text
 
@@ -97,5 +97,5 @@ def test_a_prediction_tells_what_the_host_holds_where_a_node_has_too_little(room
     [rank] = trial.ranks
     trial = replace(trial, ranks=[rank.model_copy(update={"host_peak": held})])
     assert bool(list(stood(trial))) is is_told
-    passage = ending_passage(trial, ())
-    assert (passage is not None and passage.title == "Does not fit the host") is is_told
+    topic = ending_topic(trial, ())
+    assert (topic is not None and topic.title == "Does not fit the host") is is_told

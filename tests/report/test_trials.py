@@ -8,17 +8,17 @@ from pathlib import Path
 
 from tests.report.sample_run import completed_trial, spec, write_run
 from zerobench.report.parity import ParityJudge
-from zerobench.report.trials import LossesOnly, can_be_compared
+from zerobench.report.trials import TrialLosses, can_be_compared
 from zerobench.store import load_run
 
 
 def test_what_is_kept_of_a_trial_to_compare_its_losses_is_a_few_kilobytes(tmp_path: Path) -> None:
     trials = [completed_trial(spec("zero1", gpus_per_node=1, sequence_length=128 * (1 + n))) for n in range(40)]
     run = load_run(write_run(tmp_path / "run", trials, samples=False).path)
-    known = [LossesOnly.of(trial) for trial in itertools.islice(run.trials(), 10)]
+    known = [TrialLosses.of(trial) for trial in itertools.islice(run.trials(), 10)]
     tracemalloc.start()
     try:
-        known += [LossesOnly.of(trial) for trial in itertools.islice(run.trials(), 10, None)]
+        known += [TrialLosses.of(trial) for trial in itertools.islice(run.trials(), 10, None)]
         kept = tracemalloc.get_traced_memory()[0] / 30
     finally:
         tracemalloc.stop()
@@ -28,7 +28,7 @@ def test_what_is_kept_of_a_trial_to_compare_its_losses_is_a_few_kilobytes(tmp_pa
 
 def test_losses_alone_are_judged_as_the_whole_trials_are() -> None:
     trials = [completed_trial(spec("zero0")), completed_trial(spec("zero1"), loss_error=0.3)]
-    small = [LossesOnly.of(trial) for trial in trials]
+    small = [TrialLosses.of(trial) for trial in trials]
     assert ParityJudge(small).judge(small[1]) == ParityJudge(trials).judge(trials[1]) is not None
 
 

@@ -12,11 +12,11 @@ from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
-from zerobench.report.changes import Changed, changes_passage, share_slower, smallest
+from zerobench.report.changes import ChangeOutcome, changes_topic, share_slower, smallest
 from zerobench.running.observer import Observer
 from zerobench.search import changes
 from zerobench.search.changes import changed_trials, cluster_of, predict_changes
-from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan import Plan, PlanRequest, read_plan
 from zerobench.search.plan_world import PlanWorld
 from zerobench.spec.trial import Evidence
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_emulator")
 
 def asked(**more: str) -> Plan:
     words = {"model": "gpt2-1.5b", "gpus": "8", "gpu": "a100-40", "sequence_length": "1024"}
-    return read_plan(Request(**(words | more)))  # type: ignore[arg-type] # words, as the command line gives them
+    return read_plan(PlanRequest(**(words | more)))  # type: ignore[arg-type] # words, as the command line gives them
 
 
 def test_the_changes_of_a_trial_and_of_its_own_file_are_the_same_trials(tmp_path: Path) -> None:
@@ -64,18 +64,18 @@ def test_what_is_shown_fits_and_says_what_it_costs(tmp_path: Path, monkeypatch: 
         assert one.fits
         assert one.needed_bytes is not None
         assert one.needed_bytes <= plan.cluster.device_memory_bytes
-    passage = changes_passage(found.changes, "predicted")
-    assert [line.text for line in passage.lines] == [one.text for one in shown]
+    topic = changes_topic(found.changes, "predicted")
+    assert [line.text for line in topic.lines] == [one.text for one in shown]
 
 
 def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
-    slow, fast = Changed(("a",), True, 1, slower=0.2), Changed(("b",), True, 2, slower=0.1)
-    both, unknown = Changed(("a", "b"), True, 1, slower=-0.1), Changed(("c",), True, 1)
-    assert smallest([Changed(("d",), False, 9), both, unknown, slow, fast], 4) == [fast, slow, unknown, both]
+    slow, fast = ChangeOutcome(("a",), True, 1, slower=0.2), ChangeOutcome(("b",), True, 2, slower=0.1)
+    both, unknown = ChangeOutcome(("a", "b"), True, 1, slower=-0.1), ChangeOutcome(("c",), True, 1)
+    assert smallest([ChangeOutcome(("d",), False, 9), both, unknown, slow, fast], 4) == [fast, slow, unknown, both]
     assert fast.text == "b: 2 B per GPU, 10 % slower"
     assert unknown.text.endswith("step time unknown")
     assert share_slower(3.0, 2.0) == 0.5
-    assert changes_passage([Changed(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"
+    assert changes_topic([ChangeOutcome(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"
 
 
 def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, failed_trial, trial_record
 from zerobench.records import Category, Failure, HostStanding, Status
-from zerobench.report.changes import changes_passage, smallest
+from zerobench.report.changes import changes_topic, smallest
 from zerobench.running.observer import Observer
 from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.spec.presets import resolve_model
@@ -55,13 +55,13 @@ def test_only_what_fits_the_nodes_memory_is_shown(tmp_path: Path) -> None:
     sizes = sorted(change.host_node_bytes for change in free if change.host_node_bytes is not None)
     unchanged, changes = predict_changes_on_cpu(trial, sizes[0], tmp_path / "tight", Observer())
     assert not unchanged.fits
-    [passage] = unchanged_on_cpu(unchanged, sizes[0])
-    assert "does not fit" in passage.lines[0].text
+    [topic] = unchanged_on_cpu(unchanged, sizes[0])
+    assert "does not fit" in topic.lines[0].text
     shown = smallest(changes)
     assert shown
     assert all(change.host_node_bytes == sizes[0] for change in shown)
     none_fits = predict_changes_on_cpu(trial, 1, tmp_path / "none", Observer())[1]
-    assert "Closest: " in changes_passage(none_fits, "predicted").lines[0].text
+    assert "Closest: " in changes_topic(none_fits, "predicted").lines[0].text
 
 
 def test_a_trial_on_gpus_is_none_of_cpu_ranks() -> None:

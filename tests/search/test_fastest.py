@@ -14,13 +14,13 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
 from zerobench.search.fastest import AS_FAST, Cell, fastest, search
 from zerobench.search.formula import formula_row
-from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan import Plan, PlanRequest, read_plan
 from zerobench.search.searched import Rounds, searched, shortened
 from zerobench.spec.trial import TrialSpec
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
-REQUEST = Request(
+REQUEST = PlanRequest(
     model="llama-7b", gpus="8", gpu="h100", host_memory="1TB", global_batch="512", tunes=True, formula=True, stage="1,3"
 )
 

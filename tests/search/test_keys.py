@@ -10,9 +10,9 @@ import pytest
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.report.plan.rows import PlanRow
 from zerobench.search.fastest import Cell, fastest, search
-from zerobench.search.formula import Told
+from zerobench.search.formula import UnsavedTrial
 from zerobench.search.keys import refine
-from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan import Plan, PlanRequest, read_plan
 from zerobench.spec.trial import TrialSpec
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
@@ -39,7 +39,7 @@ def by_keys(shares: Mapping[tuple[str, int | None], float]) -> Share:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return read_plan(
-        Request(
+        PlanRequest(
             model="llama-7b",
             gpus="8",
             gpu="h100",
@@ -72,7 +72,7 @@ class World:
             self.made.append(spec)
             assert row.expected is not None
             trace = {"step_trace": "x" if self.replays else None}
-            told = Told(spec, trial.record, tuple(rank.model_copy(update=trace) for rank in trial.ranks))
+            told = UnsavedTrial(spec, trial.record, tuple(rank.model_copy(update=trace) for rank in trial.ranks))
             expected = replace(row.expected, step_s=row.expected.step_s * self.share(spec))
             capacity = row.capacity if self.fits(spec) else replace(row.capacity, device_bytes=1)
             found.append(replace(row, shown=replace(row.shown, trial=told), expected=expected, capacity=capacity))

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.search.plan import Request, read_plan
+from zerobench.search.plan import PlanRequest, read_plan
 
 
 @pytest.mark.parametrize("name", ["llama-7b", "meta-llama/Llama-2-7b-hf"])
 def test_a_models_name_where_a_sweeps_is_expected_is_the_model(name: str) -> None:
-    by_place = read_plan(Request(sweep=name, gpus="8", gpu="h200", formula=True, sequence_length="512"))
-    by_option = read_plan(Request(model=name, gpus="8", gpu="h200", formula=True, sequence_length="512"))
+    by_place = read_plan(PlanRequest(sweep=name, gpus="8", gpu="h200", formula=True, sequence_length="512"))
+    by_option = read_plan(PlanRequest(model=name, gpus="8", gpu="h200", formula=True, sequence_length="512"))
     assert by_place == by_option
     assert {item.trial.sequence_length for item in by_place.planned} == {512}
 
@@ -21,25 +21,25 @@ def test_a_models_name_where_a_sweeps_is_expected_is_the_model(name: str) -> Non
 def test_a_path_of_a_transformers_config_is_a_model_too(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}')
     plan = read_plan(
-        Request(sweep=str(tmp_path / "config.json"), gpus="8", gpu="h200", formula=True, sequence_length="64")
+        PlanRequest(sweep=str(tmp_path / "config.json"), gpus="8", gpu="h200", formula=True, sequence_length="64")
     )
     assert {item.trial.model.hf_config["n_layer"] for item in plan.planned} == {2}
 
 
 def test_a_sweep_stays_a_sweep() -> None:
-    assert read_plan(Request(sweep="predicted-7b", formula=True)).name == "predicted-7b"
+    assert read_plan(PlanRequest(sweep="predicted-7b", formula=True)).name == "predicted-7b"
 
 
 def test_a_name_that_is_almost_a_models_is_refused_with_the_model() -> None:
     with pytest.raises(UserError, match=r"'llama-7bb' is neither a model nor a sweep; did you mean llama-7b or "):
-        read_plan(Request(sweep="llama-7bb", gpus="8", gpu="h200"))
+        read_plan(PlanRequest(sweep="llama-7bb", gpus="8", gpu="h200"))
     with pytest.raises(UserError, match=r"llama-7b.yaml': no such file"):
-        read_plan(Request(sweep="llama-7b.yaml", gpus="8", gpu="h200"))
+        read_plan(PlanRequest(sweep="llama-7b.yaml", gpus="8", gpu="h200"))
     with pytest.raises(UserError, match=r"sweep: 'trillionn'.*did you mean 'trillion'"):
-        read_plan(Request(sweep="trillionn", formula=True))
+        read_plan(PlanRequest(sweep="trillionn", formula=True))
 
 
 @pytest.mark.parametrize(("model", "tokens"), [("gpt2-350m", 1024), ("gpt3-350m", 2048), ("llama-7b", 2048)])
 def test_without_a_length_a_sequence_is_no_longer_than_the_model_takes(model: str, tokens: int) -> None:
-    found = read_plan(Request(model=model, gpus="8", gpu="h100", stage="3", formula=True))
+    found = read_plan(PlanRequest(model=model, gpus="8", gpu="h100", stage="3", formula=True))
     assert {one.trial.sequence_length for one in found.planned} == {tokens}

@@ -8,7 +8,7 @@ from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixt
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.search import plan_world
-from zerobench.search.plan import Request, read_plan
+from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.spec.trial import Evidence
 
 ASKED = {"model": "gpt2-10m", "gpus": "8", "gpu": "h200", "sequence_length": "128"}
@@ -29,12 +29,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def worlds(**asked: object) -> set[Evidence]:
-    return {item.trial.evidence for item in read_plan(Request(**(ASKED | asked))).planned}  # type: ignore[arg-type]
+    return {item.trial.evidence for item in read_plan(PlanRequest(**(ASKED | asked))).planned}  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("made")
 def test_every_trial_of_a_plan_with_adapters_has_them() -> None:
-    planned = read_plan(Request(**ASKED, lora="16")).planned  # type: ignore[arg-type]
+    planned = read_plan(PlanRequest(**ASKED, lora="16")).planned  # type: ignore[arg-type]
     assert {item.trial.adapter for item in planned} == {"lora-16"}
 
 
@@ -42,19 +42,19 @@ def test_every_trial_of_a_plan_with_adapters_has_them() -> None:
 def test_a_plan_is_made_on_an_emulated_gpu_where_that_is_at_hand() -> None:
     assert worlds() == {Evidence.EMULATED}
     assert worlds(model=None, gpus=None, gpu=None, sequence_length=None, sweep="trillion") == {Evidence.EMULATED}
-    assert read_plan(Request(**ASKED)).world.note is None  # type: ignore[arg-type]
+    assert read_plan(PlanRequest(**ASKED)).world.note is None  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("no_emulator")
 def test_elsewhere_it_is_simulated_and_one_line_says_how_to_get_the_better_one() -> None:
-    plan = read_plan(Request(**ASKED))  # type: ignore[arg-type]
+    plan = read_plan(PlanRequest(**ASKED))  # type: ignore[arg-type]
     assert {item.trial.evidence for item in plan.planned} == {Evidence.SIMULATED}
     assert plan.world.note == f"simulated, since torch's own allocator is not available: {MISSING}"
 
 
 @pytest.mark.usefixtures("made")
 def test_a_gpu_that_cannot_be_emulated_is_simulated_and_the_line_says_why() -> None:
-    plan = read_plan(Request(**ASKED | {"gpu": "V100 SXM2 32GB"}, precision="fp16"))  # type: ignore[arg-type]
+    plan = read_plan(PlanRequest(**ASKED | {"gpu": "V100 SXM2 32GB"}, precision="fp16"))  # type: ignore[arg-type]
     assert {item.trial.evidence for item in plan.planned} == {Evidence.SIMULATED}
     assert str(plan.world.note).endswith("no code for compute capability 7.0")
 

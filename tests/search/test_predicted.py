@@ -15,17 +15,17 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Failure
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.search import predicted
-from zerobench.search.plan import Request, read_plan
+from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
 
-REQUEST = Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2")
+REQUEST = PlanRequest(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2")
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
@@ -43,7 +43,7 @@ def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(
         for value, has_room in ((frontier.largest, True), (frontier.too_large, False)):
             trial = found.trial(key, value)
             assert trial is not None
-            row = plan_row(Shown(trial, key, None), asked.cluster)
+            row = plan_row(TableTrial(trial, key, None), asked.cluster)
             assert row.has_room is has_room
     assert [row.row is not None for row in frontier_rows(asked, found)] == [True] * len(found.frontiers)
 
@@ -109,7 +109,7 @@ def test_cells_whose_search_was_given_up_are_named_beside_those_that_were_found(
         return predicts_without("" if name == "round-1" else "zero3", planned, name, sweep, reports)
 
     monkeypatch.setattr(predicted, "predict", fails_at_last)
-    asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2,3"))
+    asked = read_plan(PlanRequest(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2,3"))
     found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Observer())
     strategies = {item.trial.trial_id: item.trial.strategy for item in asked.planned}
     assert {strategies[name] for name in found.given_up} == {"zero3"}

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from zerobench.rank_processes import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "sinfo", "scancel")
 START_S = 60.0
@@ -241,12 +242,3 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     except (psutil.Error, OSError):
         return {}
     return {} if is_gone else dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports of this machine that nothing listens on now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

@@ -16,7 +16,7 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.timing.passes import decoder_of
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 
 def gpu(name: str = "H100 SXM") -> Gpu:
@@ -36,7 +36,7 @@ def predicted(name: str = "H100 SXM", **axes: Any) -> SampleTrial:
     return SampleTrial(spec, trial_record(spec), [formula_record(spec)])
 
 
-def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> Expected:
+def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> ExpectedStep:
     found = expected_step(trial, gpu(name), at or links(name))
     assert found is not None
     return found

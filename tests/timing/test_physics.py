@@ -14,7 +14,7 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, why_no_time
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.presets import resolve_model
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 GPUS = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200 SXM", "L40S")
 STRATEGIES = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")
@@ -68,7 +68,7 @@ def test_physics_holds_far_beyond_the_rows(
     at = links(name, network_gb_per_s=25)
     axes = {"model": MODELS[model], "sequence_length": length, "micro_batch_size": batch, **ENGINES[engine]}
 
-    def found(**changed: Any) -> Expected:
+    def found(**changed: Any) -> ExpectedStep:
         return expected(predicted(name, **axes | {"num_nodes": nodes} | changed), name, at)
 
     trial = predicted(name, **axes, num_nodes=nodes)
@@ -145,7 +145,7 @@ def test_a_larger_micro_batch_uses_the_gpu_better() -> None:
 
 
 def test_offload_and_other_chips_make_the_interval_wider_and_are_named() -> None:
-    def width(found: Expected) -> float:
+    def width(found: ExpectedStep) -> float:
         return found.high_s / found.low_s
 
     here, offloaded = expected(predicted()), expected(predicted(offload_optimizer="cpu", optimizer="cpu_adam"))

@@ -14,17 +14,17 @@ from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.step import replayed
 from zerobench.timing.trace import (
-    Awaited,
-    Begins,
-    Copied,
-    Drained,
+    CollectiveWait,
     Drive,
+    DriveWait,
+    EventRecord,
+    EventWait,
     Host,
-    Mapped,
-    Recorded,
+    HostCopy,
+    PageMapping,
+    PhaseStart,
     Recorder,
     StepTrace,
-    Waits,
 )
 
 PACE = Pace(
@@ -49,7 +49,7 @@ def played(*parts: Write, pace: Pace = PACE) -> Timeline:
 
 def written(*parts: Write) -> StepTrace:
     recorder = Recorder()
-    recorder.add(Begins("forward"))
+    recorder.add(PhaseStart("forward"))
     for part in parts:
         part(recorder)
     trace = recorder.trace()
@@ -70,13 +70,13 @@ def item(what: Any) -> Write:
 
 
 def test_a_collective_that_nobody_waits_for_runs_beside_the_kernels_after_it() -> None:
-    found = played(call(3), kernel(5), item(Awaited(0, 0)), kernel(2))
+    found = played(call(3), kernel(5), item(CollectiveWait(0, 0)), kernel(2))
     assert found.step_s == 7
     assert found.exposed() == {"all_gather": 0}
 
 
 def test_what_a_stream_waits_for_and_no_kernel_covers_is_exposed() -> None:
-    found = played(kernel(1), call(3), kernel(2), item(Awaited(0, 0)), kernel(2))
+    found = played(kernel(1), call(3), kernel(2), item(CollectiveWait(0, 0)), kernel(2))
     assert found.step_s == 6
     assert found.exposed() == {"all_gather": 1}
     compute, exposed, _ = replayed(found, kind_rates("a100").model_copy(update={"contention": 0.5, "step_s": 0.0}))
@@ -85,21 +85,21 @@ def test_what_a_stream_waits_for_and_no_kernel_covers_is_exposed() -> None:
 
 
 def test_collectives_take_turns_on_the_links_and_begin_when_their_stream_has_come_to_them() -> None:
-    found = played(kernel(1), call(3), call(2, stream=1), item(Awaited(0, 1)), kernel(1))
+    found = played(kernel(1), call(3), call(2, stream=1), item(CollectiveWait(0, 1)), kernel(1))
     assert [(one.start_s, one.end_s) for one in found.spans if one.lane == "communication"] == [(1, 4), (4, 6)]
     assert found.step_s == 7
 
 
 def test_events_order_streams() -> None:
-    ordered = played(kernel(2), item(Recorded(0, 0)), kernel(3), item(Waits(1, 0)), kernel(2, stream=1))
+    ordered = played(kernel(2), item(EventRecord(0, 0)), kernel(3), item(EventWait(1, 0)), kernel(2, stream=1))
     assert ordered.spans[-1].start_s == 2
     assert ordered.step_s == 5
 
 
 def test_the_host_issues_nothing_while_it_waits() -> None:
-    waiting = played(kernel(4), item(Recorded(0, 0)), item(Waits(None, 0)), kernel(1, stream=1))
+    waiting = played(kernel(4), item(EventRecord(0, 0)), item(EventWait(None, 0)), kernel(1, stream=1))
     assert waiting.step_s == 5
-    assert played(kernel(4), item(Waits(None, None)), kernel(1, stream=1)).step_s == 5
+    assert played(kernel(4), item(EventWait(None, None)), kernel(1, stream=1)).step_s == 5
     assert played(kernel(4), kernel(1, stream=1)).step_s == 4
 
 
@@ -109,39 +109,41 @@ def test_small_kernels_wait_for_the_host_to_launch_them() -> None:
 
 
 def test_copies_share_a_direction_of_the_link_and_those_that_block_hold_the_host() -> None:
-    both = played(item(Copied(0, True, 3, False)), item(Copied(1, True, 3, False)), item(Copied(2, False, 4, False)))
+    both = played(
+        item(HostCopy(0, True, 3, False)), item(HostCopy(1, True, 3, False)), item(HostCopy(2, False, 4, False))
+    )
     assert both.step_s == 6
-    assert played(item(Copied(1, False, 3, True)), kernel(2)).step_s == 5
-    assert played(item(Copied(1, False, 3, False)), kernel(2)).step_s == 3
+    assert played(item(HostCopy(1, False, 3, True)), kernel(2)).step_s == 5
+    assert played(item(HostCopy(1, False, 3, False)), kernel(2)).step_s == 3
     assert both.exposed() == {"to device": 6, "to host": 0}
 
 
 def test_updates_on_the_host_and_drives_take_their_time_beside_each_other() -> None:
-    found = played(item(Begins("step")), item(Drive(4, 2)), item(Host(3)), item(Drained()), item(Host(1)))
+    found = played(item(PhaseStart("step")), item(Drive(4, 2)), item(Host(3)), item(DriveWait()), item(Host(1)))
     assert found.step_s == 5
     assert found.passes_s == 0
 
 
 def test_the_processor_that_computes_makes_new_memory_ready() -> None:
     pace = replace(PACE, mapped_byte_s=1.0)
-    assert played(kernel(2), item(Mapped(3)), kernel(1), pace=pace).step_s == 6
-    assert played(kernel(2), item(Mapped(3)), kernel(1)).step_s == 3
+    assert played(kernel(2), item(PageMapping(3)), kernel(1), pace=pace).step_s == 6
+    assert played(kernel(2), item(PageMapping(3)), kernel(1)).step_s == 3
 
 
 def test_who_waits_for_what_was_read_does_not_wait_for_what_is_written() -> None:
-    parts = (item(Begins("step")), item(Drive(2, 0)), item(Drive(0, 9)))
-    assert played(*parts, item(Drained(writes=False)), item(Host(1))).step_s == 9
-    assert played(*parts, item(Drained(reads=False)), item(Host(1))).step_s == 10
-    assert played(*parts, item(Drained()), item(Host(1))).step_s == 10
+    parts = (item(PhaseStart("step")), item(Drive(2, 0)), item(Drive(0, 9)))
+    assert played(*parts, item(DriveWait(writes=False)), item(Host(1))).step_s == 9
+    assert played(*parts, item(DriveWait(reads=False)), item(Host(1))).step_s == 10
+    assert played(*parts, item(DriveWait()), item(Host(1))).step_s == 10
     [(host_starts)] = [
-        one.start_s for one in played(*parts, item(Drained(writes=False)), item(Host(1))).spans if one.lane == "host"
+        one.start_s for one in played(*parts, item(DriveWait(writes=False)), item(Host(1))).spans if one.lane == "host"
     ]
     assert host_starts == 2
 
 
 def test_nothing_is_said_where_a_rate_is_missing() -> None:
     bare = replace(PACE, copied_bytes_per_s=None, host_bytes_per_s=None, drive_bytes_per_s=None)
-    for what in (Copied(0, True, 1, False), Host(1), Drive(1, 0)):
+    for what in (HostCopy(0, True, 1, False), Host(1), Drive(1, 0)):
         assert replay(written(item(what)), bare) is None
 
 
@@ -182,16 +184,16 @@ def _drawn(drawn: random.Random) -> list[Write]:
                 parts.append(call(size, stream))
                 calls += 1
             case 1 if calls:
-                parts.append(item(Awaited(stream, drawn.randrange(calls))))
+                parts.append(item(CollectiveWait(stream, drawn.randrange(calls))))
             case 2:
-                parts.append(item(Recorded(stream, events)))
+                parts.append(item(EventRecord(stream, events)))
                 events += 1
             case 3 if events:
-                parts.append(item(Waits(drawn.choice([0, 1, 2, None]), drawn.randrange(events))))
+                parts.append(item(EventWait(drawn.choice([0, 1, 2, None]), drawn.randrange(events))))
             case 4:
-                parts.append(item(Copied(stream, drawn.random() < 0.5, size, drawn.random() < 0.3)))
+                parts.append(item(HostCopy(stream, drawn.random() < 0.5, size, drawn.random() < 0.3)))
             case 5:
-                parts.append(item(drawn.choice([Host(size), Drive(size, 1), Drained(), Mapped(size)])))
+                parts.append(item(drawn.choice([Host(size), Drive(size, 1), DriveWait(), PageMapping(size)])))
             case _:
                 parts.append(kernel(size, stream))
     return parts

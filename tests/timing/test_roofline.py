@@ -12,7 +12,7 @@ from zerobench.spec.presets import resolve_model
 from zerobench.timing.kernels import attention_flops, gemm_s
 from zerobench.timing.passes import Decoder, decoder_of
 from zerobench.timing.roofline import Roofline, kernel_classes
-from zerobench.timing.trace import Begins, Recorder
+from zerobench.timing.trace import PhaseStart, Recorder
 
 LLAMA = decoder_of(resolve_model("llama-7b"))
 assert LLAMA is not None
@@ -48,7 +48,7 @@ def test_attention_does_half_of_what_is_counted_and_backward_moves_twice_the_byt
 def test_what_only_memory_bounds_has_seconds_alone_and_the_update_is_one_class() -> None:
     trace = written(
         lambda step: step.kernel(0, moved_bytes=5),
-        lambda step: step.add(Begins("step")),
+        lambda step: step.add(PhaseStart("step")),
         lambda step: step.kernel(0, moved_bytes=2),
     )
     found = {each.name: (each.seconds, each.intensity) for each in kernel_classes(trace, PACE, DECODER, 1, 1)}

@@ -9,17 +9,17 @@ import zlib
 import pytest
 
 from zerobench.timing.trace import (
-    Awaited,
-    Begins,
     Call,
-    Copied,
-    Drained,
+    CollectiveWait,
     Drive,
+    DriveWait,
+    EventWait,
     Host,
+    HostCopy,
     Kernels,
+    PhaseStart,
     Recorder,
     StepTrace,
-    Waits,
     Work,
     unpack,
 )
@@ -27,18 +27,18 @@ from zerobench.timing.trace import (
 
 def recorder() -> Recorder:
     made = Recorder()
-    made.add(Begins("forward"))
+    made.add(PhaseStart("forward"))
     for _ in range(2):
         number = made.call(1, "all_gather", 8, 1, 1000)
         made.kernel(0, (4, 5, 6))
         made.kernel(0, (4, 5, 6), count=2)
         made.kernel(0, moved_bytes=70)
         made.attention(0, 80, is_backward=True)
-        made.add(Awaited(0, number))
+        made.add(CollectiveWait(0, number))
     made.add(Host(5))
     made.add(Host(6))
-    made.add(Copied(0, True, 9, False))
-    made.add(Waits(None, None))
+    made.add(HostCopy(0, True, 9, False))
+    made.add(EventWait(None, None))
     return made
 
 
@@ -69,7 +69,7 @@ def test_a_trace_reads_back_as_it_was() -> None:
 
 
 def test_a_record_that_does_not_say_what_of_the_drives_is_awaited_waits_for_all() -> None:
-    trace = StepTrace((), (Drive(1, 2), Drained()))
+    trace = StepTrace((), (Drive(1, 2), DriveWait()))
     plain = [[], [[7, 1, 2], [8]]]
     assert unpack(base64.b64encode(zlib.compress(json.dumps(plain).encode())).decode()) == trace
 
@@ -89,7 +89,7 @@ def test_no_trace_makes_memory_run_out() -> None:
 @pytest.mark.parametrize("messages", [False, True])
 def test_larger_micro_batches_have_more_tokens_in_one_dimension_and_update_as_before(messages: bool) -> None:
     made = recorder()
-    made.add(Begins("step"))
+    made.add(PhaseStart("step"))
     made.kernel(0, moved_bytes=90)
     made.call(0, "all_gather", 8, 1, 500)
     trace = made.trace()

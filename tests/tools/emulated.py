@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,15 +76,3 @@ def emulated(emulator: Emulator) -> Emulated:
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
-
-
-def run_python(program: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a program in an environment of exactly these variables beside ours."""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )

@@ -11,8 +11,8 @@ import pytest
 
 from tests.nvml_standin.standin import Standin
 from zerobench.store import Run, Trial, load_run
-from zerobench.tracking.command import Show, Watching
-from zerobench.tracking.watch import Watched, watch
+from zerobench.tracking.command import CommandProgress, Show
+from zerobench.tracking.watch import WatchedRun, watch
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Screen:
 
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
-    told: list[Watching] = field(default_factory=list)
+    told: list[CommandProgress] = field(default_factory=list)
 
     def show(self) -> Show:
         return Show(self.out.extend, self.err.extend, self.told.append)
@@ -31,7 +31,7 @@ class Screen:
 class Seen:
     """A command that was watched to its end."""
 
-    watched: Watched
+    watched: WatchedRun
     screen: Screen
 
     @property

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tests.conftest import Swept
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.terminal.show import show_run
 from zerobench.running.launcher import deepspeed_program, free_port
 from zerobench.store import Run, Trial, load_run
@@ -37,13 +38,7 @@ axes:
   ds_config: {reduce_bucket_size: 20000}
 steps: {warmup: 1, timed: 2, memory: 1}
 """
-STATES = (
-    Category.PARAMETERS,
-    Category.GRADIENTS,
-    Category.MASTER_WEIGHTS,
-    Category.FIRST_MOMENT,
-    Category.SECOND_MOMENT,
-)
+STATES = (Category.PARAMETERS, Category.GRADIENTS, *MOMENTS)
 RESIDUAL = (
     Category.REDUCE_BUFFERS,
     Category.GATHERED_PARAMETERS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,7 +20,7 @@ from zerobench.formulas.checkpoint import checkpoint_bytes
 from zerobench.records import RankRecord, Recovery, Status, StepKind, TrialRecord
 from zerobench.report.parity import losses
 from zerobench.report.recovery import resumed
-from zerobench.running.launcher import PINNED_MALLOC
+from zerobench.running.launcher import PINNED_MALLOC, free_port
 from zerobench.running.recovery import run_twice
 from zerobench.running.stop import Stop
 from zerobench.spec.model import ModelSpec
@@ -119,9 +118,7 @@ def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -
     done: dict[str, Ran] = {}
 
     def launch(trial: TrialSpec, folder: TrialFolder) -> TrialRecord:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = free_port()
         with ThreadPoolExecutor() as threads:
             asks = [threads.submit(in_fork, run_rank, str(folder.path), rank, port) for rank in range(trial.world_size)]
             faults = [ask.exception() for ask in asks]

@@ -14,6 +14,7 @@ from zerobench.formulas import formula_record
 from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.choice import ROOM
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import phase_peak
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
@@ -163,13 +164,7 @@ def _update_temporaries(rank: RankRecord) -> list[int]:
     ]
 
 
-STATES = (
-    Category.PARAMETERS,
-    Category.GRADIENTS,
-    Category.MASTER_WEIGHTS,
-    Category.FIRST_MOMENT,
-    Category.SECOND_MOMENT,
-)
+STATES = (Category.PARAMETERS, Category.GRADIENTS, *MOMENTS)
 
 
 @pytest.mark.parametrize("name", [name for name in GRID if "part" in name])

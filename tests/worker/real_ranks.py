@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pytest
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
+from zerobench.running.launcher import free_port
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -97,10 +97,3 @@ def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory
         return done[asked]
 
     return run
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial, Tiny, free_port, run_rank, trials_in_forks
+from tests.worker.real_ranks import RunTrial, Tiny, run_rank, trials_in_forks
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.memory.failures import describe
 from zerobench.memory.recorder import Marks
 from zerobench.records import Phase, RankRecord, Status
+from zerobench.running.launcher import free_port
 from zerobench.spec.trial import TrialSpec
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 500}

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.worker.real_ranks import free_port
 from tests.worker.test_torch_loop import ADAM, CLIPPING, CONFIG, CPU, RATES, batches
 from zerobench.ds_config import build_ds_config
 from zerobench.memory.device import Device
 from zerobench.memory.recorder import Marks, PlainPhases
 from zerobench.records import Phase, Place
+from zerobench.running.launcher import free_port
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec

@@ -10,6 +10,7 @@ import pytest
 from tests.worker.real_ranks import RunTrial, trials_in_forks
 from zerobench.formulas.parameter_server import bytes_per_step
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.roles import Role
@@ -21,13 +22,7 @@ CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509
 STEPS = {"warmup": 1, "timed": 2, "memory": 1}
 NUM_STEPS = 6
 FEW_BYTES = 4096
-STATES = (
-    Category.PARAMETERS,
-    Category.GRADIENTS,
-    Category.MASTER_WEIGHTS,
-    Category.FIRST_MOMENT,
-    Category.SECOND_MOMENT,
-)
+STATES = (Category.PARAMETERS, Category.GRADIENTS, *MOMENTS)
 INSTANTS = [(step, phase) for step in StepKind for phase in Phase if (step, phase) != (StepKind.STEADY, Phase.INIT)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Catego
 SCHEDULES = ("1f1b", "gpipe")
 
 Ranks = list[RankRecord]
-Ran = Callable[[TrialSpec], Ranks]
 
 
 def spec(strategy: str = "pipeline", config: dict[str, Any] = SIZES, **fields: Any) -> TrialSpec:

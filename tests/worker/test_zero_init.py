@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worker.real_ranks import RunTrial, trials_in_forks
-from zerobench.formulas.record import formula_record, formula_setting, trial_moments
+from zerobench.formulas.record import formula_record, formula_setting, trial_instants
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.terms import account_of
 from zerobench.spec.model import ModelSpec
@@ -85,7 +85,7 @@ def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain
     counts = count_parameters(own.model)
     assert counts is not None
     linear_bytes = 4 * (counts.attention + counts.mlp + counts.head)
-    named = trial_moments(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
+    named = trial_instants(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
     [term] = account_of(named, Category.GATHERED_PARAMETERS)
     assert (term.nbytes, "memory_efficient_linear false" in term.words) == (linear_bytes, True)
     held, alone = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 
 import pytest
 
+from zerobench.running.launcher import free_port
 from zerobench.worker_tensorflow.link import CoordinatorsEnd, WorkersEnd
 
 KEY = b"drawn"
@@ -16,9 +16,7 @@ KEY = b"drawn"
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from zerobench.store import find_run, load_run
 
 
 @dataclass(frozen=True)
-class Request:
+class CompareRequest:
     """What the command line asks for."""
 
     base: str | None
@@ -37,7 +37,7 @@ class Request:
     details: bool = False
 
 
-def compare_runs(request: Request) -> Answer:
+def compare_runs(request: CompareRequest) -> Answer:
     """The two runs side by side, judged; the exit status is 1 where a limit is exceeded.
 
     Raises UserError: a mistake in the request, no trial in both runs, a torn record, or a gate that can never fire
@@ -77,7 +77,7 @@ def compare_runs(request: Request) -> Answer:
     return Answer(lambda: comparison_document(comparison, verdicts), show, 0 if passed else 1)
 
 
-def _paths(request: Request) -> tuple[Path, Path]:
+def _paths(request: CompareRequest) -> tuple[Path, Path]:
     """The folders of the run before and the run after."""
     if request.against is not None:
         if request.new is not None:

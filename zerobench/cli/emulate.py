@@ -14,7 +14,7 @@ from zerobench.cli.answer import Answer
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
 from zerobench.emulate.part import End, Refusal
-from zerobench.emulate.request import Request
+from zerobench.emulate.request import EmulationRequest
 from zerobench.records import Category, StepKind
 from zerobench.report.changes import slower_text
 from zerobench.report.plan.rows import PlanRow
@@ -33,7 +33,7 @@ _SMALLEST_SHOWN = 0.001
 """Categories below this part of a peak are shown together."""
 
 
-def emulate_command(request: Request) -> Answer:
+def emulate_command(request: EmulationRequest) -> Answer:
     """Emulate what is asked for."""
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:

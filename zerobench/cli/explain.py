@@ -1,4 +1,4 @@
-"""The work of `zerobench explain`: find the trials, or read the log, print passages or JSON."""
+"""The work of `zerobench explain`: find the trials, or read the log, print topics or JSON."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from zerobench.cli.answer import Answer
 from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
 from zerobench.records import Status
-from zerobench.report.changes import changes_passage, unchanged_passage
+from zerobench.report.changes import changes_topic, unchanged_topic
 from zerobench.report.environment_facts import memory_of_node
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
-from zerobench.report.explain.passage import Passage, as_data, as_text, in_brief
-from zerobench.report.explain.trial import explain as passages_of
-from zerobench.report.explain.what_if import what_if_passage
+from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief
+from zerobench.report.explain.trial import explain as topics_of
+from zerobench.report.explain.what_if import what_if_topic
 from zerobench.report.trials import Trial
 from zerobench.search.changes import cluster_of, predict_changes
 from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
-from zerobench.search.plan import Request, read_plan
+from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
 
@@ -45,7 +45,7 @@ def explain(
     *,
     changes: bool = False,
     what_if: str | None = None,
-    request: Request | None = None,
+    request: PlanRequest | None = None,
     details: bool = False,
 ) -> Answer:
     """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
@@ -60,39 +60,39 @@ def explain(
     if trial is None:
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
-        passages = _of_log(run)
+        topics = _of_log(run)
         wanted = None if request is None else read_plan(request)
         if wanted is not None:
-            on_host = any("killed" in passage.figures for passage in passages)
-            passages += _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=on_host)
-        return _answer(passages, details=True)
+            on_host = any("killed" in topic.figures for topic in topics)
+            topics += _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=on_host)
+        return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    passages = [*([] if second else _of_own_log(base, trial)), *passages_of(base, trial, second)]
+    topics = [*([] if second else _of_own_log(base, trial)), *topics_of(base, trial, second)]
     if what_if is not None:
-        passages = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
+        topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
         named = find_trial(trial, named_trials(base)).trial
-        passages += _changes_of(named, memory_of_node(base.environment), reports)
-    return _answer(passages, details=details)
+        topics += _changes_of(named, memory_of_node(base.environment), reports)
+    return _answer(topics, details=details)
 
 
-def _changes_of(trial: Trial, node_bytes: int | None, reports: Path) -> list[Passage]:
+def _changes_of(trial: Trial, node_bytes: int | None, reports: Path) -> list[Topic]:
     """Those of a trial of a run, on what it ran on."""
     if runs_on_cpu(trial):
         unchanged, changes = predict_changes_on_cpu(trial, node_bytes, reports, prediction_view())
-        return [*unchanged_on_cpu(unchanged, node_bytes), changes_passage(changes, "predicted")]
+        return [*unchanged_on_cpu(unchanged, node_bytes), changes_topic(changes, "predicted")]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
     return _changes(trial.spec, cluster_of(trial, node_bytes), reports, of_host=on_host)
 
 
-def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Passage]:
+def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Topic]:
     """What `trial` needs by prediction, and which changes make it fit."""
     made = predict_changes(trial, cluster, reports, prediction_view(), of_host=of_host)
-    return [*unchanged_passage(made.unchanged), changes_passage(made.changes, "predicted")]
+    return [*unchanged_topic(made.unchanged), changes_topic(made.changes, "predicted")]
 
 
-def of_log(trial: str | None, **words: Any) -> Request | None:
+def of_log(trial: str | None, **words: Any) -> PlanRequest | None:
     """What a log's training was, as the options say; None where they do not. Raises UserError: they do not fit."""
     given = [name for name in ("model", "ds_config", "gpus", "gpu") if words[name] is not None]
     if not given:
@@ -101,10 +101,10 @@ def of_log(trial: str | None, **words: Any) -> Request | None:
         raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
     if words["ds_config"] is None:
         raise UserError("--ds-config is missing: the DeepSpeed configuration of the logged training")
-    return Request(**words)
+    return PlanRequest(**words)
 
 
-def _of_log(name: str) -> list[Passage]:
+def _of_log(name: str) -> list[Topic]:
     """What the log in file `name` says. Raises UserError: it is no file, or says nothing of memory."""
     path = Path(name)
     if not path.is_file():
@@ -112,7 +112,7 @@ def _of_log(name: str) -> list[Passage]:
     return explain_log(_end_of(path), path.name)
 
 
-def _of_own_log(run: store.Run, name: str) -> list[Passage]:
+def _of_own_log(run: store.Run, name: str) -> list[Topic]:
     """What a crashed trial's errors say of memory, if anything: a script of one's own in which no tracker spoke leaves
     no other word of what was refused.
     """
@@ -132,12 +132,12 @@ def _end_of(path: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _answer(passages: Sequence[Passage], *, details: bool) -> Answer:
+def _answer(topics: Sequence[Topic], *, details: bool) -> Answer:
     rows = shutil.get_terminal_size((80, 24)).lines - _BESIDE
-    text = as_text(passages, _width())
-    brief = text if details else as_text(in_brief(passages, rows, _width()), _width())
+    text = as_text(topics, _width())
+    brief = text if details else as_text(in_brief(topics, rows, _width()), _width())
     more = "" if brief == text else "\n\n--details for the arithmetic"
-    return Answer(lambda: as_data(passages), lambda: write(brief + more))
+    return Answer(lambda: as_data(topics), lambda: write(brief + more))
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:

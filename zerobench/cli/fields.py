@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 
 class Field(NamedTuple):
-    """One field."""
-
     kind: str
     words: str = ""
 
@@ -95,7 +93,7 @@ environment[].new               text?    after
 """),
     "status": _fields("""
 run                   text     folder
-is_going              boolean  whether something may still come by itself
+is_going              boolean  whether it still goes on without anybody's help
 slurm_answers         boolean  whether Slurm could be asked
 counts.*              integer  trials by standing
 trials[].trial_id     text     id

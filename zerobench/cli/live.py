@@ -72,7 +72,6 @@ class PlainView(Observer):
             self.say(compiling(kernel))
 
     def note(self, line: str) -> None:
-        """Say it."""
         self.say(line)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
@@ -144,7 +143,6 @@ class LiveView(PlainView):
         self._names: list[str] = []
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """Begin to move."""
         super().run_started(run, to_do, kept, skipped)
         if self.draws_bars and run.plan.exists():
             self._run = store.load_run(run.path)
@@ -167,7 +165,6 @@ class LiveView(PlainView):
         self._live.update(Text(line, overflow="fold"), refresh=True)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
-        """Show the trial."""
         self._trial, self._number, self._to_do = trial, number, to_do
         self._began_s, self._painted_s = time.monotonic(), 0.0
         self.trial_progress([])

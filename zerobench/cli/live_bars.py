@@ -38,7 +38,6 @@ class EndedTrial:
 
     @property
     def total_bytes(self) -> int:
-        """The peak."""
         return sum(size for _, size in self.groups)
 
 

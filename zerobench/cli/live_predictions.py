@@ -33,7 +33,6 @@ class _CountingView(PlainView):
     """Of the run's trials, as its tables have them, by their ids."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """Begin to count."""
         self._done, self._of = 0, to_do
         self._names_of = _names(store.load_run(run.path)) if run.plan.exists() else {}
         super().run_started(run, to_do, kept, skipped)
@@ -65,7 +64,6 @@ class _PredictingMovingView(_CountingView, LiveView):
         self.trial_progress([])
 
     def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
-        """Repaint."""
         self._in_hand = trials
         self.trial_progress([])
 

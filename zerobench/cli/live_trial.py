@@ -57,10 +57,10 @@ def share_done(ranks: Sequence[Progress]) -> float:
 def ranks_view(ranks: Sequence[Progress], most: int = MOST_RANKS) -> RenderableType:
     """A row for each rank, the fullest ones where they are more than `most`."""
     devices = Counter(rank.device_name for rank in ranks if rank.device_name)
-    said = ", ".join(f"{count} x {device}" for device, count in devices.items())
+    devices_text = ", ".join(f"{count} x {device}" for device, count in devices.items())
     by_need = sorted(ranks, key=lambda rank: (-_peak_bytes(rank), rank.rank))
     shown, others = sorted(by_need[:most], key=lambda rank: rank.rank), by_need[most:]
-    parts: list[RenderableType] = [Text(plain(said), "dim"), _table(shown)] if said else [_table(shown)]
+    parts: list[RenderableType] = [Text(plain(devices_text), "dim"), _table(shown)] if devices_text else [_table(shown)]
     if others:
         least, largest = format_bytes(_peak_bytes(others[-1])), format_bytes(_peak_bytes(others[0]))
         parts.append(Text(f"and {len(others)} more: peaks of {least} to {largest}", "dim"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from zerobench.report.explain.passage import Passage, says
+from zerobench.report.explain.topic import Topic, says
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
 
 
@@ -17,14 +17,14 @@ def as_plain() -> list[dict[str, Any]]:
     ]
 
 
-def entry(info: OptimizerInfo) -> Passage:
+def entry(info: OptimizerInfo) -> Topic:
     """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
-    return facts_passage(info.name, info.title, _facts(info))
+    return facts_topic(info.name, info.title, _facts(info))
 
 
-def facts_passage(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Passage:
+def facts_topic(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Topic:
     """A line for each fact of what `name` is."""
-    return Passage(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
+    return Topic(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
 
 
 def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:

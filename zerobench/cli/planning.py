@@ -29,10 +29,10 @@ from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.running.runner import RunResult
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.measured_best import MeasuredBest, check_measurable, measure_best
-from zerobench.search.plan import Plan, Request, read_plan, request_of
+from zerobench.search.plan import Plan, PlanRequest, read_plan, request_of
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
-from zerobench.search.searched import WIDTH, Searched, searched
+from zerobench.search.searched import WIDTH, SearchOutcome, searched
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import detect_machine
 from zerobench.spec.recomputation import checkpointing_code
@@ -44,7 +44,7 @@ _TRAINER = "trainer"
 _SEARCH = "search.json"
 
 
-def plan(request: Request, *, details: bool = False) -> Answer:
+def plan(request: PlanRequest, *, details: bool = False) -> Answer:
     """Predict what is asked for; the exit status is 1 where nothing fits or a trial failed."""
     training = read_training(request.tokens, request.price)
     asked = read_plan(request)
@@ -96,14 +96,14 @@ def plan(request: Request, *, details: bool = False) -> Answer:
     return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
 
 
-def tune(request: Request, *, details: bool = False) -> Answer:
+def tune(request: PlanRequest, *, details: bool = False) -> Answer:
     """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
     if request.global_batch is None and request.tokens_per_step is None:
         raise UserError("--global-batch is missing (or --tokens-per-step): the batch to keep")
     return plan(request, details=details)
 
 
-def requested(arguments: Mapping[str, Any]) -> Request:
+def requested(arguments: Mapping[str, Any]) -> PlanRequest:
     """What the arguments of `plan` or `tune` ask for. Raises UserError: there is nothing to write for `--for`."""
     words = {name: value for name, value in arguments.items() if name not in {"details", "write_for"}}
     return request_of(words | {"for_trainer": _is_for_trainer(arguments["write_for"])})
@@ -117,7 +117,7 @@ def _is_for_trainer(name: str | None) -> bool:
 
 def _predicted(
     asked: Plan, reports: Path, training: Training | None
-) -> tuple[RunResult, PlanView | None, Searched | None]:
+) -> tuple[RunResult, PlanView | None, SearchOutcome | None]:
     """The run, what it says (None where someone stopped it), and the search where there was one."""
     if asked.varied is None:
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
@@ -129,7 +129,7 @@ def _predicted(
     return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search
 
 
-def _keep(folder: Path, search: Searched, proved: MeasuredBest | None = None) -> None:
+def _keep(folder: Path, search: SearchOutcome, proved: MeasuredBest | None = None) -> None:
     """The evidence beside the run."""
     document = search.document | ({} if proved is None else {"measured": proved.document})
     write_whole(folder / _SEARCH, json.dumps(document, indent=2) + "\n")
@@ -158,7 +158,7 @@ def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, deta
 def _fitting(table: Table[PlanRow], room: int, console: Console) -> Table[PlanRow]:
     """The table with as many of its rows as `room` lines of a screen take."""
     tables = [table, *(shortened(table, most) for most in range(len(table.lines) - 1, 0, -1))]
-    return next((one for one in tables if _height(one, console) <= room), tables[-1])
+    return next((candidate for candidate in tables if _height(candidate, console) <= room), tables[-1])
 
 
 def _height(part: Part | Table[PlanRow], console: Console) -> int:
@@ -168,7 +168,7 @@ def _height(part: Part | Table[PlanRow], console: Console) -> int:
     return text.getvalue().count("\n")
 
 
-def _next(best: PlanRow | None, written: Path | None, request: Request) -> list[str]:
+def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> list[str]:
     """What to do next, and where the configuration lies; the line of code that it takes beside."""
     if best is None:
         return []
@@ -221,7 +221,7 @@ def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
     }
 
 
-def _written(result: RunResult, best: PlanRow, request: Request) -> Path | None:
+def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | None:
     """Where the recommended configuration was written, ready for DeepSpeed: `--write`, else with the run."""
     spec = best.trial.spec
     if spec.zero_stage is None:
@@ -235,7 +235,7 @@ def _written(result: RunResult, best: PlanRow, request: Request) -> Path | None:
     return path
 
 
-def _written_lines(best: PlanRow | None, request: Request) -> Iterator[str]:
+def _written_lines(best: PlanRow | None, request: PlanRequest) -> Iterator[str]:
     """What was written where it was asked for, and what is left to be set in it."""
     if best is None or best.trial.spec.zero_stage is None or request.write is None:
         return

@@ -25,7 +25,7 @@ STANDARD_OUTPUT = Path("-")
 
 
 @dataclass(frozen=True)
-class Request:
+class ReportRequest:
     """What the command line asks for."""
 
     runs: Sequence[str]
@@ -36,7 +36,7 @@ class Request:
     reports: Path
 
 
-def write_reports(request: Request) -> Iterator[str]:
+def write_reports(request: ReportRequest) -> Iterator[str]:
     """Write what is asked for and yield the path of each, or its text where `--out -` wants it printed.
 
     Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
@@ -54,7 +54,7 @@ def write_reports(request: Request) -> Iterator[str]:
         yield write(path)
 
 
-def _check(request: Request) -> None:
+def _check(request: ReportRequest) -> None:
     if request.out is None:
         return
     if len(request.formats) > 1:
@@ -66,7 +66,7 @@ def _check(request: Request) -> None:
         raise UserError("--out: '-': --csv writes several tables; give a folder")
 
 
-def _runs(request: Request) -> list[Run]:
+def _runs(request: ReportRequest) -> list[Run]:
     """The runs that are named, each once."""
     names: Sequence[str | None] = request.runs or [None]
     paths = [find_run(name, request.reports) for name in names]

@@ -32,7 +32,7 @@ from zerobench.store import find_run, load_run
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What the command line asks for."""
 
     sweep: str | None
@@ -56,21 +56,21 @@ class RunPlan:
     earlier: Path | None
 
 
-def run(request: Request) -> Answer:
+def run(request: RunRequest) -> Answer:
     """Run what is asked for."""
     result = start(request)
     _write_tables(result)
     return Answer(lambda: document(result), lambda: _show(result), result.exit_code)
 
 
-def start(request: Request) -> RunResult:
+def start(request: RunRequest) -> RunResult:
     """Run what is asked for, in sight of the user."""
     plan = read(request)
     site = site_of(plan.machine, request)
     return _resume(plan.earlier, plan.planned, site) if plan.earlier else _run_new(plan, request.reports, site)
 
 
-def site_of(machine: Machine, request: Request) -> LocalSite:
+def site_of(machine: Machine, request: RunRequest) -> LocalSite:
     """Where the trials of `request` run."""
     return LocalSite(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
 
@@ -81,7 +81,7 @@ def document(result: RunResult) -> dict[str, Any]:
     return {"run": str(result.folder.path), "interrupted": result.interrupted, "trials": trials}
 
 
-def list_trials(request: Request) -> Answer:
+def list_trials(request: RunRequest) -> Answer:
     """Each trial; none is started."""
     plan = read(request)
 
@@ -124,7 +124,7 @@ def running(planned: Iterable[PlannedTrial]) -> list[TrialSpec]:
     return [item.trial for item in planned if item.skipped is None]
 
 
-def read(request: Request) -> RunPlan:
+def read(request: RunRequest) -> RunPlan:
     """All that can be wrong in a request is found here, before anything is written or started."""
     sweep = _sweep(request)
     machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
@@ -137,7 +137,7 @@ def read(request: Request) -> RunPlan:
     return RunPlan(machine, sweep, planned, earlier)
 
 
-def _sweep(request: Request) -> Sweep | None:
+def _sweep(request: RunRequest) -> Sweep | None:
     """The sweep that is named; None where `--resume` alone says what to run."""
     if request.sweep is not None:
         return load_sweep(request.sweep, request.sets, request.only, request.repeats)

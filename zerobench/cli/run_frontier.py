@@ -45,7 +45,7 @@ TRY_STEPS = StepsSpec(warmup=1, memory=1, timed=2)
 """Of each try: one step says whether it fits, two more how fast the largest that does would train."""
 
 
-def run_frontier(request: run.Request, *, dry_run: bool = False) -> Answer:
+def run_frontier(request: run.RunRequest, *, dry_run: bool = False) -> Answer:
     """Measure what is asked for and show it; the exit status is 1 where a search had to be given up.
 
     Raises UserError: a mistake in the request, before anything is written or started.
@@ -62,7 +62,7 @@ def run_frontier(request: run.Request, *, dry_run: bool = False) -> Answer:
         return Answer(lambda: {"runs": str(folder)}, exit_code=130)
 
 
-def read_search(request: run.Request, *, dry_run: bool = False) -> MeasuredSearch:
+def read_search(request: run.RunRequest, *, dry_run: bool = False) -> MeasuredSearch:
     """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
     axis, given_bytes = _read_options(request, dry_run=dry_run)
     plan = run.read(request)
@@ -80,7 +80,7 @@ def read_search(request: run.Request, *, dry_run: bool = False) -> MeasuredSearc
     return MeasuredSearch(name, axis, cells, skipped, limit, plan.machine, site)
 
 
-def _read_options(request: run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
+def _read_options(request: run.RunRequest, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
     """The axis, and the capacity where it is given."""
     if request.frontier is None:
         raise UserError("--capacity needs --frontier AXIS")
@@ -113,7 +113,7 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
 
 def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
     """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
-    without the axis: what fits must fit with the full batch. What real ranks can be had for is not searched solo.
+    without the axis: what fits must fit with the full batch. What real ranks can measure is not searched solo.
     """
     cells_by_hash: dict[str, TrialSpec] = {}
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):

@@ -58,7 +58,6 @@ _WAITS = {
 
 
 def status_view(run: RunFolder, submission: Submission, status: RunStatus) -> RenderableType:
-    """The whole view."""
     return Group(headline(run, status), details(submission, status))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from zerobench.cli import optimizers
 from zerobench.errors import unknown_choice
-from zerobench.report.explain.passage import Passage, as_text
+from zerobench.report.explain.topic import Topic, as_text
 from zerobench.spec.availability import needs, unavailable
 from zerobench.spec.machine import Machine
 from zerobench.spec.optimizers import OPTIMIZERS
@@ -60,9 +60,9 @@ def as_plain(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def entry(info: StrategyInfo, machine: Machine) -> Passage:
+def entry(info: StrategyInfo, machine: Machine) -> Topic:
     """One strategy: what it is, what it needs, whether it can run, its worlds, its own axes, its losses."""
-    return optimizers.facts_passage(info.name, info.summary, _facts(info, machine))
+    return optimizers.facts_topic(info.name, info.summary, _facts(info, machine))
 
 
 def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:

@@ -53,7 +53,7 @@ from zerobench.units import counted
 
 
 @dataclass(frozen=True)
-class Request:
+class SubmitRequest:
     """What the command line asks for."""
 
     sweep: str | None
@@ -68,7 +68,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SubmissionPlan:
     """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
 
     options: SubmitOptions
@@ -81,7 +81,7 @@ class Asked:
     machine: Machine | None = None
 
 
-def submit(request: Request) -> Answer:
+def submit(request: SubmitRequest) -> Answer:
     """Lay out what is asked for and hand it to Slurm, or run it here."""
     with no_collection():
         asked = read(request)
@@ -99,7 +99,7 @@ def submit(request: Request) -> Answer:
         raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
 
 
-def show(request: Request) -> Answer:
+def show(request: SubmitRequest) -> Answer:
     """What would be submitted."""
     asked = read(request, dry=True)
 
@@ -110,14 +110,14 @@ def show(request: Request) -> Answer:
     return Answer(lambda: _document(asked), lines)
 
 
-def _notes(asked: Asked) -> Iterator[str]:
+def _notes(asked: SubmissionPlan) -> Iterator[str]:
     """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
     yield from (f"note: {note}" for note in notes_of(asked.planned))
     if asked.machine is not None:
         yield from said_of(running(asked.planned), asked.machine)
 
 
-def read(request: Request, *, dry: bool = False) -> Asked:
+def read(request: SubmitRequest, *, dry: bool = False) -> SubmissionPlan:
     """All that can be wrong in a request is found here, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
     asked = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
@@ -126,7 +126,7 @@ def read(request: Request, *, dry: bool = False) -> Asked:
     return asked
 
 
-def _planned(request: Request, *, dry: bool) -> Asked:
+def _planned(request: SubmitRequest, *, dry: bool) -> SubmissionPlan:
     if request.sweep is None:
         raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
@@ -143,10 +143,10 @@ def _planned(request: Request, *, dry: bool) -> Asked:
         _check_interpreter(options, trials)
     limits = _limits(options, required=not (dry or request.local))
     arrays = plan_arrays(trials, options, limits)
-    return Asked(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
+    return SubmissionPlan(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
 
 
-def _resumed(request: Request, *, dry: bool) -> Asked:
+def _resumed(request: SubmitRequest, *, dry: bool) -> SubmissionPlan:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
         raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
     folder = RunFolder(find_run(request.resume, request.reports).resolve())
@@ -166,10 +166,10 @@ def _resumed(request: Request, *, dry: bool) -> Asked:
     trials = [run.spec_to_run(trial_id) for trial_id in missing(run, states)]
     if not dry:
         _check_interpreter(options, trials)
-    return Asked(options, limits, plan_arrays(trials, options, limits), earlier=run)
+    return SubmissionPlan(options, limits, plan_arrays(trials, options, limits), earlier=run)
 
 
-def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
+def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
     """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
     given = {name: value for name, value in request.options.items() if value not in (None, [])}
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
@@ -209,7 +209,7 @@ def _limits(options: SubmitOptions, *, required: bool) -> Limits:
     return limits or Limits()
 
 
-def _lay_out(asked: Asked, reports: Path) -> RunFolder:
+def _lay_out(asked: SubmissionPlan, reports: Path) -> RunFolder:
     if asked.sweep is None:
         raise UserError("SWEEP is missing")
     with no_collection():
@@ -221,7 +221,7 @@ def _lay_out(asked: Asked, reports: Path) -> RunFolder:
     return run
 
 
-def _submit(run: RunFolder, asked: Asked) -> Answer:
+def _submit(run: RunFolder, asked: SubmissionPlan) -> Answer:
     jobs = []
     for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
         typer.echo(_taken(job))
@@ -231,7 +231,7 @@ def _submit(run: RunFolder, asked: Asked) -> Answer:
     return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
 
-def _run_here(run: RunFolder, asked: Asked) -> Answer:
+def _run_here(run: RunFolder, asked: SubmissionPlan) -> Answer:
     """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
     options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
     failed, jobs = False, []
@@ -251,7 +251,7 @@ def _taken(job: SubmittedJob) -> str:
     return f"submitted {job.name}: job {job.job_id}{tasks}"
 
 
-def _document(asked: Asked) -> dict[str, Any]:
+def _document(asked: SubmissionPlan) -> dict[str, Any]:
     """What would be submitted, for programs."""
     arrays = [
         {
@@ -267,7 +267,7 @@ def _document(asked: Asked) -> dict[str, Any]:
     return {"arrays": arrays, "skipped": asked.num_skipped}
 
 
-def _lines(asked: Asked) -> Iterator[str]:
+def _lines(asked: SubmissionPlan) -> Iterator[str]:
     """An array a line, then what is asked for at most."""
     run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
     names = array_names(run, asked.arrays)
@@ -282,7 +282,7 @@ def _lines(asked: Asked) -> Iterator[str]:
     yield f"{counted(trials, 'trial')}{skipped}; {hours:,.1f} node-hours at most"
 
 
-def _warn(asked: Asked) -> None:
+def _warn(asked: SubmissionPlan) -> None:
     """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
     typer.echo(in_width(_notes(asked)), nl=False)
     for array in asked.arrays:

@@ -30,7 +30,7 @@ PREDICTING: list[Evidence] = [world for world in Evidence if world is not Eviden
 
 
 @dataclass(frozen=True)
-class Request:
+class ValidateRequest:
     """What the command line asks for."""
 
     sweep: str | None
@@ -43,7 +43,7 @@ class Request:
     details: bool = False
 
 
-def validate(request: Request) -> Answer:
+def validate(request: ValidateRequest) -> Answer:
     """Run what is asked for, or read it: the errors of its predictions.
 
     The exit status is 0, or 1 where a trial failed; 130 where someone stopped the run.
@@ -56,7 +56,7 @@ def validate(request: Request) -> Answer:
     if request.run is not None:
         path = find_run(request.run, request.reports)
         return _report(path, request)
-    run_request = run.Request(
+    run_request = run.RunRequest(
         sweep=request.sweep,
         sets=sets,
         only=request.only,
@@ -71,7 +71,7 @@ def validate(request: Request) -> Answer:
     return stopped if result.interrupted else _report(path, request)
 
 
-def _sets(request: Request) -> list[str]:
+def _sets(request: ValidateRequest) -> list[str]:
     """The `--set` options with the axes of the worlds added; none for an earlier run."""
     if request.run is not None:
         given = {"SWEEP": request.sweep, "--set": request.sets, "--only": request.only, "--worlds": request.worlds}
@@ -107,7 +107,7 @@ def _check_writable(path: Path) -> None:
         raise UserError(f"--markdown: {path}: its folder does not exist")
 
 
-def _report(path: Path, request: Request) -> Answer:
+def _report(path: Path, request: ValidateRequest) -> Answer:
     """The errors of the run at `path`, its tables and the Markdown file written."""
     from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
 

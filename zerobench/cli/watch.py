@@ -25,8 +25,8 @@ from zerobench.cli.live import REPAINT_S
 from zerobench.cli.live_trial import describe
 from zerobench.errors import UserError
 from zerobench.records import NvmlSummary, Status
-from zerobench.tracking.command import Show, Watching
-from zerobench.tracking.watch import Watched, watch
+from zerobench.tracking.command import CommandProgress, Show
+from zerobench.tracking.watch import WatchedRun, watch
 from zerobench.units import format_bytes, format_seconds
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -87,8 +87,8 @@ class PassThrough:
         """What it printed as errors."""
         _write(sys.stderr.buffer, chunk)
 
-    def progress(self, watching: Watching) -> None:
-        """Nobody looks."""
+    def progress(self, watching: CommandProgress) -> None:
+        pass
 
 
 class LiveScreen(PassThrough):
@@ -117,7 +117,7 @@ class LiveScreen(PassThrough):
         """The same for errors."""
         self._lines(chunk, is_error=True)
 
-    def progress(self, watching: Watching) -> None:
+    def progress(self, watching: CommandProgress) -> None:
         """Repaint, unless that was just done."""
         now_s = time.monotonic()
         if now_s - self._painted_s >= REPAINT_S:
@@ -137,7 +137,7 @@ class LiveScreen(PassThrough):
             self._console.print(Text.from_ansi(text), soft_wrap=True)
 
 
-def line(watching: Watching) -> str:
+def line(watching: CommandProgress) -> str:
     """How the command goes, in one line."""
     speaking = [rank for rank in watching.ranks if rank.phase != "done"]
     tracked = f"tracked: {describe(speaking)}" if speaking else ("tracked steps done" if watching.ranks else "")
@@ -162,7 +162,7 @@ def _write(stream: object, chunk: bytes) -> None:
         return
 
 
-def _show(watched: Watched, console: Console) -> None:
+def _show(watched: WatchedRun, console: Console) -> None:
     """The tables, then where the run lies; all on standard error."""
     from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which the command need not wait for
     from zerobench.report.terminal.show import show_run  # noqa: PLC0415 -- as above

@@ -45,7 +45,7 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
 
 
 def replaces_linear(trial: TrialSpec) -> bool:
-    """Whether DeepSpeed's linear layer takes the place of torch's, by all that says so: the user's own file, too.
+    """Whether DeepSpeed's linear layer takes the place of torch's, by its keys, the user's own file too.
 
     As by default where there is no such configuration, which is refused elsewhere.
     """

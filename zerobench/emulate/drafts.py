@@ -34,13 +34,17 @@ class Draft:
     @classmethod
     def of(cls, command: Sequence[str], options: Sequence[Option] = (), num_arguments: int | None = None) -> Draft:
         """The command as given; `options` are those that its script said to know, as far as it said any."""
-        said = tuple(options)
+        scripts_own = tuple(options)
         own = command[1 if num_arguments is None else max(1, len(command) - num_arguments) :]
-        known = said if any(not option.of_launcher for option in said) else (*options_of_words(own), *said)
+        known = (
+            scripts_own
+            if any(not option.of_launcher for option in scripts_own)
+            else (*options_of_words(own), *scripts_own)
+        )
         for index, word in enumerate(command[1:], start=1):
-            found = _ds_config(word.rpartition("=")[2])
-            if found is not None:
-                return cls(tuple(command), found, index, known, num_arguments)
+            config = _ds_config(word.rpartition("=")[2])
+            if config is not None:
+                return cls(tuple(command), config, index, known, num_arguments)
         return cls(tuple(command), options=known, num_arguments=num_arguments)
 
     def command(self, folder: Path) -> list[str]:
@@ -56,14 +60,16 @@ class Draft:
     def option(self, kind: Kind) -> Option | None:
         """The one of this kind; of several the one whose name stands first in NAMES."""
         order = list(NAMES)
-        options = sorted((one for one in self.options if one.kind is kind), key=lambda one: order.index(one.dest))
+        options = sorted(
+            (option for option in self.options if option.kind is kind), key=lambda option: order.index(option.dest)
+        )
         return options[0] if options else None
 
     def with_option(self, option: Option, value: Value) -> Draft:
         """The command with another value for it: in its place where it is given, else at the end."""
         written = "True" if value is True else str(value)
         made = option.model_copy(update={"value": value})
-        options = tuple(made if one is option else one for one in self.options)
+        options = tuple(made if known is option else known for known in self.options)
         words = list(self.words)
         start = 1 if self.num_arguments is None else max(1, len(words) - self.num_arguments)
         if option.of_launcher:  # its last words, before the script
@@ -106,8 +112,10 @@ class Draft:
 
     def offloaded(self, section: str) -> Mapping[str, Any]:
         """The section where it names a device; else nothing."""
-        found = (self.zero or {}).get(section)
-        return found if isinstance(found, Mapping) and found.get("device", "none") not in (None, "none") else {}
+        settings = (self.zero or {}).get(section)
+        return (
+            settings if isinstance(settings, Mapping) and settings.get("device", "none") not in (None, "none") else {}
+        )
 
     def number(self, key: str) -> int | None:
         """A whole number of the configuration; None for what is not there, or left to others, as "auto"."""

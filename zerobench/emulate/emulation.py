@@ -12,16 +12,17 @@ from pydantic import ValidationError
 
 from zerobench.emulate.figures import RankFit, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Part, as_emulated
-from zerobench.emulate.play import Played, Stage, play_aside, read_account
-from zerobench.emulate.request import Request
+from zerobench.emulate.play import PlayedRank, Stage, play_aside, read_account
+from zerobench.emulate.request import EmulationRequest
 from zerobench.emulate.tries import Say, try_changes
 from zerobench.emulator.emulator import find_emulator
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
-from zerobench.records import Failure, HostSummary, RankRecord, Status, TrialRecord
+from zerobench.records import Failure, HostSummary, RankRecord, Status
 from zerobench.redaction import redact_arguments
 from zerobench.running.readable import read_readable
 from zerobench.running.stop import Stop, stop_on_signals
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import Command, Show
@@ -36,7 +37,7 @@ NO_VALUES = "emulated: no values are computed; ignore losses, norms and times"
 class Emulation:
     """What came of a request."""
 
-    request: Request
+    request: EmulationRequest
     run: RunFolder
     verdict: Verdict
     interrupted: bool = False
@@ -45,7 +46,7 @@ class Emulation:
     """The work, as far as a tracker saw it; None where it trains a part of its model, of which it says no more."""
 
 
-def emulate(request: Request, say: Say) -> Emulation:
+def emulate(request: EmulationRequest, say: Say) -> Emulation:
     """Play the ranks that were asked for, then what makes them fit where they do not.
 
     Raises UserError: the emulator is not there, or the command is not one that can be played.
@@ -78,10 +79,10 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
         part = stage.part(stage.request.command, rank, folder, under_ledger=True)
         command = stage.command()
         quiet = Show(out=_unseen, err=_unseen, progress=lambda _: None)
-        one = Command(command[0], command, folder, quiet, stage.variables(part, folder))
-        ending, host, _ = one.run(stop)
+        process = Command(command[0], command, folder, quiet, stage.variables(part, folder))
+        ending, host, _ = process.run(stop)
         made.hosts = [host]
-        accounts.append(read_account(part, one.returncode))
+        accounts.append(read_account(part, process.returncode))
         if ending.stopped is not None:
             made.interrupted = True
             break
@@ -100,7 +101,7 @@ def _judge(
     request = stage.request
     fits: list[RankFit] = []
     for account in accounts:
-        needed: Played | None = None
+        needed: PlayedRank | None = None
         if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
             say(f"rank {account.rank} does not fit; running again with unlimited GPU memory to see what it needs")
             needed = play_aside(stage.boundless, request.command, account.rank)
@@ -121,22 +122,18 @@ def _write(
     request = made.request
     trial = _settled(folder, asked, request)
     made.trial = known_work(trial, records.values())
-    status, failure = _status(made)
-    record = TrialRecord(
-        run_id=made.run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        reason=failure.message if failure else None,
-        failure=failure,
+    record = trial_record(
+        trial,
+        made.run.run_id,
+        _status(made),
+        len(made.verdict.ranks),
         started_at_s=begun_s,
         ended_at_s=time.time(),
-        ranks_expected=len(made.verdict.ranks),
         ranks_reported=len(records),
         host=made.hosts,
         notes=[NO_VALUES, f"ranks emulated: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
+    write_record(folder, record)
 
 
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:
@@ -147,7 +144,7 @@ def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | N
     )
 
 
-def _settled(folder: TrialFolder, asked: TrialSpec, request: Request) -> TrialSpec:
+def _settled(folder: TrialFolder, asked: TrialSpec, request: EmulationRequest) -> TrialSpec:
     """A tracker's word of the work, or that nothing is known of it; on the GPUs that were asked for in any case."""
     try:
         trial = TrialSpec.model_validate_json(folder.spec.read_bytes())

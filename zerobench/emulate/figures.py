@@ -88,7 +88,7 @@ def _is_swapped_total(row: MemoryRow) -> bool:
 
 
 def host_bytes(record: RankRecord | None) -> int | None:
-    """The most that one rank's tensors held in its node's memory; None where nobody looked on."""
+    """The most that one rank's tensors held in its node's memory; None where nobody watched."""
     peak = None if record is None else _peak(record.memory, Place.HOST)
     return None if peak is None else peak.total_bytes
 
@@ -191,7 +191,7 @@ class Verdict:
 
     @property
     def host_basis(self) -> str:
-        """How that was come by, in words."""
+        """How that was obtained, in words."""
         whole = self.whole_nodes
         if whole and len(whole) * self.ranks_per_node == len(self.ranks):
             return f"sum of its {self.ranks_per_node} ranks" if self.ranks_per_node > 1 else "its one rank"

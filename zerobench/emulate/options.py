@@ -63,18 +63,17 @@ class Option(Record):
 
     @property
     def kind(self) -> Kind:
-        """What it sets."""
         return NAMES[self.dest]
 
 
 def options_of_words(words: Sequence[str]) -> list[Option]:
     """Those that stand in a command; with the Trainer's among them, what else the Trainer knows, at its defaults."""
     given = {_dest(word): index for index, word in enumerate(words) if word.startswith("--")}
-    found = [_of_word(words, index, dest) for dest, index in given.items() if dest in NAMES]
+    options = [_of_word(words, index, dest) for dest, index in given.items() if dest in NAMES]
     if any(name in given for name in _OF_TRAINER):
         defaults: dict[str, Value] = {"gradient_accumulation_steps": 1, "gradient_checkpointing": False, "bf16": False}
-        found += [Option(dest=d, names=[f"--{d}"], value=v) for d, v in defaults.items() if d not in given]
-    return found
+        options += [Option(dest=d, names=[f"--{d}"], value=v) for d, v in defaults.items() if d not in given]
+    return options
 
 
 def _dest(word: str) -> str:
@@ -84,13 +83,13 @@ def _dest(word: str) -> str:
 def _of_word(words: Sequence[str], index: int, dest: str) -> Option:
     name, equals, value = words[index].partition("=")
     following = words[index + 1] if index + 1 < len(words) and not words[index + 1].startswith("-") else ""
-    said = value if equals else following
-    return Option(dest=dest, names=[name], value=_read(said, NAMES[dest]))
+    text = value if equals else following
+    return Option(dest=dest, names=[name], value=_read(text, NAMES[dest]))
 
 
-def _read(said: str, kind: Kind) -> Value:
+def _read(text: str, kind: Kind) -> Value:
     if kind in (Kind.BATCH, Kind.PASSES):
-        return int(said) if said.isascii() and said.isdecimal() else None
+        return int(text) if text.isascii() and text.isdecimal() else None
     if kind is Kind.MIXED_PRECISION:
-        return said or None
-    return said.lower() not in ("false", "no", "n", "f", "0")
+        return text or None
+    return text.lower() not in ("false", "no", "n", "f", "0")

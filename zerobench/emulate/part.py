@@ -123,6 +123,6 @@ class Account(Record):
 
 
 def as_emulated(trial: TrialSpec, part: Part) -> TrialSpec:
-    """`trial` with how its figures were come by: the one place that says it of a script."""
+    """`trial` with how its figures were obtained: the one place that says it of a script."""
     prediction = PredictionSpec(rank=part.rank, gpu=part.gpu, host_memory_bytes=part.host_memory_bytes)
     return trial.model_copy(update={"evidence": Evidence.EMULATED, "prediction": prediction})

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
-from zerobench.emulate.request import Request
+from zerobench.emulate.request import EmulationRequest
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
@@ -31,10 +31,10 @@ class Stage:
 
     emulator: Emulator
     gpu: EmulatedGpu
-    request: Request
+    request: EmulationRequest
 
     @classmethod
-    def of(cls, emulator: Emulator, request: Request) -> Stage:
+    def of(cls, emulator: Emulator, request: EmulationRequest) -> Stage:
         """The GPU that was asked for."""
         return cls(emulator, EmulatedGpu.of(request.cluster.gpu), request)
 
@@ -84,8 +84,8 @@ def read_account(part: Part, returncode: int) -> Account:
         account = Account.model_validate_json(part.account.read_bytes())
     except (OSError, ValidationError):
         code = 128 - returncode if returncode < 0 else returncode
-        told = f"its process {how_ended(returncode)} without a result"
-        return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=told)
+        message = f"its process {how_ended(returncode)} without a result"
+        return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=message)
     if account.end is End.REFUSED:
         raise UserError(account.message or "COMMAND: cannot be emulated")
     if returncode and account.exit_code == 0:  # it died while Python was ending
@@ -94,12 +94,12 @@ def read_account(part: Part, returncode: int) -> Account:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedRank:
     """What is left of a rank that played aside."""
 
     account: Account
     record: RankRecord | None = None
-    """The ledger's, where it looked on."""
+    """The ledger's, where it watched."""
 
 
 def play_aside(
@@ -107,7 +107,7 @@ def play_aside(
     command: Sequence[str],
     rank: int,
     added: Mapping[str, str] | None = None,
-) -> Played:
+) -> PlayedRank:
     """Play one rank quietly, in a folder that is gone afterwards; `added` goes into its environment.
 
     Bytes are named where a node's memory was asked after, since the ledger alone knows what is held there; else they
@@ -129,7 +129,7 @@ def play_aside(
         )
         account = read_account(part, process.returncode)
         records = read_readable(folder.rank_records(), RankRecord)[0]
-        return Played(account, next((record for record in records if record.rank == rank), None))
+        return PlayedRank(account, next((record for record in records if record.rank == rank), None))
 
 
 @contextmanager

@@ -16,9 +16,7 @@ _LAST = "last"
 
 
 @dataclass(frozen=True)
-class Request:
-    """One emulation."""
-
+class EmulationRequest:
     command: tuple[str, ...]
     cluster: Cluster
     ranks: tuple[int, ...]
@@ -42,13 +40,13 @@ def read_request(
     name: str | None,
     reports: Path,
     tries: bool,
-) -> Request:
+) -> EmulationRequest:
     """The command line's words, checked. Raises UserError, one line that begins with the option."""
     if not command:
         example = "zerobench emulate --gpus 8 --gpu h200 -- torchrun --nproc-per-node 8 train.py"
         raise UserError(f"COMMAND is missing; give it after two dashes: {example}")
     cluster = read_cluster(gpu=gpu, gpus=gpus, gpus_per_node=gpus_per_node, host_memory=host_memory)
-    return Request(
+    return EmulationRequest(
         command=tuple(command),
         cluster=cluster,
         ranks=_read_ranks(ranks, cluster.num_gpus),

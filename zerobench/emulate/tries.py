@@ -27,13 +27,13 @@ Say = Callable[[str], None]
 
 def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ...], str | None]:
     """What was tried, and why nothing was where nothing was; `verdict` says that it does not fit."""
-    worst = next((one for one in verdict.ranks if one.fits is False), None)
-    rank = (worst or max(verdict.ranks, key=lambda one: 0 if one.host is None else one.host.total_bytes)).account
-    start = Draft.of(stage.request.command, rank.options, rank.num_arguments)
-    refusal = rank.refusal
+    worst = next((rank for rank in verdict.ranks if rank.fits is False), None)
+    played = (worst or max(verdict.ranks, key=lambda rank: 0 if rank.host is None else rank.host.total_bytes)).account
+    start = Draft.of(stage.request.command, played.options, played.num_arguments)
+    refusal = played.refusal
     in_pieces = refusal is not None and refusal.in_pieces
     chosen = for_host(start) if worst is None else for_device(start, in_pieces=in_pieces)
-    tried = tuple(_played(stage, start, chosen, rank.rank, say))
+    tried = tuple(_played(stage, start, chosen, played.rank, say))
     if tried:
         return tried, None
     if worst is not None:

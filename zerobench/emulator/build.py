@@ -91,11 +91,11 @@ def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
     The driver and NVML are none that torch is linked with: it opens them, and they come without symbols here.
     """
     wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
-    names = sorted({so for one in wanted for so in one.libraries if _STEM.fullmatch(so)})
+    names = sorted({so for library in wanted for so in library.libraries if _STEM.fullmatch(so)})
     libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, *_OPENED]}
     # cublasLt before cublas: the longest prefix that fits has the symbol.
     prefixes = sorted(((_prefix(so), so) for so in names), key=lambda pair: -len(pair[0]))
-    for symbol, version in sorted({pair for one in wanted for pair in one.symbols}):
+    for symbol, version in sorted({pair for library in wanted for pair in library.symbols}):
         so = version if version in libraries else next((s for p, s in prefixes if symbol.startswith(p)), None)
         if so is not None:
             libraries[so][symbol] = version
@@ -148,9 +148,9 @@ def _versions(torch_lib: Path) -> list[str]:
     for file in torch_lib.parent.parent.glob("torch-*.dist-info/METADATA"):
         text = file.read_text(encoding="utf-8", errors="replace")
         for name in ("cudnn", "nccl"):
-            found = re.search(rf"^Requires-Dist: nvidia-{name}-cu\d+==(\d+)\.(\d+)\.(\d+)", text, re.MULTILINE)
-            if found:
-                major, minor, patch = map(int, found.groups())
+            match = re.search(rf"^Requires-Dist: nvidia-{name}-cu\d+==(\d+)\.(\d+)\.(\d+)", text, re.MULTILINE)
+            if match:
+                major, minor, patch = map(int, match.groups())
                 options.append(f"-DZB_{name.upper()}_VERSION={major * 10000 + minor * 100 + patch}")
     return options
 

@@ -24,8 +24,8 @@ class Compiler:
     def find(self) -> str:
         """Its path. Raises UserError: the machine has none."""
         for name in self.programs:
-            if found := shutil.which(name):
-                return found
+            if path := shutil.which(name):
+                return path
         raise UserError(
             f"emulator: no {self.language} compiler ({', '.join(self.programs)}) on PATH; install one, for example: "
             f"apt install {self.package}"
@@ -39,8 +39,8 @@ class Compiler:
         environ = {**os.environ, "LC_ALL": "C"}
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
         if done.returncode:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-            raise UserError(f"emulator: {program} cannot build {out.name}: {said}")
+            message = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+            raise UserError(f"emulator: {program} cannot build {out.name}: {message}")
 
 
 C = Compiler("C", ("cc", "gcc", "clang"), "gcc")

@@ -17,7 +17,7 @@ _NEEDED = 1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LibraryNeeds:
     """What one library wants."""
 
     libraries: tuple[str, ...]
@@ -34,7 +34,7 @@ class _Section:
     link: int
 
 
-def wanted_by(library: Path) -> Wanted:
+def wanted_by(library: Path) -> LibraryNeeds:
     """What `library` wants. Raises UserError: it is no 64-bit library; OSError."""
     data = library.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
@@ -42,20 +42,20 @@ def wanted_by(library: Path) -> Wanted:
     sections = _sections(data)
     of = {section.kind: section for section in sections}
     if _DYNAMIC not in of or _DYNSYM not in of:
-        return Wanted((), frozenset())
+        return LibraryNeeds((), frozenset())
     dynamic, symbols = of[_DYNAMIC], of[_DYNSYM]
     names = sections[dynamic.link]
     entries = struct.iter_unpack("<QQ", data[dynamic.offset : dynamic.offset + dynamic.size])
     libraries = tuple(_text(data, names, value) for tag, value in entries if tag == _NEEDED)
     versions = dict(_versions(data, of[_VERNEED], sections[of[_VERNEED].link])) if _VERNEED in of else {}
     versym = of.get(_VERSYM)
-    found = set()
+    wanted = set()
     for index, at in enumerate(range(symbols.offset, symbols.offset + symbols.size, 24)):
         name, _info, _other, section = struct.unpack_from("<IBBH", data, at)
         if section == 0 and name:
             number = struct.unpack_from("<H", data, versym.offset + 2 * index)[0] & 0x7FFF if versym else 0
-            found.add((_text(data, sections[symbols.link], name), versions.get(number, "")))
-    return Wanted(libraries, frozenset(found))
+            wanted.add((_text(data, sections[symbols.link], name), versions.get(number, "")))
+    return LibraryNeeds(libraries, frozenset(wanted))
 
 
 def _sections(data: bytes) -> list[_Section]:
@@ -70,11 +70,11 @@ def _versions(data: bytes, needs: _Section, names: _Section) -> Iterator[tuple[i
     at = needs.offset
     while True:
         _version, count, _file, first, following = struct.unpack_from("<HHIII", data, at)
-        one = at + first
+        entry = at + first
         for _ in range(count):
-            _hash, _flags, number, name, step = struct.unpack_from("<IHHII", data, one)
+            _hash, _flags, number, name, step = struct.unpack_from("<IHHII", data, entry)
             yield number & 0x7FFF, _text(data, names, name)
-            one += step
+            entry += step
         if not following:
             return
         at += following

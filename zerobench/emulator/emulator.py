@@ -99,9 +99,9 @@ class Emulator:
         environ = {**os.environ, **variables}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or done.stdout.strip() != gpu.name:
-            found = repr(done.stdout.strip()) if not done.returncode else "none"
+            answer = repr(done.stdout.strip()) if not done.returncode else "none"
             raise UserError(
-                f"emulator: {gpu.name!r} expected, not {found}: another CUDA driver precedes {self.stand_ins}"
+                f"emulator: {gpu.name!r} expected, not {answer}: another CUDA driver precedes {self.stand_ins}"
             )
 
 

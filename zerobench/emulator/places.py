@@ -29,7 +29,6 @@ class Torch:
 
     @property
     def lib(self) -> Path:
-        """Its libraries."""
         return self.folder / "lib"
 
 
@@ -49,8 +48,8 @@ def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
     Raises UserError: there is none.
     """
     folders = [Path(entry) for entry in (sys.path if path is None else path) if entry]
-    found = (torch_in(folder) for folder in folders if not folder.is_relative_to(made))
-    torch = next((one for one in found if one is not None), None)
+    torches = (torch_in(folder) for folder in folders if not folder.is_relative_to(made))
+    torch = next((path for path in torches if path is not None), None)
     if torch is None:
         raise UserError(f"emulator: no torch is installed for {sys.executable}")
     return torch

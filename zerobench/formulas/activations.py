@@ -22,7 +22,7 @@ from zerobench.errors import UserError
 from zerobench.formulas.kept import (
     IsTrained,
     Shape,
-    Trained,
+    TrainedWeights,
     gpt2_layer,
     gpt2_outside,
     llama_layer,
@@ -113,18 +113,13 @@ class Logits:
     """The gradient of the head's input where forward computes it: beside that input, whose place it then takes."""
 
 
-def flash_layer_bytes(tokens: int, hidden_size: int) -> int:
-    """One GPT layer, 34 s b h: selective recomputation, or attention that never keeps its scores (section 5)."""
-    return 34 * tokens * hidden_size
-
-
 def recomputed_layer_bytes(tokens: int, hidden_size: int, element: int = 2) -> int:
     """One recomputed layer, 2 s b h in 16 bits: its input alone (section 5)."""
     return element * tokens * hidden_size
 
 
 def megatron_layer_bytes(tokens: int, hidden_size: int, intermediate_size: int) -> int:
-    """As `flash_layer_bytes` for any width of the MLP, s b h (18 + 4 f / h).
+    """One layer whose attention never keeps its scores, s b h (18 + 4 f / h): 34 s b h where the MLP is 4 h wide.
 
     Source: Megatron-LM, megatron/training/theoretical_memory_usage.py.
     """
@@ -164,8 +159,8 @@ def trial_logits(trial: TrialSpec) -> Logits:
     """What `trial` asks for. Raises UserError where the model's dimensions are not known."""
     shape = trial_shape(trial)
     if trial.cross_entropy.is_chunked:
-        found = chunked_logits_bytes(shape)
-        return found if trial.trains_all else replace(found, head_gradient_bytes=0)
+        logits = chunked_logits_bytes(shape)
+        return logits if trial.trains_all else replace(logits, head_gradient_bytes=0)
     of_loss = shape.element if trial.cross_entropy is CrossEntropy.MODEL_DTYPE else 4
     return logits_bytes(shape.tokens, shape.vocab_size, shape.element, of_loss)
 
@@ -259,24 +254,26 @@ def _tallied(trial: TrialSpec, shape: Shape) -> tuple[tuple[int, ...], int] | No
     layers, rotates = [], False
     for block in range(shape.num_layers):
         within = replace(trained, weights=_within(trained.weights, f"{blocks}.{block}."), keeps_inputs=keeps_all)
-        found = layer(shape, within, depends=depends)
-        layers.append(found.nbytes * shape.tokens)
-        depends, rotates = found.depends, rotates or found.rotates
+        block_tally = layer(shape, within, depends=depends)
+        layers.append(block_tally.nbytes * shape.tokens)
+        depends, rotates = block_tally.depends, rotates or block_tally.rotates
     beyond = replace(trained, keeps_inputs=keeps_head, beside=_NO_ADAPTER)
     return tuple(layers), outside(shape, beyond, depends=depends, rotates=rotates)
 
 
-def _trained(trial: TrialSpec) -> tuple[bool, Trained]:
+def _trained(trial: TrialSpec) -> tuple[bool, TrainedWeights]:
     """Whether what the blocks are given depends on something that is trained, and what is."""
     if trial.adapter is not None:
         lora = lora_of(trial.adapter)
         between = {matrix.name: lora.rank for matrix in adapted(trial.model, lora)}
-        return trial.passes_all, Trained(lambda _: False, lambda module: between.get(module.rpartition(".")[2], 0))
+        return trial.passes_all, TrainedWeights(
+            lambda _: False, lambda module: between.get(module.rpartition(".")[2], 0)
+        )
     weights = {weight.name: weight.is_trained for weight in named_weights(trial.model, trial.frozen).all}
     tables = [is_trained for name, is_trained in weights.items() if component_of(name) in LOOKED_UP]
     if tables and "lm_head.weight" not in weights:
         weights["lm_head.weight"] = tables[0]
-    return trial.passes_all or any(tables), Trained(lambda name: weights.get(name, False))
+    return trial.passes_all or any(tables), TrainedWeights(lambda name: weights.get(name, False))
 
 
 def _within(weights: IsTrained, block: str) -> IsTrained:
@@ -323,7 +320,7 @@ def _published_outside(shape: Shape) -> int:
 
 
 _NO_ADAPTER: Callable[[str], int] = lambda _: 0  # noqa: E731
-_ALL = Trained(lambda _: True)
+_ALL = TrainedWeights(lambda _: True)
 
 _TALLIES = {
     "gpt2": (gpt2_layer, gpt2_outside, "transformer.h"),

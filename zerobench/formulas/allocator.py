@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
-from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Moments, Setting
-from zerobench.formulas.terms import Bytes, Held, Term
+from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Instants, Setting
+from zerobench.formulas.terms import Bytes, Term, Terms
 from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.records import Category, DeviceMemory, Phase, StepKind
@@ -49,7 +49,7 @@ def kind_of(trial: TrialSpec) -> str | None:
 
 
 def allocator_rows(
-    trial: TrialSpec, setting: Setting, moments: Mapping[StepKind, Moments], outside_bytes: int
+    trial: TrialSpec, setting: Setting, instants: Mapping[StepKind, Instants], outside_bytes: int
 ) -> list[DeviceMemory]:
     """The allocator's figures at the end of each phase; none where no course was recorded of such a step.
 
@@ -62,10 +62,10 @@ def allocator_rows(
     allocator = allocator_model(setting.capacity_bytes - outside_bytes, os.environ)
     bounded = _Play(allocator, setting)
     try:
-        return bounded.play(trial, courses, moments)
+        return bounded.play(trial, courses, instants)
     except OutOfMemory as refusal:  # one with room says how much is missing, and no less than was held and asked for
         least = allocator.reserved_bytes + refusal.bytes_asked
-        rows = _Play(allocator_model(None, os.environ), setting).play(trial, courses, moments)
+        rows = _Play(allocator_model(None, os.environ), setting).play(trial, courses, instants)
         refused = len(bounded.rows)
         most = max(rows[refused].held_bytes, least)
         rows[refused] = rows[refused].model_copy(update={"peak_occupied_bytes": most})
@@ -86,42 +86,42 @@ class _Play:
         self.rows: list[DeviceMemory] = []
 
     def play(
-        self, trial: TrialSpec, courses: Mapping[StepKind, Course], moments: Mapping[StepKind, Moments]
+        self, trial: TrialSpec, courses: Mapping[StepKind, Course], by_step: Mapping[StepKind, Instants]
     ) -> list[DeviceMemory]:
         """Play start-up and two steps."""
-        for step, found in moments.items():
+        for step, instants in by_step.items():
             events = courses[step]
             if step is StepKind.FIRST:
-                self._start_up(found.init)
+                self._start_up(instants.init)
                 self._note(step, Phase.INIT)
             self._drop(self._tensors.values())  # the inputs of the step before
             self._tensors = {}
-            self._hold(found.gathering)
+            self._hold(instants.gathering)
             self._play(events[Phase.FORWARD])
-            self._hold(found.forward)
+            self._hold(instants.forward)
             self._note(step, Phase.FORWARD)
-            self._backward(events[Phase.BACKWARD], found, keeps=_keeps(trial))
+            self._backward(events[Phase.BACKWARD], instants, keeps=_keeps(trial))
             self._note(step, Phase.BACKWARD)
-            self._hold_each(found.step)
+            self._hold_each(instants.step)
             self._note(step, Phase.STEP)
         return self.rows
 
-    def _backward(self, course: Sequence[Event], found: Moments, *, keeps: bool) -> None:
+    def _backward(self, course: Sequence[Event], instants: Instants, *, keeps: bool) -> None:
         """Gradients are tensors of the course; where they stay until backward's end, of the reduction too."""
         handed_on = next(index for index, event in enumerate(course) if event.number == BUCKETED)
         self._play(course[:handed_on], keeps=keeps)
-        self._hold(_without_gradients(found.bucketed, found.forward))
+        self._hold(_without_gradients(instants.bucketed, instants.forward))
         self._play(course[handed_on + 1 :], keeps=keeps)
         gradients = {event.number for event in course if event.is_gradient}
         self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
         reducing = int(self._setting.case.overlaps)
-        for instant in found.reduction:
-            self._hold(_without_gradients(instant, found.forward) if keeps else instant, reduces_on=2 * reducing)
+        for instant in instants.reduction:
+            self._hold(_without_gradients(instant, instants.forward) if keeps else instant, reduces_on=2 * reducing)
         if keeps and self._setting.case.stage == 0:
             self._adopt_gradients()
         self._drop(self._gradients)
         self._gradients = {}
-        self._hold(found.backward_end)
+        self._hold(instants.backward_end)
 
     def _play(self, events: Sequence[Event], *, keeps: bool = False) -> None:
         """`keeps`: what the course says of when gradients are dropped does not hold."""
@@ -211,7 +211,7 @@ def _blocks(instant: Bytes, setting: Setting) -> Iterator[_Block]:
 
 
 def _terms(instant: Bytes) -> Sequence[Term]:
-    return instant.terms if isinstance(instant, Held) else [Term(*item) for item in instant.items()]
+    return instant.terms if isinstance(instant, Terms) else [Term(*item) for item in instant.items()]
 
 
 def _is_model(term: Term, setting: Setting) -> bool:
@@ -224,11 +224,11 @@ def _is_model(term: Term, setting: Setting) -> bool:
     return whole and (setting.case.stage == 0 or term.words.startswith(MODEL_TENSORS))
 
 
-def _only_model(instant: Bytes, setting: Setting) -> Held:
-    return Held(*(term for term in _terms(instant) if _is_model(term, setting)))
+def _only_model(instant: Bytes, setting: Setting) -> Terms:
+    return Terms(*(term for term in _terms(instant) if _is_model(term, setting)))
 
 
-def _without_gradients(instant: Bytes, but: Bytes) -> Held:
+def _without_gradients(instant: Bytes, but: Bytes) -> Terms:
     """`instant`, its gradients those of `but`: tensors of the course stand for the others."""
     others = (term for term in _terms(instant) if term.category is not Category.GRADIENTS)
-    return Held(*others, *(term for term in _terms(but) if term.category is Category.GRADIENTS))
+    return Terms(*others, *(term for term in _terms(but) if term.category is Category.GRADIENTS))

@@ -38,7 +38,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptBytes:
     """Bytes of a token, or of what lies outside the layers in all."""
 
     nbytes: int
@@ -49,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedWeights:
     """Which weights are trained, and what there is beside frozen ones."""
 
     weights: IsTrained
@@ -76,7 +76,7 @@ class Trained:
         return sum(self.beside(name) for name in names)
 
 
-def llama_layer(shape: Shape, trained: Trained, *, depends: bool = True) -> Kept:
+def llama_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True) -> KeptBytes:
     """LlamaDecoderLayer: two norms, rotary attention, gated MLP (gate, its activation, up, their product); a token's
     bytes. `depends`: whether its input does.
     """
@@ -93,10 +93,10 @@ def llama_layer(shape: Shape, trained: Trained, *, depends: bool = True) -> Kept
     gate, up = (normed or trained.any([name]) for name in gates)
     product = trained.needs_input(down, depends=gate or up)
     kept += e * (f * (gate + up + gate + product) + trained.between(down))
-    return Kept(kept, depends or gate or up or trained.any(down), any(attended[:2]))
+    return KeptBytes(kept, depends or gate or up or trained.any(down), any(attended[:2]))
 
 
-def llama_outside(shape: Shape, trained: Trained, *, depends: bool = True, rotates: bool = True) -> int:
+def llama_outside(shape: Shape, trained: TrainedWeights, *, depends: bool = True, rotates: bool = True) -> int:
     """The last norm, what the head is multiplied with, and rotary tables, which queries and keys keep; bytes in all."""
     kept, normed = _rms_norm(shape, trained, "model.norm", depends=depends)
     kept += shape.element * shape.hidden_size * trained.needs_input(["lm_head"], depends=normed)
@@ -104,7 +104,7 @@ def llama_outside(shape: Shape, trained: Trained, *, depends: bool = True, rotat
     return shape.tokens * kept + rotary * rotates
 
 
-def _rms_norm(shape: Shape, trained: Trained, name: str, *, depends: bool) -> tuple[int, bool]:
+def _rms_norm(shape: Shape, trained: TrainedWeights, name: str, *, depends: bool) -> tuple[int, bool]:
     """LlamaRMSNorm: its input and 1 / rms in fp32, and what its gain is multiplied with; whether what it gives, which
     others keep, depends on something that is trained.
     """
@@ -113,7 +113,7 @@ def _rms_norm(shape: Shape, trained: Trained, name: str, *, depends: bool) -> tu
     return kept, depends or gain
 
 
-def gpt2_layer(shape: Shape, trained: Trained, *, depends: bool = True) -> Kept:
+def gpt2_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True) -> KeptBytes:
     """GPT2Block: two norms, attention, and an activation written out (input, tanh, 1 + tanh, half, product)."""
     e, f = shape.element, shape.intermediate_size
     kept, depends_in = 0, depends
@@ -126,24 +126,24 @@ def gpt2_layer(shape: Shape, trained: Trained, *, depends: bool = True) -> Kept:
             depends = depends_in or made or trained.any(["attn.c_proj"])
     product = trained.needs_input(["mlp.c_proj"], depends=made)
     kept += e * (f * (4 * made + product) + trained.between(["mlp.c_proj"]))
-    return Kept(kept, depends or made or trained.any(["mlp.c_proj"]))
+    return KeptBytes(kept, depends or made or trained.any(["mlp.c_proj"]))
 
 
-def gpt2_outside(shape: Shape, trained: Trained, *, depends: bool = True, rotates: bool = False) -> int:  # noqa: ARG001 -- one call for both
+def gpt2_outside(shape: Shape, trained: TrainedWeights, *, depends: bool = True, rotates: bool = False) -> int:  # noqa: ARG001 -- one call for both
     """The last norm, and what the head is multiplied with; a tied head is trained where the embedding is."""
     kept, normed = _layer_norm(shape, trained, "transformer.ln_f", depends=depends)
     head = trained.needs_input(["lm_head"], depends=normed)
     return shape.tokens * (kept + shape.element * shape.hidden_size * head)
 
 
-def _layer_norm(shape: Shape, trained: Trained, name: str, *, depends: bool) -> tuple[int, bool]:
+def _layer_norm(shape: Shape, trained: TrainedWeights, name: str, *, depends: bool) -> tuple[int, bool]:
     """torch.nn.LayerNorm: input, mean and 1 / deviation (in fp32 on GPUs, in the input's type on CPUs)."""
     has_any = depends or trained.any([name])
     return (shape.element * shape.hidden_size + 2 * 4) * has_any, has_any
 
 
 def _attention(
-    shape: Shape, trained: Trained, output: str, kv_heads: int, depends: Sequence[bool], *, upcast: bool
+    shape: Shape, trained: TrainedWeights, output: str, kv_heads: int, depends: Sequence[bool], *, upcast: bool
 ) -> int:
     """Queries, keys, values and output; flash kernels keep the scores' fp32 log-sum-exp, eager attention the scores.
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerobench.formulas.activations import Logits
-from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.setting import Instants, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.kept import Shape
 from zerobench.formulas.terms import add
-from zerobench.formulas.torch_strategies import Moved, drawing
+from zerobench.formulas.torch_strategies import CollectiveVolume, drawing
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.architecture import complete
 from zerobench.spec.model import ModelSpec
@@ -79,14 +79,14 @@ def _cut(spec: ModelSpec) -> list[bool]:
     return [*attention, *(by_columns[mlp_bias] * 2), *by_rows[mlp_bias], False, False]
 
 
-def tensor_device(setting: Setting, step: StepKind, largest_tensor: int) -> Moments:
+def tensor_device(setting: Setting, step: StepKind, largest_tensor: int) -> Instants:
     """As the plain loop over this rank's parts, after a start in which one whole tensor at a time is drawn.
 
     `largest_tensor` is the largest of the whole model in elements, `setting` that of the parts.
     """
-    moments = plain_device(setting, step)
+    instants = plain_device(setting, step)
     parts = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
-    return replace(moments, init=(add(parts, drawing(setting.case.element, largest_tensor)), *moments.init))
+    return replace(instants, init=(add(parts, drawing(setting.case.element, largest_tensor)), *instants.init))
 
 
 def cut_logits_bytes(tokens: int, vocabulary: int, element: int) -> Logits:
@@ -102,7 +102,7 @@ def cut_logits_bytes(tokens: int, vocabulary: int, element: int) -> Logits:
 
 def tensor_moves(
     num_layers: int, hidden_tokens: int, tokens: int, element: int, micro_steps: int, *, recomputed: int
-) -> tuple[Moved, ...]:
+) -> tuple[CollectiveVolume, ...]:
     """Collectives of one step; `hidden_tokens` is b s h, `tokens` b s.
 
     `recomputed` blocks are run again. Such a block reduces again what its attention gives; recomputation stops before
@@ -110,9 +110,11 @@ def tensor_moves(
     """
     forward, backward = 2 * num_layers, 2 * num_layers + 1 + recomputed
     loss = _LOSS_REDUCTIONS * tokens * 4 // element
-    found = (
+    moves = (
         (Phase.FORWARD, "all_gather", 1, hidden_tokens),
         (Phase.FORWARD, "all_reduce", forward + _LOSS_REDUCTIONS, forward * hidden_tokens + loss),
         (Phase.BACKWARD, "all_reduce", backward, backward * hidden_tokens),
     )
-    return tuple(Moved(phase, kind, micro_steps * calls, micro_steps * sent) for phase, kind, calls, sent in found)
+    return tuple(
+        CollectiveVolume(phase, kind, micro_steps * calls, micro_steps * sent) for phase, kind, calls, sent in moves
+    )

@@ -48,10 +48,10 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     `replaces_linear`: whether DeepSpeed's linear layer takes the place of torch's (ds_config/case.py).
     Raises UserError for an architecture without a closed form.
     """
-    found, tokens = _own_matrices(trial), trial.micro_batch_size * trial.sequence_length
+    products, tokens = _own_matrices(trial), trial.micro_batch_size * trial.sequence_length
     adapters = () if trial.adapter is None else adapter_tensors(trial.model, lora_of(trial.adapter))
-    weights = found.num_blocks * sum(found.block) + found.outside + sum(adapters)
-    score = _score_flops(trial, tokens) * found.num_blocks
+    weights = products.num_blocks * sum(products.block) + products.outside + sum(adapters)
+    score = _score_flops(trial, tokens) * products.num_blocks
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     frozen = frozen_backward(trial)
@@ -60,10 +60,10 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     backward = 2 * tokens * own + backward_products * attended
     asked = trial.activation_checkpointing, own_blocks(trial)
     again = recomputed_blocks(*asked) - recomputed_blocks(asked[0], _first_passed(trial))
-    backward += 2 * tokens * again * _recomputed(trial, found, replaces_linear=replaces_linear)
-    backward += 2 * tokens * again * sum(adapters) // found.num_blocks
+    backward += 2 * tokens * again * _recomputed(trial, products, replaces_linear=replaces_linear)
+    backward += 2 * tokens * again * sum(adapters) // products.num_blocks
     scored_again = 0 if trial.attention is not Attention.EAGER and not attention_again(*asked) else again
-    backward += _FORWARD_PRODUCTS * score * scored_again // found.num_blocks
+    backward += _FORWARD_PRODUCTS * score * scored_again // products.num_blocks
     times = micro_batches_of_share(trial)
     parts = 1 if strategy_info(trial.strategy).divides_layers else model_parallel_size(trial)
     return [
@@ -75,9 +75,9 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
 
 def _own_matrices(trial: TrialSpec) -> Matrices:
     """Of the rank's stage where ranks are those of a pipeline, whose last one has the head; else of the model."""
-    found, blocks = matrices(trial.model), own_blocks(trial)
-    has_head = blocks.stop == found.num_blocks
-    return found._replace(num_blocks=len(blocks), outside=found.outside if has_head else 0)
+    of_model, blocks = matrices(trial.model), own_blocks(trial)
+    has_head = blocks.stop == of_model.num_blocks
+    return of_model._replace(num_blocks=len(blocks), outside=of_model.outside if has_head else 0)
 
 
 def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
@@ -88,8 +88,8 @@ def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
         return None
     if trial.adapter is None:
         return backward_pass(named_weights(trial.model, trial.frozen).all)
-    found, trained = matrices(trial.model), adapter_tensors(trial.model, lora_of(trial.adapter))
-    whole = found.num_blocks * sum(found.block) + found.outside + sum(trained)
+    of_model, trained = matrices(trial.model), adapter_tensors(trial.model, lora_of(trial.adapter))
+    whole = of_model.num_blocks * sum(of_model.block) + of_model.outside + sum(trained)
     passes = backward_pass(_adapted_weights(trial))
     shares = (1.0, 1.0) if passes is None else (passes.attention_share, passes.attending_share)
     return BackwardPass(sum(trained), whole - _before_adapters(trial), *shares)
@@ -141,14 +141,14 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
     return 2 * tokens * trial.sequence_length * (size.num_heads or 0) * (size.head_dim or 0)
 
 
-def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> int:
+def _recomputed(trial: TrialSpec, products: Matrices, *, replaces_linear: bool) -> int:
     """Weights that the second forward pass of a block multiplies with."""
     keeps_late = replaces_linear and blocks_are_linear(trial.model)
-    is_adapted = trial.adapter is not None and found.block[-1].name in {
-        one.name for one in adapted(trial.model, lora_of(trial.adapter))
+    is_adapted = trial.adapter is not None and products.block[-1].name in {
+        matrix.name for matrix in adapted(trial.model, lora_of(trial.adapter))
     }
-    skipped = [] if keeps_late or is_adapted else [len(found.block) - 1]
-    late = lora_of(str(trial.adapter)).rank * found.block[-1].outputs if is_adapted and not keeps_late else 0
+    skipped = [] if keeps_late or is_adapted else [len(products.block) - 1]
+    late = lora_of(str(trial.adapter)).rank * products.block[-1].outputs if is_adapted and not keeps_late else 0
     if trial.activation_checkpointing == OPERATIONS:
-        skipped += range(0, len(found.block), 2)
-    return sum(size for index, size in enumerate(found.block) if index not in skipped) - late
+        skipped += range(0, len(products.block), 2)
+    return sum(size for index, size in enumerate(products.block) if index not in skipped) - late

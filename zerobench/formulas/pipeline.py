@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zerobench.formulas.activations import Activations, Logits, activations, trial_logits, trial_shape
-from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.setting import Instants, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
-from zerobench.formulas.terms import Bytes, Held, add, hold
-from zerobench.formulas.torch_strategies import Moved
+from zerobench.formulas.terms import Bytes, Terms, add, hold
+from zerobench.formulas.torch_strategies import CollectiveVolume
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.architecture import complete
 from zerobench.spec.batch import micro_batches_of_share
@@ -27,14 +27,14 @@ _LOSS_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Passed:
+class StageTraffic:
     """What a stage hands to others and gets from them in an optimizer step."""
 
     sent_bytes: int
     received_bytes: int
 
 
-def passed_per_step(trial: TrialSpec, stage: int) -> Passed:
+def passed_per_step(trial: TrialSpec, stage: int) -> StageTraffic:
     """What stage `stage` (from 0) sends and receives in an optimizer step.
 
     The hidden states of each micro-batch cross each border between two stages once, and their gradients once the other
@@ -49,7 +49,7 @@ def passed_per_step(trial: TrialSpec, stage: int) -> Passed:
         is_driver, is_last = stage == 0, stage == trial.world_size - 1
         sent += is_driver * from_driver + is_last * to_driver
         received += is_driver * to_driver + is_last * from_driver
-    return Passed(micro_batches * sent, micro_batches * received)
+    return StageTraffic(micro_batches * sent, micro_batches * received)
 
 
 def pipeline_bytes_per_step(trial: TrialSpec, stage: int) -> int:
@@ -68,13 +68,13 @@ def stage_activations(trial: TrialSpec) -> Activations:
     last one what comes after them.
     """
     shape, blocks = trial_shape(trial), own_blocks(trial)
-    found = activations(trial)
+    kept = activations(trial)
     handed_on = shape.element * shape.tokens * shape.hidden_size
     return replace(
-        found,
-        outside_layers_bytes=found.outside_layers_bytes if is_last_stage(trial) else handed_on,
-        layers=found.layers[blocks.start : blocks.stop],
-        again=found.again[blocks.start : blocks.stop],
+        kept,
+        outside_layers_bytes=kept.outside_layers_bytes if is_last_stage(trial) else handed_on,
+        layers=kept.layers[blocks.start : blocks.stop],
+        again=kept.again[blocks.start : blocks.stop],
     )
 
 
@@ -82,44 +82,44 @@ def stage_logits(trial: TrialSpec) -> Logits:
     """Of the last stage, which keeps the logits too that it would hand on; of the others nothing."""
     if not is_last_stage(trial):
         return Logits(0, 0, 0, 0)
-    shape, found = trial_shape(trial), trial_logits(trial)
+    shape, logits = trial_shape(trial), trial_logits(trial)
     handed_on = shape.element * shape.tokens * shape.vocab_size
     return replace(
-        found,
-        saved_bytes=found.saved_bytes + handed_on,
-        backward_peak_bytes=found.backward_peak_bytes + handed_on,
-        gradient_bytes=found.gradient_bytes + handed_on,
+        logits,
+        saved_bytes=logits.saved_bytes + handed_on,
+        backward_peak_bytes=logits.backward_peak_bytes + handed_on,
+        gradient_bytes=logits.gradient_bytes + handed_on,
     )
 
 
-def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Moments:
+def stage_device(trial: TrialSpec, setting: Setting, step: StepKind) -> Instants:
     """As the plain loop over the stage's own tensors, beside what it receives in and other micro-batches keep."""
-    moments, rank = plain_device(setting, step), trial.prediction.rank
+    instants, rank = plain_device(setting, step), trial.prediction.rank
     buffers, others = _buffers(trial), micro_batches_in_flight(trial, rank) - 1
     kept, logits = stage_activations(trial), stage_logits(trial)
 
-    def under_way(count: int) -> Held:
-        return add(
-            hold(Category.ACTIVATIONS, count * kept.saved_bytes, f"of {count} micro-batches more under way"),
-            hold(Category.LOGITS_AND_LOSS, count * logits.saved_bytes, f"of {count} micro-batches more under way"),
-        )
+    words = f"of {others} micro-batches more under way"
+    under_way = add(
+        hold(Category.ACTIVATIONS, others * kept.saved_bytes, words),
+        hold(Category.LOGITS_AND_LOSS, others * logits.saved_bytes, words),
+    )
 
-    def among(held: Bytes, count: int = others) -> Held:
-        return add(held, buffers, under_way(count))
+    def among(held: Bytes) -> Terms:
+        return add(held, buffers, under_way)
 
     next_loss = logits.backward_peak_bytes - logits.saved_bytes if others else 0
     is_filled = passes_with_gradients(trial) > 1
     sent_back = _hidden(trial, int(rank > 0 and is_filled), _SENT_BACK)
     left = add(buffers, _hidden(trial, _sent_last(trial) if rank else 0, _SENT_BACK))
-    return Moments(
-        init=moments.init,
-        gathering=add(among(moments.gathering), sent_back, _at_work(trial, 3, 2) if any(kept.again) else {}),
-        forward=add(among(moments.forward), sent_back),
-        first_gradient=add(among(moments.first_gradient), sent_back),
-        bucketed=add(among(moments.bucketed), sent_back, {} if is_last_stage(trial) else _at_work(trial, 2, 1)),
-        reduction=tuple(add(one, left, under_way(others), _loss(next_loss)) for one in moments.reduction),
-        backward_end=add(moments.backward_end, left),
-        step=tuple(add(one, buffers) for one in moments.step),
+    return Instants(
+        init=instants.init,
+        gathering=add(among(instants.gathering), sent_back, _at_work(trial, 3, 2) if any(kept.again) else {}),
+        forward=add(among(instants.forward), sent_back),
+        first_gradient=add(among(instants.first_gradient), sent_back),
+        bucketed=add(among(instants.bucketed), sent_back, {} if is_last_stage(trial) else _at_work(trial, 2, 1)),
+        reduction=tuple(add(instant, left, under_way, _loss(next_loss)) for instant in instants.reduction),
+        backward_end=add(instants.backward_end, left),
+        step=tuple(add(instant, buffers) for instant in instants.step),
     )
 
 
@@ -134,7 +134,7 @@ def _sent_last(trial: TrialSpec) -> int:
     return micro_batches if trial.pipeline_schedule is PipelineSchedule.GPIPE else min(2, micro_batches)
 
 
-def _at_work(trial: TrialSpec, wide: int, narrow: int) -> Held:
+def _at_work(trial: TrialSpec, wide: int, narrow: int) -> Terms:
     """What a block makes and lets go of at once: tensors of the MLP's width, and of hidden states.
 
     Three and two in a forward pass that will be run again, two gradients and one in backward. The last stage has more
@@ -145,11 +145,11 @@ def _at_work(trial: TrialSpec, wide: int, narrow: int) -> Held:
     return hold(Category.TEMPORARIES, shape.element * elements, "of the block at work")
 
 
-def _loss(nbytes: int) -> Held:
+def _loss(nbytes: int) -> Terms:
     return hold(Category.LOGITS_AND_LOSS, nbytes, "of the next micro-batch")
 
 
-def _buffers(trial: TrialSpec) -> Held:
+def _buffers(trial: TrialSpec) -> Terms:
     """For hidden states from the stage before, and for gradients from the one after, of each micro-batch."""
     micro_batches = micro_batches_of_share(trial)
     return add(
@@ -158,13 +158,13 @@ def _buffers(trial: TrialSpec) -> Held:
     )
 
 
-def _hidden(trial: TrialSpec, count: int, what: str) -> Held:
+def _hidden(trial: TrialSpec, count: int, what: str) -> Terms:
     shape = trial_shape(trial)
     nbytes = shape.element * shape.tokens * shape.hidden_size
     return hold(Category.PIPELINE_BUFFERS, count * nbytes, f"{what}: {count} micro-batches x {nbytes:,} bytes")
 
 
-def stage_moves(trial: TrialSpec) -> tuple[Moved, ...]:
+def stage_moves(trial: TrialSpec) -> tuple[CollectiveVolume, ...]:
     """What the predicted rank hands to the stages beside it and gets from them, in elements."""
     shape, times = trial_shape(trial), micro_batches_of_share(trial)
     before, after = trial.prediction.rank > 0, not is_last_stage(trial)
@@ -175,7 +175,7 @@ def stage_moves(trial: TrialSpec) -> tuple[Moved, ...]:
         (Phase.BACKWARD, "send", before),
     )
     each = shape.tokens * shape.hidden_size
-    return tuple(Moved(phase, kind, times, times * each) for phase, kind, there in asked if there)
+    return tuple(CollectiveVolume(phase, kind, times, times * each) for phase, kind, there in asked if there)
 
 
 def shared_elements(trial: TrialSpec) -> int:

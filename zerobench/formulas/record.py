@@ -20,7 +20,7 @@ from zerobench.ds_config.reading import get, optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import activations, knows_frozen, trial_logits, trial_shape
 from zerobench.formulas.allocator import allocator_rows
-from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
+from zerobench.formulas.deepspeed import Instants, Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
@@ -35,10 +35,10 @@ from zerobench.formulas.pipeline import (
     stage_logits,
     stage_moves,
 )
-from zerobench.formulas.terms import Held, add
+from zerobench.formulas.terms import Terms, add
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
-    Moved,
+    CollectiveVolume,
     Shards,
     bucket_count,
     ddp_device,
@@ -201,7 +201,7 @@ def _is_plain(trial: TrialSpec) -> bool:
     """Whether the trial runs without DeepSpeed. Raises UserError for strategies that no formula is known for."""
     info = strategy_info(trial.strategy)
     if Evidence.FORMULA not in info.evidences:
-        known = ", ".join(name for name, one in STRATEGIES.items() if Evidence.FORMULA in one.evidences)
+        known = ", ".join(name for name, strategy in STRATEGIES.items() if Evidence.FORMULA in strategy.evidences)
         raise UserError(f"strategy: {trial.strategy!r} has no formula; choices: {known}")
     return not info.uses_deepspeed
 
@@ -268,10 +268,10 @@ def _accumulated(trial: TrialSpec) -> int:
 
 def _partly_frozen(trial: TrialSpec, *, tied_head: bool) -> dict[str, Any]:
     """Of the setting, what a pattern freezes."""
-    found = named_weights(trial.model, trial.frozen)
-    weights = found.all
-    first = 0 if trial.passes_all else found.first_passed
-    passed = chain(found.before, *found.blocks[:first]) if first else ()
+    all_weights = named_weights(trial.model, trial.frozen)
+    weights = all_weights.all
+    first = 0 if trial.passes_all else all_weights.first_passed
+    passed = chain(all_weights.before, *all_weights.blocks[:first]) if first else ()
     return {
         "frozen": tuple(weight.size for weight in weights if not weight.is_trained),
         "whole": tuple(weight.size for weight in weights),
@@ -297,9 +297,9 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
     """
     if trial.prediction.gpu is None:
         return None
-    found = overhead_of(trial.prediction.gpu, trial.world_size)
-    nbytes = found.collectives_bytes * (2 if trial.zero_stage in {0, 1, 2} else 1)
-    return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=nbytes)
+    overhead = overhead_of(trial.prediction.gpu, trial.world_size)
+    nbytes = overhead.collectives_bytes * (2 if trial.zero_stage in {0, 1, 2} else 1)
+    return ContextMemory(before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=nbytes)
 
 
 def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
@@ -308,31 +308,31 @@ def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
     if context is None:
         return []
     outside = (context.context_bytes or 0) + (context.collectives_bytes or 0)
-    moments = {step: trial_moments(trial, setting, step)[Place.DEVICE] for step in StepKind}
-    return allocator_rows(trial, setting, moments, outside)
+    instants = {step: trial_instants(trial, setting, step)[Place.DEVICE] for step in StepKind}
+    return allocator_rows(trial, setting, instants, outside)
 
 
-def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
+def trial_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Instants]:
     """What lies in each place on the rank of `setting`, of all but a pass's own work; what is frozen lies still."""
-    found = _trained_moments(trial, setting, step)
+    instants = _trained_instants(trial, setting, step)
     divided = trial.strategy == "fsdp" or setting.case.stage == 3
     place = Place.DEVICE if not divided or trial.offload_param is Offload.NONE else Place.HOST
     frozen = setting.frozen_parameters(setting.case.world_size if divided else 1)
     if not frozen:
-        return found
-    beside = found[place].beside(frozen)
+        return instants
+    beside = instants[place].beside(frozen)
     if not divided:
         beside = replace(beside, init=(_drawn(setting, frozen), *beside.init))
-    return found | {place: beside}
+    return instants | {place: beside}
 
 
-def _drawn(setting: Setting, frozen: Held) -> Held:
+def _drawn(setting: Setting, frozen: Terms) -> Terms:
     """The model while its largest tensor is drawn: more than the engine takes later for the few that it trains."""
     trained = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
     return add(frozen, trained, drawing(0, max(setting.whole)))
 
 
-def _trained_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
+def _trained_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Instants]:
     nowhere = {Place.HOST: NOTHING, Place.NVME: NOTHING}
     if trial.strategy == "ddp":
         return nowhere | {Place.DEVICE: ddp_device(setting, step)}
@@ -346,7 +346,7 @@ def _trained_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict
         return nowhere | {Place.DEVICE: device, Place.HOST: host}
     if _is_plain(trial):
         return nowhere | {Place.DEVICE: plain_device(setting, step)}
-    return dict(deepspeed_moments(setting, step))
+    return dict(deepspeed_instants(setting, step))
 
 
 def fsdp_shards(trial: TrialSpec) -> Shards:
@@ -397,7 +397,7 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
         logits, kept = stage_logits(trial), stage_activations(trial)
     else:
         logits, kept = trial_logits(trial), activations(trial)
-    places = trial_moments(trial, setting, step)
+    places = trial_instants(trial, setting, step)
     device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial))
     rows = memory_rows(step, Place.DEVICE, device)
     for place in (Place.HOST, Place.NVME):
@@ -428,7 +428,9 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
     return [_traffic(trial, step, move, setting.case.element, trial.world_size) for move in moves]
 
 
-def _traffic(trial: TrialSpec, step: StepKind, move: Moved, element: int, group_size: int) -> CollectiveTraffic:
+def _traffic(
+    trial: TrialSpec, step: StepKind, move: CollectiveVolume, element: int, group_size: int
+) -> CollectiveTraffic:
     """What is moved among so many neighbours."""
     return CollectiveTraffic(
         step=step,
@@ -463,13 +465,13 @@ def _pipeline_collectives(trial: TrialSpec, setting: Setting, step: StepKind) ->
         for move in stage_moves(trial)
     ]
     if shared := shared_elements(trial):
-        rows.append(_traffic(trial, step, Moved(Phase.STEP, "all_reduce", 1, shared), element, 2))
+        rows.append(_traffic(trial, step, CollectiveVolume(Phase.STEP, "all_reduce", 1, shared), element, 2))
     if trial.hyperparameters.gradient_clipping:
-        rows.append(_traffic(trial, step, Moved(Phase.STEP, "all_reduce", 1, 1), 4, trial.world_size))
+        rows.append(_traffic(trial, step, CollectiveVolume(Phase.STEP, "all_reduce", 1, 1), 4, trial.world_size))
     return rows
 
 
-def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
+def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[CollectiveVolume, ...]:
     shape = trial_shape(trial)
     return tensor_moves(
         shape.num_layers,
@@ -485,12 +487,12 @@ def _zero_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> lis
     rows = []
     for move in zero_moves(setting, trial.gradient_accumulation_steps):
         for size, calls in _group_calls(trial, step, move):
-            moved = Moved(move.phase, move.kind, calls, move.elements * calls // move.calls)
+            moved = CollectiveVolume(move.phase, move.kind, calls, move.elements * calls // move.calls)
             rows.append(_traffic(trial, step, moved, setting.case.element, size))
     return rows
 
 
-def _group_calls(trial: TrialSpec, step: StepKind, move: Moved) -> list[tuple[int, int]]:
+def _group_calls(trial: TrialSpec, step: StepKind, move: CollectiveVolume) -> list[tuple[int, int]]:
     """Sizes of groups, and how many of a collective's calls are made in each.
 
     With hpZ only the first forward pass after an update gathers from all ranks (zerobench.formulas.zeropp), and the

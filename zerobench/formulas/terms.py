@@ -30,7 +30,7 @@ Bytes = Mapping[Category, int]
 """What lies in one place at one instant, by category."""
 
 
-class Held(Bytes):
+class Terms(Bytes):
     """The terms of one instant; as a mapping their sums by category, without those that hold nothing."""
 
     def __init__(self, *terms: Term) -> None:
@@ -56,17 +56,15 @@ class Held(Bytes):
         return len(self._sums)
 
     def __repr__(self) -> str:
-        """As a mapping."""
         return repr(self._sums)
 
-    def of(self, *categories: Category) -> Held:
+    def of(self, *categories: Category) -> Terms:
         """What lies in these categories alone."""
-        return Held(*(term for term in self.terms if term.category in categories))
+        return Terms(*(term for term in self.terms if term.category in categories))
 
 
-def hold(category: Category, nbytes: int, words: str = "", source: str = "") -> Held:
-    """One term."""
-    return Held(Term(category, nbytes, words, source))
+def hold(category: Category, nbytes: int, words: str = "", source: str = "") -> Terms:
+    return Terms(Term(category, nbytes, words, source))
 
 
 def of_elements(
@@ -76,15 +74,15 @@ def of_elements(
     what: str,
     source: str = "",
     others: Callable[[], Iterable[Term]] | None = None,
-) -> Held:
+) -> Terms:
     """`element` bytes for each of so many elements of something."""
     words = f"{what}: {element} bytes x {elements:,} elements"
-    return Held(Term(category, element * elements, words, source, others))
+    return Terms(Term(category, element * elements, words, source, others))
 
 
-def add(*parts: Bytes) -> Held:
+def add(*parts: Bytes) -> Terms:
     """All terms of several accounts."""
     terms: list[Term] = []
     for part in parts:
-        terms += part.terms if isinstance(part, Held) else (Term(*item) for item in part.items())
-    return Held(*terms)
+        terms += part.terms if isinstance(part, Terms) else (Term(*item) for item in part.items())
+    return Terms(*terms)

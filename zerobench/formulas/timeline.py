@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zerobench.formulas.activations import Activations, Logits
-from zerobench.formulas.deepspeed.setting import Moments
+from zerobench.formulas.deepspeed.setting import Instants
 from zerobench.formulas.terms import Bytes, add, hold
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 
 
-def device_phases(moments: Moments, kept: Activations, logits: Logits, input_tokens: int) -> dict[Phase, list[Bytes]]:
+def device_phases(instants: Instants, kept: Activations, logits: Logits, input_tokens: int) -> dict[Phase, list[Bytes]]:
     """Instants of each phase on the device; forward and backward with what a micro batch leaves for backward.
 
     The token ids of all micro batches, int64, live until the step's end.
@@ -22,23 +22,23 @@ def device_phases(moments: Moments, kept: Activations, logits: Logits, input_tok
     inputs = hold(Category.INPUTS, 8 * input_tokens, f"token ids: 8 bytes x {input_tokens:,} tokens")
     saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
     layer = {Category.ACTIVATIONS: kept.recomputed_bytes, Category.TEMPORARIES: kept.made_whole_bytes}
-    headed = add(moments.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})
+    headed = add(instants.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})
     beside = {Category.TEMPORARIES: logits.input_gradient_bytes}
     return {
-        Phase.INIT: list(moments.init),
+        Phase.INIT: list(instants.init),
         Phase.FORWARD: [
-            add(moments.gathering, saved),
+            add(instants.gathering, saved),
             add(headed, beside, _loss(logits.forward_peak_bytes)),
             add(headed, _loss(logits.saved_bytes)),
         ],
         Phase.BACKWARD: [
             add(headed, _loss(logits.backward_peak_bytes)),
-            add(moments.first_gradient, saved, _loss(logits.gradient_bytes)),
-            add(moments.bucketed, saved, layer),
-            *(add(instant, inputs) for instant in moments.reduction),
-            add(moments.backward_end, inputs),
+            add(instants.first_gradient, saved, _loss(logits.gradient_bytes)),
+            add(instants.bucketed, saved, layer),
+            *(add(instant, inputs) for instant in instants.reduction),
+            add(instants.backward_end, inputs),
         ],
-        Phase.STEP: [add(instant, inputs) for instant in moments.step],
+        Phase.STEP: [add(instant, inputs) for instant in instants.step],
     }
 
 
@@ -46,13 +46,13 @@ def _loss(nbytes: int) -> Bytes:
     return {Category.LOGITS_AND_LOSS: nbytes}
 
 
-def other_phases(moments: Moments) -> dict[Phase, list[Bytes]]:
+def other_phases(instants: Instants) -> dict[Phase, list[Bytes]]:
     """Instants of each phase in host memory or swap files, where no activation lies."""
     return {
-        Phase.INIT: list(moments.init),
-        Phase.FORWARD: [moments.gathering, moments.forward],
-        Phase.BACKWARD: [moments.forward, moments.bucketed, *moments.reduction, moments.backward_end],
-        Phase.STEP: list(moments.step),
+        Phase.INIT: list(instants.init),
+        Phase.FORWARD: [instants.gathering, instants.forward],
+        Phase.BACKWARD: [instants.forward, instants.bucketed, *instants.reduction, instants.backward_end],
+        Phase.STEP: list(instants.step),
     }
 
 

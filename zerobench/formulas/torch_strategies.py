@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.formulas.deepspeed.setting import NOTHING, Moments, Setting
-from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
+from zerobench.formulas.deepspeed.setting import NOTHING, Instants, Setting
+from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.records import Category, Phase, StepKind
 
 _SYNC_BYTES = 250 * 2**20
@@ -21,10 +21,12 @@ _DRAWN_ELEMENTS = 2**24
 _UNEVEN = "what the ranks do not divide evenly"
 
 
-def ddp_device(setting: Setting, step: StepKind) -> Moments:
+def ddp_device(setting: Setting, step: StepKind) -> Instants:
     """As the plain loop, with gradients that are there from the first moment to the last: they are DDP's buckets."""
     element, count = setting.case.element, setting.num_params
-    parameters, gradients = (setting.share(one, element, count) for one in (Category.PARAMETERS, Category.GRADIENTS))
+    parameters, gradients = (
+        setting.share(category, element, count) for category in (Category.PARAMETERS, Category.GRADIENTS)
+    )
     masters = {} if element == 4 else setting.master_and_moments(setting.tensors, None)
     built = add(parameters, gradients, masters)
     states = add(built, setting.moments(setting.tensors))
@@ -38,7 +40,7 @@ def ddp_device(setting: Setting, step: StepKind) -> Moments:
         "flat copies of the weights, to be broadcast",
     )
     first = add(held, setting.first_gradient_whole, between)
-    return Moments(
+    return Instants(
         init=(add(parameters, sync), built),
         gathering=add(held, between),
         forward=add(held, between),
@@ -79,7 +81,7 @@ class Shards:
         return self.root if self.reshards else self.whole
 
 
-def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) -> tuple[Moments, Moments]:
+def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) -> tuple[Instants, Instants]:
     """Device and host of one rank. Each tensor's part is taken as its elements by the ranks, rounded up.
 
     FSDP2 pads whole rows (_fsdp_param.py, _init_sharded_param), so a tensor whose first dimension the ranks do not
@@ -87,7 +89,7 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     """
     own = setting.sharded
 
-    def in_parts(category: Category) -> Held:
+    def in_parts(category: Category) -> Terms:
         return setting.share(category, 4, own, padding=_UNEVEN)
 
     built = in_parts(Category.MASTER_WEIGHTS if setting.case.element == 2 else Category.PARAMETERS)
@@ -99,11 +101,11 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     kept, end = add(held, gradients if setting.case.micro_steps > 1 else {}), add(held, gradients)
     if not offloads:
         return _on_device(setting, shards, kept, end, (add(built, init), built), (update, states)), NOTHING
-    host = Moments((built,), kept, kept, kept, kept, (), end, (update, states))
+    host = Instants((built,), kept, kept, kept, kept, (), end, (update, states))
     return _on_device(setting, shards, {}, {}, (init, {}), ({},)), host
 
 
-def drawing(element: int, largest: int) -> Held:
+def drawing(element: int, largest: int) -> Terms:
     """One tensor at a time is drawn whole, in pieces in fp32, of which the last stays until the next is there
     (zerobench/worker/weights.py).
     """
@@ -113,7 +115,7 @@ def drawing(element: int, largest: int) -> Held:
 
 def _on_device(
     setting: Setting, shards: Shards, held: Bytes, end: Bytes, init: Sequence[Bytes], step: Sequence[Bytes]
-) -> Moments:
+) -> Instants:
     """What lies on the device beside `held`: gathered parameters, and the buffer of the last gathering.
 
     The buffer is let go when the next has been gathered (_fsdp_param_group.py, AllGatherState).
@@ -128,7 +130,7 @@ def _on_device(
         of_elements(Category.GRADIENTS, element, elements, what)
         for elements, what in ((shards.trained_block, "a block's, whole"), (shards.trained_root, "the root's, whole"))
     )
-    return Moments(
+    return Instants(
         init=init,
         gathering=add(in_block, buffer),
         forward=add(held, gathered, buffer),
@@ -140,17 +142,17 @@ def _on_device(
     )
 
 
-def _root(element: int, shards: Shards) -> Held:
+def _root(element: int, shards: Shards) -> Terms:
     what = "embedding, last norm and head, the root's group, gathered as one"
     return of_elements(Category.GATHERED_PARAMETERS, element, shards.root, what)
 
 
-def _blocks(element: int, shards: Shards, *, at_work: bool = False) -> Held:
+def _blocks(element: int, shards: Shards, *, at_work: bool = False) -> Terms:
     """All of them, or the one at work; the next one in backward is gathered before the last is freed
     (_fsdp_param_group.py, _prefetch_unshard).
     """
 
-    def term(count: int, what: str, others: Callable[[], Iterable[Term]] | None = None) -> Held:
+    def term(count: int, what: str, others: Callable[[], Iterable[Term]] | None = None) -> Terms:
         return of_elements(Category.GATHERED_PARAMETERS, element, count * shards.block, what, others=others)
 
     if not at_work:
@@ -158,10 +160,10 @@ def _blocks(element: int, shards: Shards, *, at_work: bool = False) -> Held:
     return term(1, "the block at work", term(2, "the block at work, and the next one").terms.__iter__)
 
 
-def _gathering(element: int, shards: Shards) -> Held:
+def _gathering(element: int, shards: Shards) -> Terms:
     """The flat buffer that a group is gathered into and then cut from (_fsdp_collectives.py, foreach_all_gather)."""
 
-    def term(elements: int, whose: str, others: Callable[[], Iterable[Term]] | None = None) -> Held:
+    def term(elements: int, whose: str, others: Callable[[], Iterable[Term]] | None = None) -> Terms:
         what = f"{whose} parameters, gathered flat before they are cut"
         return of_elements(Category.ALL_GATHER_BUFFERS, element, elements, what, others=others)
 
@@ -169,10 +171,10 @@ def _gathering(element: int, shards: Shards) -> Held:
     return term(shards.block, "a block's", add(*others).terms.__iter__)
 
 
-def _reducing(setting: Setting, shards: Shards) -> Held:
+def _reducing(setting: Setting, shards: Shards) -> Terms:
     """The gradients of a group flattened, and this rank's part of their mean (foreach_reduce)."""
 
-    def terms(elements: int, whose: str) -> list[Held]:
+    def terms(elements: int, whose: str) -> list[Terms]:
         parts = {f"{whose} gradients, flattened to be reduced": elements}
         parts["this rank's part of them"] = -(-elements // setting.case.world_size)
         return [of_elements(Category.REDUCE_BUFFERS, setting.case.element, size, what) for what, size in parts.items()]
@@ -180,7 +182,7 @@ def _reducing(setting: Setting, shards: Shards) -> Held:
     blocks = terms(shards.trained_block, "a block's")
     if not shards.trained_root:
         return add(*blocks)
-    return Held(
+    return Terms(
         *(
             root.terms[0]._replace(others=block.terms.__iter__)
             for root, block in zip(terms(shards.trained_root, "the root's"), blocks, strict=True)
@@ -189,7 +191,7 @@ def _reducing(setting: Setting, shards: Shards) -> Held:
 
 
 @dataclass(frozen=True)
-class Moved:
+class CollectiveVolume:
     """Collectives of one kind in one phase of a step: calls, and elements of their whole messages together."""
 
     phase: Phase
@@ -198,15 +200,15 @@ class Moved:
     elements: int
 
 
-def ddp_moves(num_params: int, buckets: int) -> tuple[Moved, ...]:
+def ddp_moves(num_params: int, buckets: int) -> tuple[CollectiveVolume, ...]:
     """All gradients once a step, bucket by bucket; micro-batches before the last move nothing (no_sync).
 
     In the first step they lie in one bucket (distributed.py, _ddp_init_helper).
     """
-    return (Moved(Phase.BACKWARD, "all_reduce", buckets, num_params),)
+    return (CollectiveVolume(Phase.BACKWARD, "all_reduce", buckets, num_params),)
 
 
-def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
+def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[CollectiveVolume, ...]:
     """Each group of parameters gathered for forward, blocks again for backward, and every gradient reduced.
 
     _fully_shard.py: by default the root is not freed after its forward pass.
@@ -215,20 +217,20 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
     again = micro_steps * shards.passed_blocks if shards.reshards else 0
     trained = shards.trained_blocks * shards.trained_block + shards.trained_root
     reduced = shards.trained_blocks + bool(shards.trained_root)
-    found = (
-        Moved(Phase.FORWARD, "all_gather", micro_steps * groups, micro_steps * shards.whole),
-        Moved(Phase.BACKWARD, "all_gather", again, again * shards.block),
-        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * trained),
+    moves = (
+        CollectiveVolume(Phase.FORWARD, "all_gather", micro_steps * groups, micro_steps * shards.whole),
+        CollectiveVolume(Phase.BACKWARD, "all_gather", again, again * shards.block),
+        CollectiveVolume(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * trained),
     )
-    return tuple(move for move in found if move.calls)
+    return tuple(move for move in moves if move.calls)
 
 
-def replicas_move(shards: Shards, sharded: int) -> Moved:
+def replicas_move(shards: Shards, sharded: int) -> CollectiveVolume:
     """Groups that hold copies of each other add up their parts of the gradients, once a step (HSDP).
 
     _fsdp_collectives.py, foreach_reduce: each group of parameters by itself, after it is reduced within the shards.
     """
-    return Moved(Phase.BACKWARD, "all_reduce", shards.trained_blocks + bool(shards.trained_root), sharded)
+    return CollectiveVolume(Phase.BACKWARD, "all_reduce", shards.trained_blocks + bool(shards.trained_root), sharded)
 
 
 def bucket_count(setting: Setting, bucket_bytes: int | None) -> int:

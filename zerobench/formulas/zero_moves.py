@@ -12,39 +12,39 @@ from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Setting
 from zerobench.formulas.deepspeed.stage_3 import live_elements, persistent_tensors
-from zerobench.formulas.torch_strategies import Moved
+from zerobench.formulas.torch_strategies import CollectiveVolume
 from zerobench.records import Phase
 
 
-def zero_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
+def zero_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, ...]:
     """Elements of one rank's messages in a steady step of `micro_steps` forward and backward passes."""
     stage = setting.case.stage
     if stage == 0:
-        return (Moved(Phase.BACKWARD, "all_reduce", 1, setting.num_params),)
+        return (CollectiveVolume(Phase.BACKWARD, "all_reduce", 1, setting.num_params),)
     return _flat_moves(setting, micro_steps) if stage < 3 else _partitioned_moves(setting, micro_steps)
 
 
-def _flat_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
+def _flat_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, ...]:
     """Stage 1 reduces with the last backward pass, stage 2 with each (runtime/engine.py, allreduce_gradients)."""
     times = micro_steps if setting.case.stage == 2 else 1
     is_whole = setting.case.runs_bf16_optimizer or bool(setting.case.zero("use_multi_rank_bucket_allreduce"))
     gathered = setting.flat_partition * setting.case.world_size
     return (
-        Moved(Phase.BACKWARD, "all_reduce" if is_whole else "reduce", times, times * setting.num_params),
-        Moved(Phase.STEP, "all_gather", 1, gathered),
+        CollectiveVolume(Phase.BACKWARD, "all_reduce" if is_whole else "reduce", times, times * setting.num_params),
+        CollectiveVolume(Phase.STEP, "all_gather", 1, gathered),
     )
 
 
-def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
+def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, ...]:
     ranks = setting.case.world_size
     persistent = persistent_tensors(setting)
     padded, small = (sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent))
     again = padded - setting.only_forward
     kept = min(max(live_elements(setting), small), again)
-    found = (
-        Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
-        Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),
-        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
-        Moved(Phase.STEP, "all_gather", len(persistent), small),
+    moves = (
+        CollectiveVolume(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
+        CollectiveVolume(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),
+        CollectiveVolume(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
+        CollectiveVolume(Phase.STEP, "all_gather", len(persistent), small),
     )
-    return tuple(move for move in found if move.elements)
+    return tuple(move for move in moves if move.elements)

@@ -79,10 +79,10 @@ def _bytes(blocks: Iterable[Change]) -> list[tuple[int, int]]:
 def _working_memory(changes: Iterable[Change]) -> set[int]:
     """Blocks that were taken and given back while the same operation ran, or that a collective took."""
     taken: dict[int, int] = {}
-    found = set()
+    short_lived = set()
     for change in changes:
         if change.nbytes > 0:
             taken[change.serial] = change.operation
         elif (under := taken.get(change.serial)) and under in {change.operation, GLOO}:
-            found.add(change.serial)
-    return found
+            short_lived.add(change.serial)
+    return short_lived

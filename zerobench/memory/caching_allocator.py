@@ -94,13 +94,12 @@ class AllocatorCounters:
     """What models of torch's allocators count, in bytes.
 
     `allocated_bytes`, `requested_bytes`, `reserved_bytes` and their peaks mean what torch.cuda.memory_stats() says
-    under `<name>.all.current` and `.peak`; `alloc_retries` likewise. `occupied_bytes` is what stays reserved where all
+    under `<name>.all.current` and `.peak`; so does `alloc_retries`. `occupied_bytes` is what stays reserved where all
     that nothing lies in is given back, which happens before an allocation fails. `capacity_bytes` is what the device
     has for torch, without CUDA context, NCCL and other processes; None is endless.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
-        """Nothing is held."""
         self.capacity_bytes = capacity_bytes
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.requested_bytes = self.peak_requested_bytes = 0

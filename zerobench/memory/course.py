@@ -30,11 +30,11 @@ class Courses:
 
     def forget(self, step: StepKind) -> None:
         """Drop those of a kind of step."""
-        self._found = {key: one for key, one in self._found.items() if key[0] is not step}
+        self._found = {key: entry for key, entry in self._found.items() if key[0] is not step}
 
     def all(self) -> list[MemoryCourse]:
         """All so far, in the order in which the phases were first entered."""
-        return [one for _, one in self._found.values()]
+        return [phase_course for _, phase_course in self._found.values()]
 
 
 def course(step: StepKind, phase: Phase, walk: Walk[Any, Category | None], points: int = POINTS) -> MemoryCourse:
@@ -83,11 +83,11 @@ def _instants(deltas: Sequence[int], points: int) -> list[int]:
 
 def _largest(sites: Counter[tuple[Category, str]], present: Sequence[Category]) -> dict[Category, str]:
     """Of each category that is `present` the first of `sites`, most bytes first; one without a name is left out."""
-    found: dict[Category, str] = {}
+    largest: dict[Category, str] = {}
     for (category, site), nbytes in sites.most_common():
         if nbytes > 0 and site and category in present:
-            found.setdefault(category, site)
-    return found
+            largest.setdefault(category, site)
+    return largest
 
 
 def write_courses(folder: TrialFolder, record: RankRecord, courses: list[MemoryCourse]) -> None:

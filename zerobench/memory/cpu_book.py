@@ -44,7 +44,7 @@ class Pages:
 
 
 class CpuBook:
-    """The one book of this process. Raises NoBookError where it cannot be had."""
+    """The one book of this process. Raises NoBookError where it is not available."""
 
     def __init__(self) -> None:
         # Calls keep Python's lock, which makes them cheap; none waits for one who wants it.

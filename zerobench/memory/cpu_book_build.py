@@ -21,7 +21,7 @@ _TIMEOUT_S = 120
 
 
 class NoBookError(Exception):
-    """The library cannot be had on this machine; the message says why, in words that follow a colon."""
+    """The library is not available on this machine; the message says why, in words that follow a colon."""
 
 
 def library() -> Path:
@@ -55,6 +55,6 @@ def _compile(compiler: str, path: Path) -> None:
 
 
 def _why(compiler: str, error: subprocess.SubprocessError) -> str:
-    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
-    lines = [line for line in (said or "").splitlines() if "error" in line] or [str(error)]
+    output = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
+    lines = [line for line in (output or "").splitlines() if "error" in line] or [str(error)]
     return f"{compiler}: {lines[0]}"

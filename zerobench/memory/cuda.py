@@ -202,11 +202,11 @@ def _old_block(address: int, nbytes: int, died: dict[int, list[Storage]]) -> Blo
 
 def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
     """CUDA storages by address, in order, each once."""
-    found: dict[int, list[Storage]] = {}
+    by_address: dict[int, list[Storage]] = {}
     for storage in dict.fromkeys(storages):
         if storage.device == "cuda":
-            found.setdefault(storage.pointer, []).append(storage)
-    return found
+            by_address.setdefault(storage.pointer, []).append(storage)
+    return by_address
 
 
 def _last_blocks(moves: Sequence[tuple[bool, int, int]]) -> dict[tuple[int, int], int]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zerobench.folder import NEEDS_GPU_VARIABLE
-from zerobench.memory.held import Held, standing
+from zerobench.memory.held import Holdings, standing
 from zerobench.processor import processor_name
 from zerobench.records import HostStanding, Standing
 
@@ -31,7 +31,7 @@ class Device:
     """Of its memory; None on a CPU."""
     last_refusal: dict[str, int] = field(default_factory=dict)
     """What the allocator was asked for and had free when it last refused."""
-    held: Callable[[], Held | None] = lambda: None
+    held: Callable[[], Holdings | None] = lambda: None
     """Asked at a refusal: what tensors hold then."""
     host_standing: Callable[[], HostStanding | None] = lambda: None
     """Asked where the host's memory was refused: what is held of it."""

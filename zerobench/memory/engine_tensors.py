@@ -16,7 +16,7 @@ from zerobench.spec.optimizers import STATE_CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedTensor:
     """A tensor and what it is; `place` is None where the tensor's own device tells."""
 
     tensor: torch.Tensor
@@ -24,26 +24,26 @@ class Named:
     place: Place | None = None
 
 
-Walk = Callable[[Any], Iterator[Named]]
+Walk = Callable[[Any], Iterator[NamedTensor]]
 
 
-def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -> Iterator[Named]:
+def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -> Iterator[NamedTensor]:
     """Parameters, their gradients and buffers of a module, under any ZeRO stage."""
     for parameter in module.parameters():
         if hasattr(parameter, "ds_tensor"):
             yield from _walk_partitioned(parameter, offloaded=offloads_parameters)
         else:
-            yield Named(parameter.data, Category.PARAMETERS)
+            yield NamedTensor(parameter.data, Category.PARAMETERS)
         if parameter.grad is not None:
-            yield Named(parameter.grad, Category.GRADIENTS)
+            yield NamedTensor(parameter.grad, Category.GRADIENTS)
         yield from _name([getattr(parameter, "grad_accum", None)], Category.GRADIENTS)
     for buffer in module.buffers():
-        yield Named(buffer, Category.MODEL_BUFFERS)
+        yield NamedTensor(buffer, Category.MODEL_BUFFERS)
     for holder in (*module.modules(), *module.parameters()):
         yield from _walk_scales(vars(holder))
 
 
-def _walk_scales(held: Mapping[str, Any]) -> Iterator[Named]:
+def _walk_scales(held: Mapping[str, Any]) -> Iterator[NamedTensor]:
     """What bitsandbytes scales a matrix's codes by, which are no buffers: of 4 bits with its matrix or its parameter
     (functional.py, QuantState, whose scales may be quantised themselves), of 8 with its parameter (nn/modules.py).
     """
@@ -54,34 +54,34 @@ def _walk_scales(held: Mapping[str, Any]) -> Iterator[Named]:
         state = state.state2
 
 
-def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[Named]:
+def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[NamedTensor]:
     """A ZeRO-3 parameter: its partition (ds_tensor) and, while gathered, its full data (partition_parameters.py).
 
     Under offload, parameters below the persistence threshold stay on the device (`_partition_param`); hpZ's second copy
     of them does not (`_partition_param_sec`).
     """
     on_host = offloaded and not parameter.ds_persist
-    yield Named(parameter.ds_tensor.data, Category.PARAMETERS, Place.HOST if on_host else None)
+    yield NamedTensor(parameter.ds_tensor.data, Category.PARAMETERS, Place.HOST if on_host else None)
     if parameter.data.numel() == parameter.ds_numel:
-        yield Named(parameter.data, Category.GATHERED_PARAMETERS)
+        yield NamedTensor(parameter.data, Category.GATHERED_PARAMETERS)
     secondary = getattr(parameter, "ds_secondary_tensor", None)
     if secondary is not None:
-        yield Named(secondary.data, Category.PARAMETERS, Place.HOST if offloaded else None)
+        yield NamedTensor(secondary.data, Category.PARAMETERS, Place.HOST if offloaded else None)
 
 
-def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterator[Named]:
+def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterator[NamedTensor]:
     """What a torch optimizer keeps for each parameter (torch/optim: exp_avg, exp_avg_sq, momentum_buffer, step)."""
     for state in optimizer.state.values():
         yield from _walk_state(state, place)
 
 
-def _walk_state(state: Mapping[str, Any], place: Place | None) -> Iterator[Named]:
+def _walk_state(state: Mapping[str, Any], place: Place | None) -> Iterator[NamedTensor]:
     for key, value in state.items():
         if isinstance(value, torch.Tensor):
-            yield Named(value, STATE_CATEGORIES.get(key, Category.OTHER_OPTIMIZER_STATES), place)
+            yield NamedTensor(value, STATE_CATEGORIES.get(key, Category.OTHER_OPTIMIZER_STATES), place)
 
 
-def walk_zero12(zero: Any) -> Iterator[Named]:
+def walk_zero12(zero: Any) -> Iterator[NamedTensor]:
     """Stage 1 and 2 (deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer)."""
     place = Place.HOST if zero.cpu_offload else None
     yield from _name(zero.bit16_groups_flat, Category.PARAMETERS)
@@ -99,7 +99,7 @@ def walk_zero12(zero: Any) -> Iterator[Named]:
     yield from walk_optimizer_states(zero.optimizer, place)
 
 
-def walk_zero3(zero: Any) -> Iterator[Named]:
+def walk_zero3(zero: Any) -> Iterator[NamedTensor]:
     """Stage 3 (deepspeed/runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3), its swappers included."""
     optimizer_place = Place.HOST if zero.offload_optimizer else None
     param_place = Place.HOST if zero.offload_param else None
@@ -140,7 +140,7 @@ def _places_of_sub_groups(zero: Any) -> list[Place | None]:
     return [None if i < on_device else Place.HOST for i in range(count)]
 
 
-def _walk_swappers(zero: Any) -> Iterator[Named]:
+def _walk_swappers(zero: Any) -> Iterator[NamedTensor]:
     """Page-locked buffers of the NVMe swappers (deepspeed/runtime/swap_tensor)."""
     swapper = zero.optimizer_swapper
     if swapper is not None:
@@ -154,14 +154,14 @@ def _walk_swappers(zero: Any) -> Iterator[Named]:
         yield from _name([param_swapper.partitioned_swap_buffer], Category.PINNED_BUFFERS, Place.HOST)
 
 
-def walk_half_precision(optimizer: Any) -> Iterator[Named]:
+def walk_half_precision(optimizer: Any) -> Iterator[NamedTensor]:
     """Stage 0 in 16 bits (deepspeed/runtime/fp16/fused_optimizer.py and unfused_optimizer.py)."""
     yield from _name(getattr(optimizer, "fp16_groups_flat", []), Category.PARAMETERS)
     yield from walk_masters(getattr(optimizer, "fp32_groups_flat", None) or _flat(optimizer.fp32_groups), None)
     yield from walk_optimizer_states(optimizer.optimizer)
 
 
-def walk_bf16(optimizer: Any) -> Iterator[Named]:
+def walk_bf16(optimizer: Any) -> Iterator[NamedTensor]:
     """Stage 1 with fp32 gradient accumulation (deepspeed/runtime/bf16_optimizer.py, BF16_Optimizer)."""
     yield from _name(optimizer.bf16_groups_flat, Category.PARAMETERS)
     yield from _name(optimizer.fp32_groups_gradients_flat, Category.GRADIENTS)
@@ -169,7 +169,7 @@ def walk_bf16(optimizer: Any) -> Iterator[Named]:
     yield from walk_optimizer_states(optimizer.optimizer)
 
 
-def walk_zenflow(zero: Any) -> Iterator[Named]:
+def walk_zenflow(zero: Any) -> Iterator[NamedTensor]:
     """What ZenFlow keeps beside the stage's own (deepspeed/runtime/zenflow).
 
     Of the columns that are updated at once: their moments, gradients and numbers. Where the update of the rest
@@ -193,7 +193,7 @@ def walk_zenflow(zero: Any) -> Iterator[Named]:
         yield from _name(getattr(master, "overlap_exp_avg_sq", []), Category.SECOND_MOMENT, Place.HOST)
 
 
-def walk_superoffload(helper: Any) -> Iterator[Named]:
+def walk_superoffload(helper: Any) -> Iterator[NamedTensor]:
     """What SuperOffload's own process holds, where an emulated rank plays it (zerobench/emulator/inside/helpers.py)."""
     yield from _name([helper.__dict__.get("gradient_buffer")], Category.PINNED_BUFFERS, Place.HOST)
     for state in helper.__dict__.get("state", {}).values():
@@ -218,7 +218,7 @@ def walk_of(optimizer: type) -> Walk:
     return next(known, walk_optimizer_states)
 
 
-def walk_deepspeed(engine: Any) -> Iterator[Named]:
+def walk_deepspeed(engine: Any) -> Iterator[NamedTensor]:
     """Everything that a DeepSpeed engine holds, whatever its stage and precision."""
     optimizer = engine.optimizer
     yield from walk_module(engine.module, offloads_parameters=bool(getattr(optimizer, "offload_param", False)))
@@ -229,7 +229,7 @@ def walk_deepspeed(engine: Any) -> Iterator[Named]:
         yield from walk_superoffload(optimizer.superoffload_cpu_optimizer)
 
 
-def walk_masters(masters: Iterable[Any], place: Place | None = None) -> Iterator[Named]:
+def walk_masters(masters: Iterable[Any], place: Place | None = None) -> Iterator[NamedTensor]:
     """fp32 master weights, and the gradients that the optimizer takes from them."""
     for master in masters:
         yield from _name([master], Category.MASTER_WEIGHTS, place)
@@ -241,12 +241,12 @@ def _flat(groups: Iterable[Any]) -> list[Any]:
     return [tensor for group in groups for tensor in group]
 
 
-def _name(values: Iterable[Any], category: Category, place: Place | None = None) -> Iterator[Named]:
+def _name(values: Iterable[Any], category: Category, place: Place | None = None) -> Iterator[NamedTensor]:
     """Name every tensor in a nested list; None and other things are passed over."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield Named(value, category, place)
+            yield NamedTensor(value, category, place)
         elif isinstance(value, (list, tuple)):
             yield from _name(value, category, place)
         elif hasattr(value, "buffer") and isinstance(value.buffer, torch.Tensor):
-            yield Named(value.buffer, category, place)
+            yield NamedTensor(value.buffer, category, place)

@@ -267,7 +267,6 @@ def _split(block: _Block, size: int) -> _Block:
 
 
 def _joined(lower: _Block, upper: _Block) -> _Block:
-    """Both as one."""
     lower.size += upper.size
     lower.next = upper.next
     if lower.next is not None:

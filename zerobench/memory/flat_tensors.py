@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Category
 
 _KINDS = {
@@ -23,7 +23,7 @@ _KINDS = {
 }
 
 
-def walk_flat(module: torch.nn.Module) -> Iterator[Named]:
+def walk_flat(module: torch.nn.Module) -> Iterator[NamedTensor]:
     """What the handles of `module` and of those within it hold."""
     for inner in module.modules():
         handle = getattr(inner, "_handle", None)
@@ -34,8 +34,8 @@ def walk_flat(module: torch.nn.Module) -> Iterator[Named]:
         shard = getattr(flat, "_local_shard", None)
         if isinstance(shard, torch.Tensor):
             in_16_bits = low not in (None, torch.float32) and shard.dtype is torch.float32
-            yield Named(shard, Category.MASTER_WEIGHTS if in_16_bits else Category.PARAMETERS)
+            yield NamedTensor(shard, Category.MASTER_WEIGHTS if in_16_bits else Category.PARAMETERS)
         for name, category in _KINDS.items():
             held = getattr(flat, name, None)
             if isinstance(held, torch.Tensor):
-                yield Named(held, category)
+                yield NamedTensor(held, category)

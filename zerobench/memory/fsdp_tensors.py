@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from zerobench.memory.engine_tensors import Named, walk_optimizer_states
+from zerobench.memory.engine_tensors import NamedTensor, walk_optimizer_states
 from zerobench.records import Category, Place
 
 
 def walk_fsdp(
     module: torch.nn.Module, optimizer: Any, *, are_masters: bool, place: Place | None = None
-) -> Iterator[Named]:
+) -> Iterator[NamedTensor]:
     """Everything that `module` under fully_shard and its optimizer hold; `place`: the host, where it is offloaded."""
     kept = Category.MASTER_WEIGHTS if are_masters else Category.PARAMETERS
     for group in _groups(module):
@@ -25,12 +25,12 @@ def walk_fsdp(
             yield from _walk_parameter(parameter, kept, place)
         result = getattr(group, "_all_gather_result", None)
         if result is not None:
-            yield Named(result.all_gather_output, Category.ALL_GATHER_BUFFERS)
+            yield NamedTensor(result.all_gather_output, Category.ALL_GATHER_BUFFERS)
         partial_sum = getattr(group, "_partial_reduce_output", None)  # HSDP: reduced within the group alone so far
         if partial_sum is not None:
-            yield Named(partial_sum, Category.GRADIENTS)
+            yield NamedTensor(partial_sum, Category.GRADIENTS)
     for buffer in module.buffers():
-        yield Named(buffer, Category.MODEL_BUFFERS)
+        yield NamedTensor(buffer, Category.MODEL_BUFFERS)
     yield from walk_optimizer_states(optimizer, place)
 
 
@@ -44,16 +44,16 @@ def _groups(module: torch.nn.Module) -> Iterator[Any]:
             yield from [state._fsdp_param_group] if groups is None and state._fsdp_param_group else groups or []
 
 
-def _walk_parameter(parameter: Any, kept: Category, place: Place | None) -> Iterator[Named]:
+def _walk_parameter(parameter: Any, kept: Category, place: Place | None) -> Iterator[NamedTensor]:
     """FSDPParam: its padded part, what it is gathered into, and its gradients, sharded and whole."""
     is_frozen = not parameter.sharded_param.requires_grad  # what is not updated is no master weight
-    yield Named(parameter._sharded_param_data, Category.PARAMETERS if is_frozen else kept, place)
+    yield NamedTensor(parameter._sharded_param_data, Category.PARAMETERS if is_frozen else kept, place)
     for gathered in getattr(parameter, "all_gather_outputs", []):
-        yield Named(gathered, Category.GATHERED_PARAMETERS)
+        yield NamedTensor(gathered, Category.GATHERED_PARAMETERS)
     sharded = parameter.sharded_param.grad
     if sharded is not None:
-        yield Named(sharded, Category.GRADIENTS, place)
+        yield NamedTensor(sharded, Category.GRADIENTS, place)
     whole = getattr(getattr(parameter, "_unsharded_param", None), "grad", None)
     for gradient in (whole, getattr(parameter, "unsharded_accumulated_grad", None)):
         if gradient is not None:
-            yield Named(gradient, Category.GRADIENTS)
+            yield NamedTensor(gradient, Category.GRADIENTS)

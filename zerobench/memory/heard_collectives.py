@@ -1,4 +1,4 @@
-"""Hears of collectives among real ranks: which, in how large a group, with how many bytes, while the ledger looks on.
+"""Hears of collectives among real ranks: which, in how large a group, with how many bytes, while the ledger watches.
 
 Every call passes torch's dispatcher, from C++ too (DDP's reducer), so the dispatch mode that counts storages sees it:
 `c10d::` for torch.distributed, `_c10d_functional::` for DTensor. The bytes mean what they do in the solo and simulated
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from zerobench.memory.storages import Listener, StorageCounter, tensors_in
 
-Heard = Callable[[str, int, int, int | None], object]
+CollectiveListener = Callable[[str, int, int, int | None], object]
 """Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
 
 
@@ -67,7 +67,7 @@ _CALLS: dict[str, _Call] = {
 class HearingCounter(StorageCounter):
     """Counts storages, and tells `heard` of every collective."""
 
-    def __init__(self, observe: Callable[[], Any], heard: Heard, ranks_per_node: int) -> None:
+    def __init__(self, observe: Callable[[], Any], heard: CollectiveListener, ranks_per_node: int) -> None:
         super().__init__(observe)
         self._heard = heard
         self._ranks_per_node = ranks_per_node

@@ -21,7 +21,7 @@ _NODE = re.compile(r"^autograd:")
 
 
 @dataclass
-class Held:
+class Holdings:
     """Bytes by each of the three; each sums to what was seen, modules to the part that a module has."""
 
     by_category: Counter[Category] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class Held:
         return dict(self.by_module.most_common(_MOST_SITES)), dict(self.by_site.most_common(_MOST_SITES))
 
 
-def host_standing(held: Held, at: str, rest_of_process: int | None) -> HostStanding:
+def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostStanding:
     """What stands on the host at an instant; `rest_of_process` is what the kernel says of it beyond tensors."""
     categories = dict(held.by_category.most_common())
     if rest_of_process is not None and rest_of_process > 0:
@@ -59,14 +59,14 @@ def host_standing(held: Held, at: str, rest_of_process: int | None) -> HostStand
     return HostStanding(at=at, by_category=categories, by_module=modules, by_site=sites)
 
 
-def standing(device: torch.device, held: Held | None) -> Standing:
+def standing(device: torch.device, held: Holdings | None) -> Standing:
     """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     blocks = _blocks(device)
     largest = max((size for size, is_free in blocks if is_free), default=0)
-    found = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest)
+    totals = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest)
     if held is None or not held.by_category:
-        return found
+        return totals
     categories = dict(held.by_category.most_common())
     given_out = Counter(size for size, is_free in blocks if not is_free)
     workspaces = unowned(workspace_sizes(device), given_out, held.sizes)
@@ -74,7 +74,7 @@ def standing(device: torch.device, held: Held | None) -> Standing:
     rest = allocated - held.by_category.total() - workspaces
     categories[Category.UNATTRIBUTED] = max(categories.get(Category.UNATTRIBUTED, 0) + rest, 0)
     modules, sites = held.largest
-    return found.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
+    return totals.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
 
 
 def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[int, int]) -> int:

@@ -23,8 +23,8 @@ from zerobench.memory.booked_phase import BookedPhase
 from zerobench.memory.course import Courses
 from zerobench.memory.cpu_book import CpuBook, opened_book
 from zerobench.memory.cpu_book_build import NoBookError
-from zerobench.memory.engine_tensors import Named
-from zerobench.memory.held import Held, host_standing
+from zerobench.memory.engine_tensors import NamedTensor
+from zerobench.memory.held import Holdings, host_standing
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
 from zerobench.memory.random_states import told_of_random_states
@@ -60,7 +60,7 @@ class Ledger:
     def __init__(
         self,
         device: torch.device,
-        walk: Callable[[], Iterable[Named]],
+        walk: Callable[[], Iterable[NamedTensor]],
         make_counter: Callable[[Callable[[], Any]], StorageCounter] = StorageCounter,
         *,
         in_own_process: bool = True,
@@ -161,7 +161,7 @@ class Ledger:
         self.names.identify(self._walk())
         self._account(step, phase)
 
-    def held(self, phase: Phase) -> Held:
+    def held(self, phase: Phase) -> Holdings:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
         return self._held_now(phase, self._is_on_device, self._device.type)
 
@@ -171,19 +171,19 @@ class Ledger:
         rest = host.resident_bytes() - held.by_category.total() if self._in_own_process else None
         return host_standing(held, at, rest)
 
-    def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Held:
+    def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Holdings:
         seen = set(self.counter.live)
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
-        found = Held()
+        held = Holdings()
         for key, storage in self.counter.live.items():
             place, category = self._verdict(storage, phase)
             if is_there(storage, place):
                 born = storage.birth if key in seen else None  # what is adopted now was born elsewhere
-                found.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
+                held.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
         if self._model is not None:
-            found.add_states(self._model, device_type)
-        return found
+            held.add_states(self._model, device_type)
+        return held
 
     def _is_on_device(self, storage: Storage, place: Place) -> bool:
         return place is Place.DEVICE and storage.device == self._device.type
@@ -193,15 +193,15 @@ class Ledger:
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
-        self.names.identify(Named(t, Category.INPUTS) for t in tensors)
+        self.names.identify(NamedTensor(t, Category.INPUTS) for t in tensors)
 
     def _keep_random_state(self, state: torch.Tensor) -> None:
-        self.names.identify([Named(state, Category.ACTIVATIONS)])
+        self.names.identify([NamedTensor(state, Category.ACTIVATIONS)])
 
     def name_logits(self, logits: torch.Tensor) -> None:
         """What the model handed to a loss that is computed outside of it."""
         self._logits = logits
-        self.names.identify([Named(logits, Category.LOGITS_AND_LOSS)])
+        self.names.identify([NamedTensor(logits, Category.LOGITS_AND_LOSS)])
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The forward pass ended in `loss`; the graph between it and the logits belongs to the loss."""
@@ -297,16 +297,16 @@ class Ledger:
 
         before = self._in_blocks((storage, storage.nbytes) for storage in live if is_there(storage))
         events = self._in_blocks((storage, delta) for storage, delta in self.counter.events if is_there(storage))
-        held = Held()
+        held = Holdings()
         for (storage, is_rounding), nbytes in things_at_peak(before, list(events)).items():
             category = Category.ALLOCATOR_ROUNDING if is_rounding else verdict(storage)[1]
             held.add(nbytes, category or Category.UNATTRIBUTED, storage.birth)
         if self._model is not None:
             held.add_states(self._model, "cpu")
-        found = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
-        if self.host_peak is None or found.total_bytes > self.host_peak.total_bytes:
-            self.host_peak = found
-        self.tell_host(found)
+        host_peak = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
+        if self.host_peak is None or host_peak.total_bytes > self.host_peak.total_bytes:
+            self.host_peak = host_peak
+        self.tell_host(host_peak)
 
     def _open_book(self) -> CpuBook | None:
         try:
@@ -371,7 +371,7 @@ class Ledger:
 
         def accumulated(parameter: torch.Tensor) -> None:
             if parameter.grad is not None:
-                self.names.identify([Named(parameter.grad, Category.GRADIENTS)])
+                self.names.identify([NamedTensor(parameter.grad, Category.GRADIENTS)])
 
         handles: list[Any] = []
         hooked: set[int] = set()

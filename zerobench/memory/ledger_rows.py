@@ -22,7 +22,7 @@ class _Figures(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Keeps:
+class _KeptInstants:
     """Which of an earlier entry's instants stand, because the place held more then."""
 
     peak: bool
@@ -87,16 +87,16 @@ class LedgerRows:
         """Categories that an earlier entry of the same phase had."""
         return {key[3] for key in self._rows if key[:3] == where} - {Category.TOTAL}
 
-    def _keeps(self, where: Where, total: _Figures) -> _Keeps:
+    def _keeps(self, where: Where, total: _Figures) -> _KeptInstants:
         before = self._rows.get((*where, Category.TOTAL))
         if before is None:
-            return _Keeps(peak=False, tensor_peak=False)
-        return _Keeps(
+            return _KeptInstants(peak=False, tensor_peak=False)
+        return _KeptInstants(
             peak=(before.at_peak_bytes or 0) > total.at_peak,
             tensor_peak=(before.at_tensor_peak_bytes or 0) > (total.at_tensor_peak or 0),
         )
 
-    def _merge(self, where: Where, category: Category, figures: _Figures, keeps: _Keeps) -> None:
+    def _merge(self, where: Where, category: Category, figures: _Figures, keeps: _KeptInstants) -> None:
         step, phase, place = where
         old = self._rows.get((*where, category))
         own, at_peak, at_tensor_peak = figures.own_peak, figures.at_peak, figures.at_tensor_peak

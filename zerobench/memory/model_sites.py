@@ -1,4 +1,4 @@
-"""Places of birth in a model that the table of known packages does not hold: a user's own modules, and his own loss.
+"""Places of birth in a model that the table of known packages does not hold: a user's own modules and loss.
 
 What a class of the model's modules allocates is the model's forward pass; what is allocated between the end of the
 forward pass and the beginning of the backward pass, in code that proves nothing else, is the loss.

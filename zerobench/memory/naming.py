@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.sites import Origin, Site
 from zerobench.memory.storages import Storage, StorageCounter, tensors_in
 from zerobench.records import Category, Phase, Place
@@ -37,7 +37,7 @@ class Names:
         self._returned_before: set[Storage] = set()
         self._loss_nodes: set[int] = set()
 
-    def identify(self, named: Iterable[Named]) -> None:
+    def identify(self, named: Iterable[NamedTensor]) -> None:
         """Take down what the engine says its tensors are; tensors not counted yet are counted now."""
         for item in named:
             self._counter.see(item.tensor)
@@ -108,7 +108,7 @@ class Names:
         return proves if isinstance(proves, Category) else None
 
 
-def _lies_in_bucket(item: Named, storage: Storage) -> bool:
+def _lies_in_bucket(item: NamedTensor, storage: Storage) -> bool:
     """Whether a gradient is a view into a reduce bucket, as stage 2 makes it: the storage is the bucket's.
 
     FSDP2 is another matter: what its reduction gives is the gradient from then on.

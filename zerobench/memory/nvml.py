@@ -30,7 +30,6 @@ __all__ = [
     "DeviceReader",
     "Reading",
     "list_devices",
-    "pci_bus_id_text",
     "unix_time_s",
     "why_unavailable",
 ]
@@ -198,11 +197,6 @@ def uuid_forms(uuid: str | None) -> list[str]:
     return forms[::-1] if uuid.startswith("MIG-") else forms
 
 
-def pci_bus_id_text(domain: int, bus: int, device: int) -> str:
-    """The PCI bus id in NVML's form, from the numbers in torch's device properties."""
-    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
-
-
 class DeviceReader:
     """Reads one device, again and again, without ever raising.
 
@@ -230,8 +224,8 @@ class DeviceReader:
         """A reader of the device with this UUID, or else at this PCI bus id.
 
         `uuid` may be bare, as `str(torch.cuda.get_device_properties(i).uuid)` is, or begin with `GPU-` or `MIG-`;
-        `pci_bus_id` is domain:bus:device.function in hexadecimal (`pci_bus_id_text`). Where neither leads to a device
-        the reader has a `fault` and reads None.
+        `pci_bus_id` is domain:bus:device.function in hexadecimal. Where neither leads to a device the reader has a
+        `fault` and reads None.
         """
         try:
             handle = _find(uuid, pci_bus_id)

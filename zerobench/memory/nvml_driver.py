@@ -115,17 +115,17 @@ class Driver:
                 no_v2 = fault.code in (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH)
                 if self.memory_api == "v2" or not no_v2:
                     raise
-        told = self.call("nvmlDeviceGetMemoryInfo", handle)
+        answer = self.call("nvmlDeviceGetMemoryInfo", handle)
         self.memory_api = "v1"
-        return known(told.total), known(told.used), None
+        return known(answer.total), known(answer.used), None
 
     def _memory_v2(self, handle: Any) -> tuple[int | None, int | None, int | None]:
         version = getattr(self._binding, "nvmlMemory_v2", None)
         if version is None:
             raise NvmlFault("nvidia-ml-py is too old: no nvmlMemory_v2", FUNCTION_NOT_FOUND)
-        told = self.call("nvmlDeviceGetMemoryInfo", handle, version=version)
+        answer = self.call("nvmlDeviceGetMemoryInfo", handle, version=version)
         self.memory_api = "v2"
-        return known(told.total), known(told.used), known(told.reserved)
+        return known(answer.total), known(answer.used), known(answer.reserved)
 
     def processes(self, handle: Any) -> dict[int, int | None]:
         """Bytes that each process holds on a device, by the driver's process ids, None where it does not know.

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from zerobench.memory import cuda
 from zerobench.memory.block_io import BlockIo, read_block_io, swap_file_bytes
 from zerobench.memory.device import Clock, Device
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.traffic import Traffic
@@ -63,19 +63,18 @@ class PlainPhases:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Mark the phase."""
         with self._marks.mark(phase):
             yield
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """Nothing to note."""
+        pass
 
     def elsewhere(self) -> AbstractContextManager[None]:
         """Nothing to look at."""
         return nullcontext()
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        """Nothing to note."""
+        pass
 
 
 class TimedPhases:
@@ -90,21 +89,20 @@ class TimedPhases:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Time the phase."""
         self._marks.phase = phase
         start = self._clock.mark()
         yield
         self._spans.append((phase, start, self._clock.mark()))
 
     def mark_loss(self, loss: torch.Tensor) -> None:
-        """Nothing to note."""
+        pass
 
     def elsewhere(self) -> AbstractContextManager[None]:
         """Nothing to look at."""
         return nullcontext()
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        """Nothing to note."""
+        pass
 
     @contextmanager
     def step(self, into: list[StepTime]) -> Iterator[None]:
@@ -229,7 +227,7 @@ class MemoryPhases:
 
     def came_in(self, tensor: torch.Tensor, category: Category) -> None:
         """The ledger counts and names what no operation made."""
-        self._ledger.names.identify([Named(tensor, category)])
+        self._ledger.names.identify([NamedTensor(tensor, category)])
 
 
 _GLOO_MOMENT_S = 0.05

@@ -6,7 +6,7 @@
     summary = sampler.stop()
 
 NVML keeps no peak, so its peak is a sampled one: the summary has the interval and the largest gap. The summary's first
-appearance on disk is the sign that the baseline was taken, for other ranks of the node too (`wait_for_baseline`).
+appearance on disk is the sign that the baseline was taken.
 Without a driver nothing is started, and the summary says why. A node is named by its index within the trial: two may
 share a hostname.
 """
@@ -131,11 +131,6 @@ class Sampler:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "no output"
-
-
-def wait_for_baseline(trial_folder: TrialFolder, node: int, timeout_s: float) -> bool:
-    """For a rank that did not start the sampler: wait until its baseline is on disk; False after `timeout_s`."""
-    return _wait(trial_folder.nvml_summary(node).exists, timeout_s)
 
 
 def sampler_command(

@@ -151,7 +151,6 @@ class Writer(threading.Thread):
             write_whole(self._summary, self._session.summary().model_dump_json(indent=1))
 
     def close(self) -> None:
-        """Write the rest."""
         self._ending.set()
         self.join()
         self.put()

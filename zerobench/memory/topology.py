@@ -26,8 +26,8 @@ def gpu_topology(devices: list[DeviceInfo]) -> list[dict[str, Any]]:
     """
     links = {device.uuid: _links(device.uuid) for device in devices}
     return [
-        {"gpus": [one.uuid, other.uuid], "pcie": _pcie(one.uuid, other.uuid)} | _nvlinks(one, other, links)
-        for one, other in combinations(devices, 2)
+        {"gpus": [gpu.uuid, other.uuid], "pcie": _pcie(gpu.uuid, other.uuid)} | _nvlinks(gpu, other, links)
+        for gpu, other in combinations(devices, 2)
     ]
 
 
@@ -60,10 +60,10 @@ def _end(handle: Any, link: int) -> str:
     return text(driver().call("nvmlDeviceGetNvLinkRemotePciInfo", handle, link).busId).lower()
 
 
-def _pcie(one: str, other: str) -> str | None:
+def _pcie(uuid_a: str, other: str) -> str | None:
     nvml = driver()
     try:
-        handles = [nvml.call("nvmlDeviceGetHandleByUUID", uuid) for uuid in (one, other)]
+        handles = [nvml.call("nvmlDeviceGetHandleByUUID", uuid) for uuid in (uuid_a, other)]
         level = nvml.call("nvmlDeviceGetTopologyCommonAncestor", *handles)
     except NvmlFault:
         return None

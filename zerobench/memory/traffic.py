@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from zerobench.records import CollectiveTraffic, CountedFlops, Phase, StepKind
-from zerobench.timing.trace import Awaited, Begins, Recorder
+from zerobench.timing.trace import CollectiveWait, PhaseStart, Recorder
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Traffic:
         """Count what happens inside as part of `phase`."""
         self.phase = (step, phase)
         if self.issued is not None:
-            self.issued.add(Begins(phase.value))
+            self.issued.add(PhaseStart(phase.value))
         yield
         self.phase = None
 
@@ -69,7 +69,7 @@ class Traffic:
 
     def _awaited(self, number: int) -> None:
         if self.issued is not None:
-            self.issued.add(Awaited(self._stream(), number))
+            self.issued.add(CollectiveWait(self._stream(), number))
 
     def add_flops(self, flops: int) -> None:
         """Operations of a kernel."""

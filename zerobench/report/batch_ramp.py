@@ -35,11 +35,11 @@ class BatchFigures:
 
 
 class HasSpec(Protocol):
-    """What says what was asked."""
+    """A trial, whatever came of it."""
 
     @property
     def spec(self) -> TrialSpec:
-        """It."""
+        """As it was asked for."""
         ...
 
 

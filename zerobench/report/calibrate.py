@@ -32,7 +32,7 @@ from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, Calibr
 from zerobench.spec.trial import Evidence
 from zerobench.store import Run, load_run
 from zerobench.timing.rates import rates_of
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 _PACKAGES = ("zerobench", "python", "torch", "deepspeed", "transformers")
 _LIBRARIES = ("nvidia-nccl-", "nvidia-cuda-runtime")
@@ -95,7 +95,7 @@ class _Step(NamedTuple):
     gpu: Gpu
     of_passes: bool
     """Of a rank that ran alone."""
-    expected: Expected
+    expected: ExpectedStep
     log_ratio: float
     """Of the measured time over the expected."""
 

@@ -48,7 +48,6 @@ class DeviceNeed:
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
         return self.tensors_bytes + self.slack_bytes + self.context_bytes + self.collectives_bytes
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerobench.report.explain.passage import Passage, says
+from zerobench.report.explain.topic import Topic, says
 from zerobench.report.plan.rows import PlanRow
 from zerobench.units import format_bytes
 
@@ -20,7 +20,7 @@ _MOST_PARTS = 6
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangeOutcome:
     """One change, or several together, that was tried."""
 
     says: tuple[str, ...]
@@ -59,7 +59,7 @@ def slower_text(slower: float | None) -> str:
     return f"{abs(slower):.0%} {'slower' if slower > 0 else 'faster'}".replace("%", " %")
 
 
-def smallest(tried: Sequence[Changed], most: int = MOST) -> list[Changed]:
+def smallest(tried: Sequence[ChangeOutcome], most: int = MOST) -> list[ChangeOutcome]:
     """Of those that fit: single changes before several together, and of as many the fastest first."""
     fitting = [change for change in tried if change.fits]
     order = {id(change): at for at, change in enumerate(fitting)}
@@ -68,18 +68,18 @@ def smallest(tried: Sequence[Changed], most: int = MOST) -> list[Changed]:
     )[:most]
 
 
-def changes_passage(tried: Sequence[Changed], how: str) -> Passage:
+def changes_topic(tried: Sequence[ChangeOutcome], how: str) -> Topic:
     """The smallest that fit; `how` they were tried: predicted, emulated."""
     changes = smallest(tried)
     title = f"Changes that fit ({how})" if changes else f"No change fits, of {len(tried)} {how}"
     near = min((change for change in tried if _needed(change)), key=_needed, default=None)
     least = [] if changes or near is None else says(f"Closest: {near.text}.")
-    return Passage(
+    return Topic(
         title, [*says(*(change.text for change in changes)), *least], {"changes": list(plain_changes(changes))}
     )
 
 
-def unchanged_passage(row: PlanRow | None) -> list[Passage]:
+def unchanged_topic(row: PlanRow | None) -> list[Topic]:
     """What a configuration needs as it is, and what for."""
     if row is None or row.device.needed_bytes is None:
         return []
@@ -88,10 +88,10 @@ def unchanged_passage(row: PlanRow | None) -> list[Passage]:
     parts = [f"{name.replace('_', ' ')}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
     needs = f"Needs {format_bytes(space.needed_bytes)} of each GPU's {format_bytes(space.capacity_bytes)}"
     lines = [*says(f"{needs}: {'fits' if row.fits else 'does not fit'}."), *says(*parts, depth=1)]
-    return [Passage("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
+    return [Topic("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
 
 
-def plain_changes(changes: Sequence[Changed]) -> Iterator[dict[str, Any]]:
+def plain_changes(changes: Sequence[ChangeOutcome]) -> Iterator[dict[str, Any]]:
     """The same for programs."""
     for change in changes:
         yield {
@@ -102,5 +102,5 @@ def plain_changes(changes: Sequence[Changed]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _needed(change: Changed) -> int:
+def _needed(change: ChangeOutcome) -> int:
     return change.needed_bytes or change.host_node_bytes or 0

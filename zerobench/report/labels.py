@@ -3,7 +3,7 @@
 An axis on which all trials agree is in no name. One on which more than two thirds agree is in the names of the
 others only: in a sweep of stages on eight GPUs, `zero2` is on eight and `single n1` says that it is not.
 
-A prediction must not pass for a measurement: where trials differ in how their figures are come by, each predicted one
+A prediction must not pass for a measurement: where trials differ in how their figures are obtained, each predicted one
 says so, however many they are; where none was measured, a line of its own above the tables does.
 """
 
@@ -18,7 +18,7 @@ from zerobench.ds_config.case import left_out
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
 from zerobench.spec.axes import LABELS, ROWS
-from zerobench.spec.axis import Label, Told
+from zerobench.spec.axis import Label, Visibility
 from zerobench.spec.axis_words import MEASURED, evidence_text
 from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.trial import Offload, TrialSpec
@@ -31,7 +31,9 @@ _USUAL_SHARE = 2 / 3
 
 def _known(axis: str, text: Callable[[TrialSpec], str]) -> Callable[[TrialSpec], str]:
     """`text` where the trial's work is known in all that the label of `axis` says; nothing is said of it elsewhere."""
-    fields = [name for name, row in ROWS.items() if axis in {name, row.said_by} and row.told is not Told.ALWAYS]
+    fields = [
+        name for name, row in ROWS.items() if axis in {name, row.said_by} and row.visibility is not Visibility.ALWAYS
+    ]
     if axis == "model":  # an unknown one has the name of its script
         return text
     return lambda spec: text(spec) if all(map(spec.knows, fields)) else ""

@@ -29,7 +29,7 @@ class HeldShare:
 
 
 def stood(trial: Trial) -> Iterator[HeldShare]:
-    """Memory held at the failed allocation, the largest of each kind first; nothing where nobody looked on."""
+    """Memory held at the failed allocation, the largest of each kind first; nothing where nobody watched."""
     failure = trial.record.failure
     if failure is not None and failure.standing is not None:
         yield from _stood(failure.standing, failure.standing.allocated_bytes)

@@ -28,14 +28,10 @@ class Trial(Protocol):
     """A trial of a run that was read back."""
 
     @property
-    def spec(self) -> TrialSpec:
-        """What was asked."""
-        ...
+    def spec(self) -> TrialSpec: ...
 
     @property
-    def record(self) -> TrialRecord:
-        """How it ended."""
-        ...
+    def record(self) -> TrialRecord: ...
 
     @property
     def ranks(self) -> Sequence[RankRecord]:
@@ -61,7 +57,7 @@ class _Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class LossesOnly:
+class TrialLosses:
     """A trial without what makes it large: enough to compare its losses and gradients' norms with another's.
 
     A run of a hundred thousand trials holds one of these for each, so its rank has these and nothing else, and its
@@ -73,7 +69,7 @@ class LossesOnly:
     ranks: Sequence[RankRecord]
 
     @classmethod
-    def of(cls, trial: Trial) -> LossesOnly:
+    def of(cls, trial: Trial) -> TrialLosses:
         """`trial` with the losses of its first rank that has any, in eight bytes each."""
         losses = recorded_losses(trial)
         curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
@@ -95,12 +91,10 @@ class LazyTrial:
 
     @cached_property
     def spec(self) -> TrialSpec:
-        """What was asked."""
         return self._run.spec(self.trial_id)
 
     @cached_property
     def record(self) -> TrialRecord:
-        """How it ended."""
         return self._run.record(self.trial_id)
 
     @cached_property

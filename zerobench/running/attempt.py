@@ -23,6 +23,7 @@ from zerobench.running.recovery import run_twice
 from zerobench.running.setup import renew_swap_folder
 from zerobench.running.site import Launch, Site
 from zerobench.running.stop import Stop
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
 
 LAST_LINES = 15
@@ -43,8 +44,7 @@ def run_trial(
 
     saves = trial.checkpoint is not None and trial.evidence is Evidence.MEASURED
     record = run_twice(trial, folder, run_id, launch, stop) if saves else launch(trial, folder)
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return write_record(folder, record)
 
 
 def _launch_once(
@@ -125,19 +125,9 @@ def _remove_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
 def not_started(trial: TrialSpec, folder: TrialFolder, run_id: str, failure: Failure) -> TrialRecord:
     """The record, which is also written, of a trial that would have crashed by what is known beforehand."""
     now_s = time.time()
-    record = TrialRecord(
-        run_id=run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=Status.CRASH,
-        reason=failure.message,
-        failure=failure,
-        ranks_expected=launched_processes(trial),
-        started_at_s=now_s,
-        ended_at_s=now_s,
-    )
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    outcome = Status.CRASH, failure
+    record = trial_record(trial, run_id, outcome, launched_processes(trial), started_at_s=now_s, ended_at_s=now_s)
+    return write_record(folder, record)
 
 
 def _record(
@@ -149,15 +139,12 @@ def _record(
         notes = [*notes, "the launcher did not exit and was killed"]
     elif failure is None and ending.exit_code:
         notes = [*notes, f"the launcher exited with {ending.exit_code} after every rank had completed"]
-    return TrialRecord(
-        run_id=run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        reason=failure.message if failure else None,
-        failure=failure,
+    return trial_record(
+        trial,
+        run_id,
+        (status, failure),
+        ending.ranks_expected,
         exit_code=ending.exit_code,
-        ranks_expected=ending.ranks_expected,
         ranks_reported=len(ending.records),
         nvml=nvml,
         nodes=site.nodes(trial),

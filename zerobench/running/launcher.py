@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.folder import NEEDS_GPU_VARIABLE, TRIAL_VARIABLE, TrialFolder
+from zerobench.rank_processes import free_ports
 from zerobench.spec.batch import processes_of
 from zerobench.spec.trial import TrialSpec
 
@@ -134,9 +134,7 @@ def visible_devices(trial: TrialSpec, environ: Mapping[str, str]) -> list[int] |
 
 def free_port() -> int:
     """A TCP port that nothing listens on now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def command_text(argv: Sequence[str], added: Mapping[str, str]) -> str:

@@ -48,7 +48,7 @@ def _run_held(run: RunFolder, how: int) -> Iterator[None]:
 
 @contextmanager
 def trial_locked(folder: TrialFolder) -> Iterator[bool]:
-    """Hold one trial; whether it could be had, or else another job runs it."""
+    """Hold one trial; whether it could: another job may be running it."""
     with _held(folder.lock, fcntl.LOCK_EX) as holder:
         yield holder is None
 

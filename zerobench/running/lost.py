@@ -15,13 +15,14 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Failure, RankRecord, Start, Status, TrialRecord
 from zerobench.running import tree
 from zerobench.running.launcher import launched_processes
 from zerobench.running.logs import redact_logs
 from zerobench.running.recovery import remove_checkpoints
 from zerobench.running.site import Interruption, Site
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run
 
@@ -50,14 +51,12 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
     cause = Interruption(Status.COMPLETED, "") if completed else lost(start)
     redact_logs(folder)
-    record = TrialRecord(
-        run_id=run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=cause.status,
-        reason=cause.message or None,
-        failure=Failure(message=cause.message, evidence=cause.evidence) if cause.message else None,
-        ranks_expected=expected,
+    failure = Failure(message=cause.message, evidence=cause.evidence) if cause.message else None
+    record = trial_record(
+        trial,
+        run.run_id,
+        (cause.status, failure),
+        expected,
         ranks_reported=len(ranks),
         started_at_s=start.started_at_s if start else None,
         ended_at_s=_last_sign_of_life_s(folder),
@@ -65,8 +64,7 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
         job=start.job if start else None,
         notes=["its runner ended before writing this record; end time: last sign of life"],
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return write_record(folder, record)
 
 
 def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]) -> TrialRecord:
@@ -79,8 +77,7 @@ def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interr
         return record
     failure = Failure(message=cause.message, evidence=cause.evidence)
     typed = record.model_copy(update={"status": cause.status, "reason": cause.message, "failure": failure})
-    write_whole(folder.record, typed.model_dump_json(indent=1))
-    return typed
+    return write_record(folder, typed)
 
 
 def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:

@@ -17,8 +17,9 @@ import yaml
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import SCHEMA_VERSION, Status, TrialRecord
 from zerobench.running.lost import renew
-from zerobench.running.setup import skipped_record, write_config, write_spec
+from zerobench.running.setup import record_of_skip, write_config, write_spec
 from zerobench.running.site import Site
+from zerobench.running.trial_record import write_record
 from zerobench.spec.rules import Skip
 from zerobench.store import (
     Document,
@@ -104,10 +105,10 @@ def mend_skipped(run: Run) -> None:
             continue
         folder = run.folder.trial(entry.trial_id)
         skip = Skip(rule=entry.rule or "", reason=entry.reason)
-        record = skipped_record(run.run_id, run.spec_to_run(entry.trial_id), skip)
+        record = record_of_skip(run.run_id, run.spec_to_run(entry.trial_id), skip)
         if _is_torn(folder.spec):
             write_spec(run, entry.trial_id)
-        write_whole(folder.record, record.model_dump_json(indent=1))
+        write_record(folder, record)
 
 
 def mend_trial(run: Run, trial_id: str, site: Site) -> None:

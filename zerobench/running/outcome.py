@@ -209,7 +209,7 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
 def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Outcome:
     """`outcome`, or what took the machine from the trial, where that may be why the trial did not complete.
 
-    `ask` is not asked of a trial that completed or ran out of memory: neither can be had by an interruption.
+    `ask` is not asked of a trial that completed or ran out of memory: an interruption causes neither.
     """
     status, failure = outcome
     if status in {Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}:

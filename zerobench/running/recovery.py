@@ -35,6 +35,7 @@ from zerobench.running.quiet import Quiet
 from zerobench.running.readable import read_readable
 from zerobench.running.setup import lay_out_trial
 from zerobench.running.stop import Stop
+from zerobench.running.trial_record import skipped_record
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.resume import needs_universal, resumed_trial
 from zerobench.spec.step_plan import plan_steps
@@ -57,7 +58,7 @@ def run_twice(trial: TrialSpec, folder: TrialFolder, run_id: str, launch: Launch
     try:
         lacks = _lacks_room(trial, folder)
         if lacks is not None:
-            return _refused(trial, run_id, lacks)
+            return skipped_record(trial, run_id, "checkpoint_room", lacks, launched_processes(trial))
         first = launch(trial, folder)
         ranks = _ranks(folder)
         killed = next((rank for rank in ranks if rank.killed_at_s is not None), None)
@@ -231,16 +232,3 @@ def _lacks_room(trial: TrialSpec, folder: TrialFolder) -> str | None:
     if needed <= free:
         return None
     return f"checkpoint: {where.parent} has {format_bytes(free)} free, needs {format_bytes(needed)}"
-
-
-def _refused(trial: TrialSpec, run_id: str, reason: str) -> TrialRecord:
-    """The record of a trial that was not started."""
-    return TrialRecord(
-        run_id=run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=Status.SKIPPED,
-        rule="checkpoint_room",
-        reason=reason,
-        ranks_expected=launched_processes(trial),
-    )

@@ -236,7 +236,7 @@ def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, obser
 
 
 def _hold(run: RunFolder, trial_id: str, held: ExitStack) -> bool:
-    """Hold a trial, whose folder may not be there yet, as long as `held`; whether it could be had."""
+    """Hold a trial, whose folder may not be there yet, as long as `held`; whether that could be done."""
     folder = run.trial(trial_id)
     folder.path.mkdir(parents=True, exist_ok=True)
     return held.enter_context(trial_locked(folder))

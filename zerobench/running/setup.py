@@ -14,10 +14,11 @@ from pydantic_core import to_json
 from zerobench.ds_config import build_ds_config, in_own_swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_pieces, write_whole
-from zerobench.records import Status, TrialRecord
+from zerobench.records import TrialRecord
 from zerobench.redaction import redact_text
 from zerobench.running.launcher import launched_processes
 from zerobench.running.secrets import refuse_secrets, without_secrets
+from zerobench.running.trial_record import skipped_record
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.rules import Skip
 from zerobench.spec.strategy import uses_deepspeed
@@ -85,7 +86,7 @@ def lay_out(
         lay_out_trial(folder, item.trial, configs.get(item.trial.trial_id))
         if item.skipped is not None:
             # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.
-            record = skipped_record(run.run_id, item.trial, item.skipped)
+            record = record_of_skip(run.run_id, item.trial, item.skipped)
             folder.record.write_text(record.model_dump_json(indent=1), encoding="utf-8")
     write_whole(run.plan, _plan(run, planned).model_dump_json(indent=1))
 
@@ -172,14 +173,6 @@ def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:
     return Plan(run_id=run.run_id, trials=entries)
 
 
-def skipped_record(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:
-    """The record of a trial that is not run."""
-    return TrialRecord(
-        run_id=run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=Status.SKIPPED,
-        reason=skip.reason,
-        rule=skip.rule,
-        ranks_expected=launched_processes(trial),
-    )
+def record_of_skip(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:
+    """The record of a trial that a rule forbids."""
+    return skipped_record(trial, run_id, skip.rule, skip.reason, launched_processes(trial))

@@ -21,7 +21,7 @@ from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
 from zerobench.progress import Progress, read_progress
-from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.records import RankRecord, TrialRecord
 from zerobench.running import simulator
 from zerobench.running.logs import redact_logs
 from zerobench.running.oom import OomCounters, read_oom_counters
@@ -31,6 +31,7 @@ from zerobench.running.simulation_outcome import INTERRUPTED, died, quiet_for, s
 from zerobench.running.simulator import Message, Simulator
 from zerobench.running.simulator_kinds import Pair, added_for, alike
 from zerobench.running.stop import Stop
+from zerobench.running.trial_record import skipped_record, trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
 
 POLL_S = 0.25
@@ -95,17 +96,7 @@ def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialReco
 
 def _skipped(trial: TrialSpec, folder: TrialFolder, run_id: str, reason: str, rule: str) -> TrialRecord:
     """The record of a trial that cannot be predicted here."""
-    record = TrialRecord(
-        run_id=run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=Status.SKIPPED,
-        reason=reason,
-        rule=rule,
-        ranks_expected=1,
-    )
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return write_record(folder, skipped_record(trial, run_id, rule, reason, 1))
 
 
 @dataclass
@@ -248,7 +239,7 @@ class _Simulations:
             self._give_up(code, words)
 
     def _give_up(self, code: int, words: str) -> None:
-        """No simulator can be had: the trials that are left fail by what it said."""
+        """No simulator can be started: the trials that are left fail by what it said."""
         for trial, folder in self._waiting:
             self._tell(trial, folder)
             self._keep_words(folder, words)
@@ -299,20 +290,15 @@ def _record(
 ) -> TrialRecord:
     """The trial's record, written to its folder; `code` is None where someone stopped it."""
     redact_logs(folder)
-    status, failure = outcome
-    record = TrialRecord(
-        run_id=run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        reason=failure.message if failure else None,
-        failure=failure,
+    record = trial_record(
+        trial,
+        run_id,
+        outcome,
+        len(trial.played_ranks),
         exit_code=code,
-        ranks_expected=len(trial.played_ranks),
         ranks_reported=reported,
         started_at_s=begun_s,
         ended_at_s=time.time(),
         notes=file_notes(trial),
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return write_record(folder, record)

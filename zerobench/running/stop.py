@@ -19,7 +19,6 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Someone did."""
         return self.signal is not None
 
     def ask(self, number: int = signal.SIGINT) -> None:

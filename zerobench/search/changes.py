@@ -15,10 +15,10 @@ from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Option
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.report.changes import MOST, Changed, share_slower
+from zerobench.report.changes import MOST, ChangeOutcome, share_slower
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.search.plan_world import plan_world
@@ -38,19 +38,19 @@ _AS_LARGE = 0.95
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
-Says = tuple[str, ...]
-Wanted = tuple[Says, TrialSpec]
+ChangeNames = tuple[str, ...]
+ChangedSpec = tuple[ChangeNames, TrialSpec]
 """What is changed, and the trial that it makes."""
 
 
 @dataclass(frozen=True)
-class Predicted:
+class ChangePredictions:
     """What the trial itself needs, and each change of it."""
 
     run: Path
     unchanged: PlanRow | None
     """None where it could not be predicted."""
-    changes: Sequence[Changed]
+    changes: Sequence[ChangeOutcome]
 
 
 def cluster_of(trial: Trial, host_memory_bytes: int | None = None) -> Cluster:
@@ -71,7 +71,7 @@ def cluster_of(trial: Trial, host_memory_bytes: int | None = None) -> Cluster:
 
 def predict_changes(
     trial: TrialSpec, cluster: Cluster, reports: Path, observer: Observer, *, of_host: bool = False
-) -> Predicted:
+) -> ChangePredictions:
     """`trial` and what makes it smaller, on `cluster`; several changes together where too few single ones do.
 
     `of_host`: it was host memory that ran out.
@@ -81,19 +81,19 @@ def predict_changes(
     if trial.zero_stage is None:
         raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
     wanted = list(changed_trials(trial, cluster, reports, of_host=of_host))
-    single = [((), trial), *(one for one in wanted if len(one[0]) == 1)]
+    single = [((), trial), *(change for change in wanted if len(change[0]) == 1)]
     path, rows = _predicted(single, cluster, reports, observer)
     unchanged = rows.pop((), None)
     if sum(row is not None and row.fits for row in rows.values()) < MOST:
-        several = [one for one in wanted if len(one[0]) > 1]
+        several = [change for change in wanted if len(change[0]) > 1]
         rows |= _predicted(several, cluster, reports, observer)[1] if several else {}
     usual_s = _step_s(unchanged)
-    return Predicted(path, unchanged, [_changed(says, row, usual_s) for says, row in rows.items()])
+    return ChangePredictions(path, unchanged, [_changed(says, row, usual_s) for says, row in rows.items()])
 
 
 def _predicted(
-    wanted: Sequence[Wanted], cluster: Cluster, reports: Path, observer: Observer
-) -> tuple[Path, dict[Says, PlanRow | None]]:
+    wanted: Sequence[ChangedSpec], cluster: Cluster, reports: Path, observer: Observer
+) -> tuple[Path, dict[ChangeNames, PlanRow | None]]:
     """A row for each that could be tried; None of one that failed."""
     asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
     specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
@@ -101,8 +101,8 @@ def _predicted(
     name = f"changes-{planned[0].trial.model.name}"
     path = predict(planned, name, document(name, planned), reports, observer).folder.path
     rows = _rows(path, planned, cluster)
-    tried = ((says, one) for (says, _), one in zip(wanted, planned, strict=True) if one.skipped is None)
-    return path, {says: rows.get(one.trial.trial_id) for says, one in tried}
+    tried = ((says, item) for (says, _), item in zip(wanted, planned, strict=True) if item.skipped is None)
+    return path, {says: rows.get(item.trial.trial_id) for says, item in tried}
 
 
 def changed_trials(
@@ -154,15 +154,15 @@ def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict
     """The figures of the trials that could be predicted, by their ids."""
     known = {item.trial.trial_id for item in planned}
     whole = (trial for trial in ended_trials(load_run(path)) if trial.trial_id in known and is_whole(trial))
-    return {trial.trial_id: plan_row(Shown(trial, trial.trial_id, None), cluster) for trial in whole}
+    return {trial.trial_id: plan_row(TableTrial(trial, trial.trial_id, None), cluster) for trial in whole}
 
 
-def _changed(says: Says, row: PlanRow | None, usual_s: float | None) -> Changed:
+def _changed(says: ChangeNames, row: PlanRow | None, usual_s: float | None) -> ChangeOutcome:
     if row is None:
-        return Changed(says, fits=False, needed_bytes=None)
+        return ChangeOutcome(says, fits=False, needed_bytes=None)
     host = row.host.needed_bytes if row.offloads else None
     slower = None if UNLOCKED in says else share_slower(_step_s(row), usual_s)
-    return Changed(says, row.fits, row.device.needed_bytes, host, slower)
+    return ChangeOutcome(says, row.fits, row.device.needed_bytes, host, slower)
 
 
 def _step_s(row: PlanRow | None) -> float | None:

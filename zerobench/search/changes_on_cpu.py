@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zerobench.records import Category, Place, RankRecord, StepKind
-from zerobench.report.changes import Changed, share_slower
-from zerobench.report.explain.passage import Passage, says
+from zerobench.report.changes import ChangeOutcome, share_slower
+from zerobench.report.explain.topic import Topic, says
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
-from zerobench.search.changes import Says, changed_trials
+from zerobench.search.changes import ChangeNames, changed_trials
 from zerobench.search.predict import predict
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
@@ -34,7 +34,7 @@ def runs_on_cpu(trial: Trial) -> bool:
 
 def predict_changes_on_cpu(
     trial: Trial, node_bytes: int | None, reports: Path, observer: Observer
-) -> tuple[Changed, list[Changed]]:
+) -> tuple[ChangeOutcome, list[ChangeOutcome]]:
     """What `trial` itself needs of its node's memory, and each change of it, simulated on CPU ranks."""
     wanted = [((), trial.spec), *_without_moves(trial.spec, reports)]
     machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
@@ -44,7 +44,7 @@ def predict_changes_on_cpu(
         planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
     name = f"changes-{trial.spec.model.name}"
     run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
-    known = {one.record.trial_id: one for one in ended_trials(run) if is_whole(one)}
+    known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
     beside = _beside_tensors(trial)
     tried = []
     usual = known.get(planned[0].trial.trial_id)
@@ -53,21 +53,21 @@ def predict_changes_on_cpu(
         needed = None if made is None else _node_bytes(made, beside)
         slower = None if made is None or usual is None else share_slower(_computed(made), _computed(usual))
         fits = needed is not None and (node_bytes is None or needed <= node_bytes)
-        tried.append(Changed(words, fits, None, needed, slower, on_cpu=True))
+        tried.append(ChangeOutcome(words, fits, None, needed, slower, on_cpu=True))
     return tried[0], tried[1:]
 
 
-def unchanged_on_cpu(unchanged: Changed, node_bytes: int | None) -> list[Passage]:
+def unchanged_on_cpu(unchanged: ChangeOutcome, node_bytes: int | None) -> list[Topic]:
     """What the trial needs as it is."""
     if unchanged.host_node_bytes is None:
         return []
     room = "" if node_bytes is None else f" of its {format_bytes(node_bytes)}"
     verdict = "fits" if unchanged.fits else "does not fit"
     lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of a node's memory{room}: {verdict}.")
-    return [Passage("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
+    return [Topic("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
 
 
-def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[Says, TrialSpec]]:
+def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[ChangeNames, TrialSpec]]:
     """Changes that move nothing to the host, where it is already."""
     nowhere = Cluster(Gpu(name="cpu", source="none"), trial.num_nodes, trial.gpus_per_node)
     for words, made in changed_trials(trial, nowhere, reports):

@@ -17,7 +17,7 @@ from zerobench.spec.cluster import Cluster
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
-from zerobench.spec.varied import Varied
+from zerobench.spec.varied import Variations
 from zerobench.units import counted
 
 AS_FAST = 0.01
@@ -62,10 +62,10 @@ class Cell:
             return None if is_begun else max(left, key=lambda row: row.option.room)
         return choice.best if self.best is None or is_faster(choice.best, self.best) else None
 
-    def note(self, said: PlanRow, row: PlanRow | None) -> None:
-        """What a variant, which the formula has `said`, came to; None where its trial failed."""
-        key = said.trial.spec.config_hash
-        self.by_formula.setdefault(key, said)
+    def note(self, by_formula: PlanRow, row: PlanRow | None) -> None:
+        """What a variant came to, which closed forms have as `by_formula`; None where its trial failed."""
+        key = by_formula.trial.spec.config_hash
+        self.by_formula.setdefault(key, by_formula)
         if row is None:
             self.failed.add(key)
         else:
@@ -78,9 +78,11 @@ class Cell:
     def _factor(self, row: PlanRow) -> float:
         """What trials needed beyond the formula: the most of those that recompute alike, else of all."""
         factors = {
-            key: _REFUSED if tried.device.was_refused and tried.room >= 0 else (1 - tried.room) / (1 - said.option.room)
+            key: _REFUSED
+            if tried.device.was_refused and tried.room >= 0
+            else (1 - tried.room) / (1 - formula.option.room)
             for key, tried in self.tried.items()
-            if (said := self.by_formula[key]) is not None and said.option.room < 1
+            if (formula := self.by_formula[key]) is not None and formula.option.room < 1
         }
         alike = [
             factor for key, factor in factors.items() if self.by_formula[key].option.recomputed == row.option.recomputed
@@ -95,13 +97,13 @@ def is_faster(row: PlanRow, than: PlanRow) -> bool:
     return (1 + AS_FAST) * row.expected.step_s < than.expected.step_s
 
 
-def asked_of_formulas(cells: Sequence[TrialSpec], varied: Varied, cluster: Cluster) -> list[Cell]:
+def asked_of_formulas(cells: Sequence[TrialSpec], varied: Variations, cluster: Cluster) -> list[Cell]:
     """The cells with all of their variants that a closed form is known of and no rule forbids."""
-    found = [Cell({row.trial.spec.config_hash: row for row in _rows(cell, varied, cluster)}) for cell in cells]
-    return [cell for cell in found if cell.by_formula]
+    known = [Cell({row.trial.spec.config_hash: row for row in _rows(cell, varied, cluster)}) for cell in cells]
+    return [cell for cell in known if cell.by_formula]
 
 
-def _rows(cell: TrialSpec, varied: Varied, cluster: Cluster) -> Iterator[PlanRow]:
+def _rows(cell: TrialSpec, varied: Variations, cluster: Cluster) -> Iterator[PlanRow]:
     for family in varied.families(cell):
         if why_skipped(Situation(family[0], cluster.machine, None)) is not None:
             continue

@@ -9,14 +9,15 @@ from zerobench.formulas.record import formula_record
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
+from zerobench.running.trial_record import trial_record
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, TrialSpec
 
 
 @dataclass(frozen=True)
-class Told:
-    """A trial that no run holds as it is told."""
+class UnsavedTrial:
+    """A trial that is in no run."""
 
     spec: TrialSpec
     record: TrialRecord
@@ -33,11 +34,5 @@ def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = F
         rank = formula_record(asked, plays_allocator=plays_allocator)
     except UserError:
         return None
-    record = TrialRecord(
-        run_id="formula",
-        trial_id=asked.trial_id,
-        config_hash=asked.config_hash,
-        status=Status.COMPLETED,
-        ranks_expected=1,
-    )
-    return plan_row(Shown(Told(asked, record, (rank,)), asked.strategy, None), cluster)
+    record = trial_record(asked, "formula", (Status.COMPLETED, None), 1)
+    return plan_row(TableTrial(UnsavedTrial(asked, record, (rank,)), asked.strategy, None), cluster)

@@ -25,7 +25,7 @@ class _Variant:
     """The fastest with other keys, by formula and as it was replayed."""
 
     keys: Keys
-    said: PlanRow
+    by_formula: PlanRow
     row: PlanRow | None
     """None where its trial failed."""
 
@@ -41,10 +41,12 @@ def refine(cells: Sequence[Cell], cluster: Cluster, make: Try, say: Say) -> int:
     best = fastest(cell.best for cell in cells)
     if best is None or not best.is_replayed or not (changes := key_changes(best.trial.spec)):
         return 0
-    cell, said = next((cell, cell.by_formula[key]) for cell in cells for key, row in cell.tried.items() if row is best)
+    cell, by_formula = next(
+        (cell, cell.by_formula[key]) for cell in cells for key, row in cell.tried.items() if row is best
+    )
 
     def replayed(asked: Sequence[Keys]) -> list[_Variant]:
-        known = [(keys, row) for keys in asked if (row := formula_row(_with(said.trial.spec, keys), cluster))]
+        known = [(keys, row) for keys in asked if (row := formula_row(_with(by_formula.trial.spec, keys), cluster))]
         say(f"DeepSpeed keys of the fastest: {counted(len(known), 'variant')}")
         rows = {row.trial.spec.config_hash: row for row in make([row for _, row in known])}
         return [_Variant(keys, row, rows.get(row.trial.spec.config_hash)) for keys, row in known]
@@ -53,7 +55,7 @@ def refine(cells: Sequence[Cell], cluster: Cluster, make: Try, say: Say) -> int:
     together = _together(variants, step_s(best))
     variants += replayed([together]) if together else []
     for variant in variants:
-        cell.note(variant.said, variant.row)
+        cell.note(variant.by_formula, variant.row)
     return 2 if together else 1
 
 
@@ -63,6 +65,10 @@ def _with(trial: TrialSpec, keys: Keys) -> TrialSpec:
 
 def _together(variants: Sequence[_Variant], base_s: float) -> Keys:
     """The keys that made a step shorter, of two values of one that which made it shortest; none where it is but one."""
-    gains = sorted((one for one in variants if one.gains(base_s)), key=lambda one: step_s(one.row), reverse=True)
-    together = {key: value for one in gains for key, value in one.keys.items()}
+    gains = sorted(
+        (variant for variant in variants if variant.gains(base_s)),
+        key=lambda variant: step_s(variant.row),
+        reverse=True,
+    )
+    together = {key: value for variant in gains for key, value in variant.keys.items()}
     return together if len(together) > 1 else {}

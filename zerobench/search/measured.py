@@ -84,11 +84,11 @@ def predicted_first(
         return predict(planned, name, measured_document(name, planned), folder, observer)
 
     cells = {label: _predicted(trial, gpu, world) for label, trial in search.cells.items()}
-    found = answer(search.question(cells), make)
+    answered = answer(search.question(cells), make)
     for label in cells:
-        edge = _edge(found.frontiers[label], search) if label in found.frontiers else found.given_up[label]
+        edge = _edge(answered.frontiers[label], search) if label in answered.frontiers else answered.given_up[label]
         say(f"  predicted, {world}: {label}: {edge}")
-    return found.frontiers
+    return answered.frontiers
 
 
 def _edge(frontier: Frontier, search: MeasuredSearch) -> str:
@@ -134,23 +134,25 @@ def measured(
 def measured_document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
     """The round as a sweep file would say it."""
     trial = planned[0].trial
-    said = document(name, planned)
+    whole = document(name, planned)
     means_nothing = {"gpu"} if trial.evidence.needs_device else set()
     means_nothing |= {"rank"} if not trial.evidence.plays_one_rank else set()
-    for axes in (said["axes"], *said["include"]):
+    for axes in (whole["axes"], *whole["include"]):
         for axis in means_nothing:
             del axes[axis]
     shared = trial.model_dump(mode="json", include={"data", "hyperparameters", "timeout_s", "trust_remote_code"})
-    return said | shared
+    return whole | shared
 
 
-def run_frontier_rows(search: MeasuredSearch, predicted: Mapping[str, Frontier], found: Answer) -> list[RunFrontierRow]:
+def run_frontier_rows(
+    search: MeasuredSearch, predicted: Mapping[str, Frontier], answered: Answer
+) -> list[RunFrontierRow]:
     """A row of the table for each cell."""
     rows = []
     for label in search.cells:
-        edges = found.frontiers.get(label)
+        edges = answered.frontiers.get(label)
         largest, too_large = (None, None) if edges is None else (edges.largest, edges.too_large)
-        tried = found.trial(label, largest), found.trial(label, too_large)
+        tried = answered.trial(label, largest), answered.trial(label, too_large)
         rows.append(RunFrontierRow(label, predicted.get(label), edges, *tried))
     return rows
 
@@ -158,12 +160,12 @@ def run_frontier_rows(search: MeasuredSearch, predicted: Mapping[str, Frontier],
 def frontier_document(search: MeasuredSearch, rows: Sequence[RunFrontierRow]) -> dict[str, Any]:
     """What was found, as frontier.json holds it: values of the axis, bytes of the device."""
 
-    def tries(found: Frontier | None) -> list[dict[str, int | None]]:
-        listed = () if found is None else found.tries
+    def tries(frontier: Frontier | None) -> list[dict[str, int | None]]:
+        listed = () if frontier is None else frontier.tries
         return [{"value": attempt.value * search.axis.unit, "needed_bytes": attempt.peak_bytes} for attempt in listed]
 
-    def edge(found: Frontier | None) -> int | None:
-        return None if found is None or found.largest is None else found.largest.value * search.axis.unit
+    def edge(frontier: Frontier | None) -> int | None:
+        return None if frontier is None or frontier.largest is None else frontier.largest.value * search.axis.unit
 
     cells = [
         {

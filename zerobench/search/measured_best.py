@@ -20,7 +20,7 @@ from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
 from zerobench.running.site import LocalSite
 from zerobench.search.measured import measured_document
-from zerobench.search.searched import Searched, figures
+from zerobench.search.searched import SearchOutcome, figures
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Accelerator, Machine
@@ -34,7 +34,7 @@ STEPS = StepsSpec(warmup=2, timed=5, memory=1)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRow:
     """One of the best few, as it was predicted and what became of it."""
 
     row: PlanRow
@@ -50,11 +50,11 @@ class Measured:
     @property
     def text(self) -> str:
         """`zero2 mb4: 0.52 s a step (0.48 s expected of the GPU), 7,900 tokens/s`."""
-        name, speed, told = self.row.shown.label, self.speed, self.row.expected
+        name, speed, predicted = self.row.shown.label, self.speed, self.row.expected
         if speed is None:
             record = None if self.trial is None else self.trial.record
             return f"{name}: {self.skipped or (record and record.reason) or 'not measured'}"
-        expected = "" if told is None else f" ({told.step_s:.3g} s expected)"
+        expected = "" if predicted is None else f" ({predicted.step_s:.3g} s expected)"
         rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:,.0f} tokens/s"
         return f"{name}: {speed.step_time_s_median:.3g} s a step{expected}{rate}"
 
@@ -76,12 +76,12 @@ class MeasuredBest:
 
     run: Path
     device: str
-    rows: Sequence[Measured]
+    rows: Sequence[MeasuredRow]
 
     @property
     def best(self) -> PlanRow | None:
         """The one whose steps were the shortest."""
-        timed = [(one.speed.step_time_s_median, at) for at, one in enumerate(self.rows) if one.speed is not None]
+        timed = [(row.speed.step_time_s_median, at) for at, row in enumerate(self.rows) if row.speed is not None]
         return self.rows[min(timed)[1]].row if timed else None
 
     @property
@@ -98,7 +98,7 @@ def check_measurable(cluster: Cluster, machine: Machine) -> None:
         raise UserError(f"--measure: the plan has {cluster.num_gpus} GPUs, this machine {machine.num_gpus}")
 
 
-def measure_best(search: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
+def measure_best(search: SearchOutcome, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
     """Run the `most` of those tried that fit with room and are expected to be fastest.
 
     Raises UserError: none fits with room, or none can run here.
@@ -127,13 +127,13 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
     if result.interrupted:
         raise KeyboardInterrupt
     there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
-    told = [
-        Measured(row, there.get(one.trial.trial_id), one.skipped.reason if one.skipped else None)
-        for row, one in zip(rows, planned, strict=True)
+    measured = [
+        MeasuredRow(row, there.get(item.trial.trial_id), item.skipped.reason if item.skipped else None)
+        for row, item in zip(rows, planned, strict=True)
     ]
     ranks = planned[0].trial.world_size
     device = ", ".join(dict.fromkeys(machine.gpu_names)) or "CPU"
-    return MeasuredBest(result.folder.path, f"{ranks} {device} ranks", told)
+    return MeasuredBest(result.folder.path, f"{ranks} {device} ranks", measured)
 
 
 def _here(spec: TrialSpec, machine: Machine) -> PlannedTrial:

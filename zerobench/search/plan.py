@@ -21,11 +21,11 @@ from zerobench.spec.presets import PRESETS, is_model
 from zerobench.spec.sweep import find_sweep
 from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import FINE_TUNING
-from zerobench.spec.varied import Varied, read_global_batch, varied
+from zerobench.spec.varied import Variations, read_global_batch, varied
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """What the command line asks for, as written."""
 
     sweep: str | None = None
@@ -80,14 +80,14 @@ _AS_OPTIONS = {
 """Arguments whose names are not those of Request."""
 
 
-def request_of(arguments: Mapping[str, Any]) -> Request:
+def request_of(arguments: Mapping[str, Any]) -> PlanRequest:
     """What a command's or a function's arguments ask for, None left out, numbers as a command line has them."""
     given = {_AS_OPTIONS.get(name, name): value for name, value in arguments.items() if value is not None}
-    return Request(**{name: _as_written(value) for name, value in given.items()})
+    return PlanRequest(**{name: _as_written(value) for name, value in given.items()})
 
 
 def _as_written(value: Any) -> Any:
-    if isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value):
+    if isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value):
         return ",".join(map(str, value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -102,11 +102,11 @@ class Plan:
     planned: list[PlannedTrial]
     cluster: Cluster
     world: PlanWorld
-    varied: Varied | None = None
+    varied: Variations | None = None
     """What is varied of each of `planned`; None: each is predicted as it stands."""
 
 
-def read_plan(request: Request) -> Plan:
+def read_plan(request: PlanRequest) -> Plan:
     """The plan that `request` asks for. Raises UserError, one line, for the first thing wrong in it."""
     if request.write is not None and not request.write.absolute().parent.is_dir():
         raise UserError(f"--write: {request.write}: no folder {request.write.parent}")
@@ -141,7 +141,7 @@ _WORK = (*_SIZES, "lora", "stage", "ds_config")
 _SEQUENCE_LENGTH = 2048
 
 
-def _of_sweep(request: Request, sweep: str) -> Plan:
+def _of_sweep(request: PlanRequest, sweep: str) -> Plan:
     find_sweep(sweep, or_models=PRESETS)
     _refuse(request, "a sweep", _WORK)
     if request.activation_checkpointing:
@@ -153,13 +153,13 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
     return Plan(read.name, read.document, planned, cluster, world)
 
 
-def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:
+def _refuse(request: PlanRequest, beside: str, options: Sequence[str]) -> None:
     for option in options:
         if getattr(request, option) is not None:
             raise UserError(f"--{option.replace('_', '-')} does not go with {beside}")
 
 
-def _cluster(request: Request, gpu: str, gpus: str) -> Cluster:
+def _cluster(request: PlanRequest, gpu: str, gpus: str) -> Cluster:
     return read_cluster(
         gpu=gpu,
         gpus=gpus,
@@ -170,7 +170,7 @@ def _cluster(request: Request, gpu: str, gpus: str) -> Cluster:
     )
 
 
-def _work(request: Request) -> dict[str, Any]:
+def _work(request: PlanRequest) -> dict[str, Any]:
     work = read_work(
         {
             "model": request.model,
@@ -185,7 +185,7 @@ def _work(request: Request) -> dict[str, Any]:
     return work | ({"hyperparameters": FINE_TUNING} if request.fine_tunes else {})
 
 
-def _varied(request: Request, work: Mapping[str, Any], cluster: Cluster) -> Varied | None:
+def _varied(request: PlanRequest, work: Mapping[str, Any], cluster: Cluster) -> Variations | None:
     """What is varied where a global batch is given; each of the cells then begins at the first of the variants."""
     length, ranks = work["sequence_length"], cluster.num_gpus
     batch = read_global_batch(request.global_batch, request.tokens_per_step, sequence_length=length, ranks=ranks)
@@ -196,7 +196,7 @@ def _varied(request: Request, work: Mapping[str, Any], cluster: Cluster) -> Vari
     return varied(batch, ranks, work, tunes=request.tunes)
 
 
-def _planned(request: Request, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
+def _planned(request: PlanRequest, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
     if request.ds_config is None:
         return cells(work, cluster, read_stages(request.stage))
     if request.stage is not None:

@@ -30,7 +30,7 @@ class PlanWorld:
 def plan_world(asked: str | None, gpu: Gpu, *, by_formula: bool) -> PlanWorld:
     """The world that `--evidence` or `--formula` names, else the best that is at hand for `gpu`.
 
-    Raises UserError: no such world, two of them, or an emulated GPU that cannot be had.
+    Raises UserError: no such world, two of them, or an emulated GPU that is not available.
     """
     if asked is not None:
         if asked not in WORLDS:

@@ -10,7 +10,7 @@ from zerobench.report.choice import ROOM
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.tables.plan_frontier import FrontierRow
 from zerobench.report.trials import Trial
 from zerobench.running.observer import Observer
@@ -39,22 +39,22 @@ def plan_frontiers(plan: Plan, axis: FrontierAxis, folder: Path, observer: Obser
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
         return predict(planned, name, document(name, planned), folder, observer)
 
-    found = answer(question, make)
-    if question.cells and not found.frontiers:
+    answered = answer(question, make)
+    if question.cells and not answered.frontiers:
         raise UserError(f"--frontier: no trial of {folder} completed; see its records")
-    return found
+    return answered
 
 
-def frontier_rows(plan: Plan, found: Answer) -> list[FrontierRow]:
+def frontier_rows(plan: Plan, answered: Answer) -> list[FrontierRow]:
     """A row of the table for each cell whose frontier was found."""
     cells = [item.trial for item in plan.planned if item.skipped is None]
     names = dict(zip([trial.trial_id for trial in cells], labels(cells), strict=True))
-    largest = {name: found.trial(name, frontier.largest) for name, frontier in found.frontiers.items()}
+    largest = {name: answered.trial(name, frontier.largest) for name, frontier in answered.frontiers.items()}
     return [
         FrontierRow(names[name], frontier, None if (fits := largest[name]) is None else _row(plan, fits))
-        for name, frontier in found.frontiers.items()
+        for name, frontier in answered.frontiers.items()
     ]
 
 
 def _row(plan: Plan, trial: Trial) -> PlanRow:
-    return plan_row(Shown(trial, trial.spec.strategy, None), plan.cluster)
+    return plan_row(TableTrial(trial, trial.spec.strategy, None), plan.cluster)

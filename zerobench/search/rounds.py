@@ -77,18 +77,18 @@ def answer(
 
     Raises KeyboardInterrupt: someone stopped a run.
     """
-    found = Answer()
-    rounds = _Rounds(question, make, found, say)
+    answered = Answer()
+    rounds = _Rounds(question, make, answered, say)
     searches = {name: question.search(name, (near or {}).get(name)) for name in question.cells}
-    found.frontiers.update(search_together(searches, rounds.peaks))
-    return found
+    answered.frontiers.update(search_together(searches, rounds.peaks))
+    return answered
 
 
 class _Rounds:
     """Makes the tries of a round in one run, and keeps what became of each."""
 
-    def __init__(self, question: Question, make: Make, found: Answer, say: Callable[[str], None]) -> None:
-        self._question, self._make, self._found, self._say = question, make, found, say
+    def __init__(self, question: Question, make: Make, answered: Answer, say: Callable[[str], None]) -> None:
+        self._question, self._make, self._found, self._say = question, make, answered, say
         self._number = 0
 
     def peaks(self, asked: Mapping[str, int]) -> dict[str, int | None]:

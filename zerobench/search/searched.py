@@ -12,12 +12,12 @@ from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
-from zerobench.search.formula import Told
+from zerobench.search.formula import UnsavedTrial
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
@@ -34,9 +34,7 @@ WIDTH = 4
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What was found."""
-
+class SearchOutcome:
     result: RunResult
     cells: Sequence[Cell]
     num_rounds: int
@@ -71,7 +69,7 @@ class Searched:
             "num_variants": self.num_variants,
             "num_tried": self.num_tried,
             "num_rounds": self.num_rounds,
-            "tried": sorted(tried, key=lambda one: (not one["has_room"], one["expected_step_s"] or 0.0)),
+            "tried": sorted(tried, key=lambda attempt: (not attempt["has_room"], attempt["expected_step_s"] or 0.0)),
         }
 
 
@@ -88,20 +86,20 @@ _VARIED = (
 
 def figures(row: PlanRow) -> dict[str, Any]:
     """What was asked of a variant and what it came to, as JSON; bytes and seconds."""
-    found = row.expected
+    expected = row.expected
     return row.trial.spec.model_dump(mode="json", include=set(_VARIED)) | {
         "evidence": row.evidence.value,
         "needed_bytes": row.device.needed_bytes,
         "capacity_bytes": row.device.capacity_bytes,
         "host_needed_bytes": row.host.needed_bytes,
         "has_room": row.has_room,
-        "expected_step_s": None if found is None else found.step_s,
-        "expected_step_interval_s": None if found is None else (found.low_s, found.high_s),
+        "expected_step_s": None if expected is None else expected.step_s,
+        "expected_step_interval_s": None if expected is None else (expected.low_s, expected.high_s),
         "expected_tokens_per_s": row.expected_tokens_per_s,
     }
 
 
-def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> Searched:
+def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> SearchOutcome:
     """Search the cells of `plan`, each for itself or (`width`) for the fastest of all, in a run under `reports`.
 
     Raises UserError: no closed form is known of the model, which the search begins with.
@@ -119,7 +117,7 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
         number += refine(cells, plan.cluster, rounds.make, observer.note)
     if rounds.result is None or rounds.result.interrupted:
         raise KeyboardInterrupt
-    return Searched(rounds.result, cells, number)
+    return SearchOutcome(rounds.result, cells, number)
 
 
 class Rounds:
@@ -172,9 +170,9 @@ def lengthened(by_formula: PlanRow, played: Trial, cluster: Cluster) -> PlanRow:
     """The variant as it was asked for: memory as its shortened trial has it; collectives, FLOPs and bytes on drives of
     all of its micro-batches as the formula counts them.
     """
-    said = by_formula.trial.ranks[0]
-    counted = {name: getattr(said, name) for name in _COUNTED}
+    formula_rank = by_formula.trial.ranks[0]
+    counted = {name: getattr(formula_rank, name) for name in _COUNTED}
     spec = by_formula.trial.spec.model_copy(update={"evidence": played.spec.evidence})
     record = played.record.model_copy(update={"trial_id": spec.trial_id, "config_hash": spec.config_hash})
     ranks = tuple(rank.model_copy(update=counted) for rank in played.ranks)
-    return plan_row(Shown(Told(spec, record, ranks), spec.strategy, None), cluster)
+    return plan_row(TableTrial(UnsavedTrial(spec, record, ranks), spec.strategy, None), cluster)

@@ -56,25 +56,28 @@ def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:
 
 def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, Any]:
     """Fields of the trial, the work of `before`, that `after` has otherwise."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if unlocked := _unlocked(before, after):
-        found["ds_config"] = {**trial.ds_config, **{f"zero_optimization.{name}.pin_memory": False for name in unlocked}}
+        settings["ds_config"] = {
+            **trial.ds_config,
+            **{f"zero_optimization.{name}.pin_memory": False for name in unlocked},
+        }
     for name, (key, kind) in _NUMBERS.items():
         value = _number(after, key, kind)
         if value is not None and value != _number(before, key, kind):
-            found[name] = value
+            settings[name] = value
     if after.stage != before.stage:
-        found["strategy"] = f"zero{after.stage}"
+        settings["strategy"] = f"zero{after.stage}"
     for name in _OFFLOADS:
         if after.is_offloaded(name) != before.is_offloaded(name):
-            found[name] = Offload.CPU if after.is_offloaded(name) else Offload.NONE
-    if "offload_optimizer" in found and trial.optimizer in {deepspeeds_adamw(offloaded=on) for on in (False, True)}:
-        found["optimizer"] = deepspeeds_adamw(offloaded=after.is_offloaded("offload_optimizer"))
+            settings[name] = Offload.CPU if after.is_offloaded(name) else Offload.NONE
+    if "offload_optimizer" in settings and trial.optimizer in {deepspeeds_adamw(offloaded=on) for on in (False, True)}:
+        settings["optimizer"] = deepspeeds_adamw(offloaded=after.is_offloaded("offload_optimizer"))
     if _is_on(after, Kind.CHECKPOINTING) and not _is_on(before, Kind.CHECKPOINTING):
-        found["activation_checkpointing"] = True
+        settings["activation_checkpointing"] = True
     if any(_is_on(after, kind) and not _is_on(before, kind) for kind in (Kind.BF16, Kind.MIXED_PRECISION)):
-        found["precision"] = Precision.BF16
-    return found
+        settings["precision"] = Precision.BF16
+    return settings
 
 
 def _unlocked(before: Draft, after: Draft) -> list[str]:
@@ -85,8 +88,8 @@ def _unlocked(before: Draft, after: Draft) -> list[str]:
 
 def _number(draft: Draft, key: str, kind: Kind) -> int | None:
     option = draft.option(kind)
-    said = option.value if option is not None and isinstance(option.value, int) else None
-    return said if draft.number(key) is None else draft.number(key)
+    number = option.value if option is not None and isinstance(option.value, int) else None
+    return number if draft.number(key) is None else draft.number(key)
 
 
 def _is_on(draft: Draft, kind: Kind) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axis import Axis, Column, Label, Reader, Told
+from zerobench.spec.axis import Axis, Column, Label, Reader, Visibility
 from zerobench.spec.axis_readers import MAX_POINTS
 from zerobench.spec.engine_axes import ENGINE_AXES
 from zerobench.spec.plain import one_line
@@ -31,7 +31,7 @@ LAYOUT = tuple(name for name, axis in AXES.items() if axis.is_layout)
 """The axes that together say how many ranks lie where."""
 
 HOW = tuple(name for name, axis in AXES.items() if axis.is_evidence)
-"""The axes that say how a trial's figures are come by, and nothing about its work."""
+"""The axes that say how a trial's figures are obtained, and nothing about its work."""
 
 SETTINGS = tuple(name for name, axis in AXES.items() if axis.sets_up_engine)
 """Axes that set up one engine and change neither the work nor where states lie."""
@@ -65,9 +65,9 @@ LABELS: Mapping[str, Label] = {name: row.label for name, row in ROWS.items() if 
 """What the name of a trial is made of, in its order."""
 
 
-def told_by(told: Told) -> tuple[str, ...]:
+def axes_known(visibility: Visibility) -> tuple[str, ...]:
     """The axes of which so much is known where a trial is a user's own script."""
-    return tuple(name for name, axis in AXES.items() if axis.told is told)
+    return tuple(name for name, axis in AXES.items() if axis.visibility is visibility)
 
 
 Grid = dict[str, list[Any]]

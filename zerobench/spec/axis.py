@@ -54,7 +54,7 @@ class Label:
     """Whether what all trials share is said of it."""
 
 
-class Told(Enum):
+class Visibility(Enum):
     """What is known of an axis where the trial is a user's own script (zerobench.tracking.own_trial)."""
 
     ALWAYS = "its default is right, or the engine says it"
@@ -89,8 +89,8 @@ class Axis:
     is_layout: bool = False
     """Whether it is one of those that together say how many ranks lie where."""
     is_evidence: bool = False
-    """Whether it says how a trial's figures are come by, and nothing about its work."""
-    told: Told = Told.ALWAYS
+    """Whether it says how a trial's figures are obtained, and nothing about its work."""
+    visibility: Visibility = Visibility.ALWAYS
 
     @property
     def default(self) -> Any:

@@ -18,7 +18,7 @@ from zerobench.ds_config import check_ds_config, check_overrides, load_user_conf
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.axis import Reader
 from zerobench.spec.base import user_error
-from zerobench.spec.batch_ramp import AskedRamp
+from zerobench.spec.batch_ramp import RampRequest
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written
@@ -135,16 +135,16 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
     if raw in (None, "none"):
         return [None]
     if not isinstance(raw, dict):
-        fields = ", ".join(AskedRamp.model_fields)
+        fields = ", ".join(RampRequest.model_fields)
         raise UserError(f"{axis}: {as_written(raw)}; choices: none, or a mapping of {fields}")
     written = {name: as_number(value) for name, value in raw.items()}
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
         raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is not a number")
     try:
-        return [AskedRamp.model_validate(written)]
+        return [RampRequest.model_validate(written)]
     except ValidationError as error:
-        raise user_error(error, AskedRamp, axis) from None
+        raise user_error(error, RampRequest, axis) from None
 
 
 def checkpoint(axis: str, raw: object) -> list[Any]:

@@ -112,7 +112,7 @@ def checkpoint_name(spec: TrialSpec) -> str:
 
 
 def evidence_text(spec: TrialSpec) -> str:
-    """How the trial's figures are come by: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
+    """How the trial's figures are obtained: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
     gpu, rank = spec.prediction.gpu, spec.prediction.rank
     which = "all ranks" if spec.prediction.all_ranks else f"rank{rank}" if rank else ""
     words = [spec.evidence.value, f"on {gpu}" if gpu is not None else "", which]

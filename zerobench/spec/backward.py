@@ -80,7 +80,7 @@ def uses(weights: Sequence[Weight], *, depends: bool = False) -> Iterator[Use]:
     return _Order(weights, depends=depends).uses()
 
 
-class _Attended:
+class _AttentionInputs:
     """Which of one layer's queries, keys and values depend on something that is trained."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Order:
         self._depends = depends or any(table.is_trained for table in tables)
         self._group: str | None = None
         self._branches: dict[str, bool] = {}
-        self.attended: dict[str, _Attended] = {}
+        self.attended: dict[str, _AttentionInputs] = {}
 
     def uses(self) -> Iterator[Use]:
         for weight in self._weights:
@@ -136,7 +136,7 @@ class _Order:
         if match is None:
             return
         is_first = match["parent"] not in self.attended
-        flags = self.attended.setdefault(match["parent"], _Attended())
+        flags = self.attended.setdefault(match["parent"], _AttentionInputs())
         if beside and beside["attended"]:
             flags.note(beside["attended"], depends=depends)
         elif is_first or _is_fused(name):

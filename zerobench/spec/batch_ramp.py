@@ -47,7 +47,7 @@ class BatchRamp(Spec):
         return f"{self.start_tokens}+{self.increment}/{self.over_tokens}"
 
 
-class AskedRamp(Spec):
+class RampRequest(Spec):
     """A ramp as a sweep writes it, for points of any batch."""
 
     start_tokens: _Tokens | Literal["auto"] = "auto"

@@ -144,7 +144,3 @@ def read_tokens(option: str, text: str) -> float:
             one_line(f"{option}: {as_written(text)} is out of range; choices: 1 to {_MOST_TOKENS:g} tokens")
         )
     return float(tokens)
-
-
-def _shown(text: str) -> str:
-    return as_written(text)

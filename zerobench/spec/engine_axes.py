@@ -1,10 +1,10 @@
-"""The axes that set up one engine, or say how a trial's figures are come by; and which repeat of a trial it is."""
+"""The axes that set up one engine, or say how a trial's figures are obtained; and which repeat of a trial it is."""
 
 from __future__ import annotations
 
 from zerobench.spec import axis_readers as read
 from zerobench.spec import axis_words as words
-from zerobench.spec.axis import Axis, Column, Label, Told
+from zerobench.spec.axis import Axis, Column, Label, Visibility
 from zerobench.spec.axis_words import column, number, same, unusual
 from zerobench.spec.trial import Compression, Evidence
 from zerobench.units import brief, format_bytes
@@ -60,7 +60,7 @@ ENGINE_AXES = (
             always=True,
         ),
         sets_up_engine=True,
-        told=Told.NEVER,
+        visibility=Visibility.NEVER,
     ),
     Axis(
         "hpz_partition_size",

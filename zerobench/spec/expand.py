@@ -39,7 +39,7 @@ from zerobench.errors import UserError
 from zerobench.spec.axes import DEFAULTS, LAYOUT, OF_SOME, SETTINGS, Grid
 from zerobench.spec.axis_readers import ALL, AUTO, LAST, MAX_POINTS
 from zerobench.spec.base import Spec
-from zerobench.spec.batch_ramp import AskedRamp
+from zerobench.spec.batch_ramp import RampRequest
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.layout import auto_ranks, resolve_layout
 from zerobench.spec.machine import Accelerator, Machine
@@ -145,7 +145,7 @@ def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -
 
 def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets) -> Any:
     """What `auto`, `last` and a ramp of the batch come to at `point`; other values as they are."""
-    if isinstance(value, AskedRamp):
+    if isinstance(value, RampRequest):
         least = point["world_size"] * point["micro_batch_size"] * point["sequence_length"]
         return value.at(least, least * point["gradient_accumulation_steps"])
     if value == AUTO and axis in LAYOUT:

@@ -44,20 +44,20 @@ Bytes = Annotated[int, BeforeValidator(_read_bytes)]
 Ranks = Annotated[int, Field(ge=1)]
 
 
-class _Sourced(Spec):
+class _SourcedEntry(Spec):
     gpus: tuple[str, ...] | None = None
     """Catalogue names of the GPUs it is for; None is every other one."""
     status: Status
     source: str = Field(min_length=1)
 
 
-class ContextEntry(_Sourced):
+class ContextEntry(_SourcedEntry):
     """A published size of the CUDA context."""
 
     context_bytes: Bytes
 
 
-class CollectivesEntry(_Sourced):
+class CollectivesEntry(_SourcedEntry):
     """A published size of NCCL's buffers."""
 
     min_ranks: Ranks
@@ -65,7 +65,7 @@ class CollectivesEntry(_Sourced):
     collectives_bytes: Bytes
 
 
-class WorkspaceEntry(_Sourced):
+class WorkspaceEntry(_SourcedEntry):
     """The workspace that torch gives the matrix library for each thread."""
 
     workspace_bytes: Bytes
@@ -250,11 +250,11 @@ def _measured_here(entry: CalibratedGpu, file: Path | None) -> str:
     return f"measured by {entry.num_ranks} ranks of worlds of {entry.world_size} ({file})"
 
 
-def _published(entry: _Sourced) -> str:
+def _published(entry: _SourcedEntry) -> str:
     return f"{_STATUS_WORDS.get(entry.status, entry.status)} ({entry.source})"
 
 
-_Entry = TypeVar("_Entry", bound=_Sourced)
+_Entry = TypeVar("_Entry", bound=_SourcedEntry)
 
 
 def _best_for(gpu_name: str, entries: Sequence[_Entry]) -> _Entry:

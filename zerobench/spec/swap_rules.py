@@ -8,7 +8,7 @@ in "Not enough buffers" (partitioned_param_swapper.py, `swap_in`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -58,17 +58,28 @@ def _until_reused(tensors: Sequence[int], trial: TrialSpec) -> list[int]:
     return [3 * elements + block for elements in behind]
 
 
-def _swap_buffers_run_out(s: Situation) -> str | None:
-    if s.trial.offload_param is not Offload.NVME or s.trial.adapter is not None:
+def _shortage(
+    trial: TrialSpec, section: str, count_needed: Callable[[TrialSpec, Mapping[str, Any]], int]
+) -> tuple[Mapping[str, Any], int, int] | None:
+    """Where what `section` swaps to a drive has too few buffers: the configuration, how many it needs, and how many
+    there are. None where they suffice, or the model's tensors are not known.
+    """
+    if getattr(trial, section) is not Offload.NVME or trial.adapter is not None:
         return None
     try:
-        config = build_ds_config(s.trial)
-        held = held_buffers(s.trial, config)
+        config = build_ds_config(trial)
+        needed = count_needed(trial, config)
     except UserError:
-        return None  # of a model whose tensors are not known
-    count = int(get(config, "zero_optimization.offload_param.buffer_count"))
-    if held <= count:
         return None
+    there_are = int(get(config, f"zero_optimization.{section}.buffer_count"))
+    return (config, needed, there_are) if needed > there_are else None
+
+
+def _swap_buffers_run_out(s: Situation) -> str | None:
+    short = _shortage(s.trial, "offload_param", held_buffers)
+    if short is None:
+        return None
+    config, held, count = short
     distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
     return (
         f"offload_param nvme with stage3_max_reuse_distance {distance}: {held} parameters stay gathered at the end of "
@@ -97,16 +108,10 @@ def pipelined_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
 
 
 def _optimizer_buffers_run_out(s: Situation) -> str | None:
-    if s.trial.offload_optimizer is not Offload.NVME or s.trial.adapter is not None:
+    short = _shortage(s.trial, "offload_optimizer", pipelined_buffers)
+    if short is None or short[1] <= _BUFFERS_OF_A_GROUP:  # a count below that is refused by itself
         return None
-    try:
-        config = build_ds_config(s.trial)
-        needed = pipelined_buffers(s.trial, config)
-    except UserError:
-        return None  # of a model whose tensors are not known
-    count = int(get(config, "zero_optimization.offload_optimizer.buffer_count"))
-    if needed <= max(count, _BUFFERS_OF_A_GROUP):  # a count below that is refused by itself
-        return None
+    _, needed, count = short
     return (
         f"offload_optimizer nvme with pipeline_read or pipeline_write and buffer_count {count}: DeepSpeed fails "
         f"without {_BUFFERS_OF_A_GROUP} buffers for each sub-group under way; "

@@ -26,7 +26,7 @@ may set up each; a key that none reads is refused with the reason. What changes 
 compression) is refused where a strategy has no such thing. Of a file of one's own, keys that do nothing here are named
 in a note, and refused only where DeepSpeed would fail or train something else.
 
-`evidence`, `gpu` and `rank` say how figures are come by, and nothing about the work: a prediction and a measurement of
+`evidence`, `gpu` and `rank` say how figures are obtained, and nothing about the work: a prediction and a measurement of
 the same work are joined in reports. gpu means nothing to measured and solo trials, rank nothing to measured and formula
 ones, and is dropped there; a sweep none of whose trials it means anything to is refused. A prediction for a GPU
 that is not here takes `auto` for one node of eight, and more ranks for nodes of eight (see layout); it needs nothing of
@@ -36,7 +36,7 @@ this machine, so that nothing of it is skipped for want of GPUs, memory or compi
 which nobody can predict from reading it: here every entry adds points of its own. What an entry does not name
 has the axis's first value; what it names it replaces whole (`ds_config: {}` is DeepSpeed's own defaults, whatever
 the axis says), and its lists multiply. Of evidence, gpu and rank it has all values, since it adds work, which is then
-come by as all other work is. Points that come to the same trial are run once.
+run as all other work is. Points that come to the same trial are run once.
 
 A list as the value of one DeepSpeed key is written in two brackets, since one means alternatives; `ds_config` may also
 be a list of mappings, each an alternative as a whole. Relative paths start from the sweep file's folder, those given

@@ -156,21 +156,21 @@ def adapted(spec: ModelSpec, lora: Lora) -> tuple[Matrix, ...]:
     """
     layout = _layout(spec)
     there = [size for size in (*layout.before, *layout.layer) if isinstance(size, Matrix)]
-    if missing := set(lora.targets) - {one.name for one in there}:
-        raise unknown_choice("adapter", " or ".join(sorted(missing)), [one.name for one in there])
-    return tuple(one for one in there if not lora.targets or one.name in lora.targets)
+    if missing := set(lora.targets) - {matrix.name for matrix in there}:
+        raise unknown_choice("adapter", " or ".join(sorted(missing)), [matrix.name for matrix in there])
+    return tuple(matrix for matrix in there if not lora.targets or matrix.name in lora.targets)
 
 
 def adapter_tensors(spec: ModelSpec, lora: Lora) -> tuple[int, ...]:
     """Elements of each adapter's two matrices, in the order of `parameters()`. Raises as `adapted` does."""
-    layout, names = _layout(spec), {one.name for one in adapted(spec, lora)}
-    found = [
+    layout, names = _layout(spec), {matrix.name for matrix in adapted(spec, lora)}
+    matrices = [
         size
         for sizes in (layout.before, layout.layer * layout.num_layers)
         for size in sizes
         if isinstance(size, Matrix) and size.name in names
     ]
-    return tuple(lora.rank * width for one in found for width in (one.inputs, one.outputs))
+    return tuple(lora.rank * width for matrix in matrices for width in (matrix.inputs, matrix.outputs))
 
 
 def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tuple[int, ...], int]:
@@ -184,7 +184,9 @@ def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tup
         codes_bytes(base, size) // element if base is not None and isinstance(size, Matrix) else int(size)
         for size in sizes
     ]
-    return (*stored, *layout.after), sum(quantised_bytes(str(base), one.outputs, one.inputs)[1] for one in coded)
+    return (*stored, *layout.after), sum(
+        quantised_bytes(str(base), matrix.outputs, matrix.inputs)[1] for matrix in coded
+    )
 
 
 def quantised_elements(spec: ModelSpec, base: str | None) -> int:

@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Evidence(StrEnum):
-    """How a figure is come by: the world that the training loop runs in."""
+    """How a figure is obtained: the world that the training loop runs in."""
 
     MEASURED = "measured"
     """Real ranks, real tensors, real collectives."""
@@ -436,6 +436,11 @@ class TrialSpec(Spec):
     def global_batch_tokens(self) -> int:
         """Tokens per optimizer step, over all ranks; with a ramp, at its end."""
         return self.global_batch_size * self.sequence_length
+
+    @property
+    def tokens_per_gpu(self) -> float:
+        """Of an optimizer step's tokens, the share of one GPU."""
+        return self.global_batch_tokens / self.world_size
 
     @property
     def played_ranks(self) -> range:

@@ -23,7 +23,7 @@ _MOST_SEQUENCES = 10**7
 
 
 @dataclass(frozen=True)
-class Varied:
+class Variations:
     """What is varied of a cell's trial."""
 
     micro_batches: tuple[int, ...]
@@ -64,7 +64,7 @@ def read_global_batch(sequences: str | None, tokens: str | None, *, sequence_len
     return batch
 
 
-def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> Varied:
+def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> Variations:
     """What is varied at `batch` sequences a step, `work` saying what is not. Raises UserError: it does not come out."""
     sequences = batch // ranks
     micro, accumulation = work.get("micro_batch_size"), work.get("gradient_accumulation_steps")
@@ -80,7 +80,7 @@ def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> V
             f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not divisible by {options}"
         )
     checkpointings = (True,) if work.get("activation_checkpointing") else SELECTIVE if tunes else WHOLE
-    return Varied(tuple(micro_batch_sizes), sequences, checkpointings, sets_keys=tunes)
+    return Variations(tuple(micro_batch_sizes), sequences, checkpointings, sets_keys=tunes)
 
 
 _BUCKETS = {

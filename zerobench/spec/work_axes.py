@@ -9,7 +9,7 @@ from __future__ import annotations
 from zerobench.spec import axis_readers as read
 from zerobench.spec import axis_words as words
 from zerobench.spec.adapter import read_adapter, read_frozen
-from zerobench.spec.axis import Axis, Column, Label, Told
+from zerobench.spec.axis import Axis, Column, Label, Visibility
 from zerobench.spec.axis_words import column, number, same, unusual
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.recomputation import checkpointing_name, checkpointing_sentence, read_checkpointing
@@ -43,7 +43,7 @@ WORK_AXES = (
         "preset, path of a config.json, hub id, or a mapping of sizes",
         (column("model", value=lambda spec: spec.model.name), Column("num_params", int)),
         same(lambda spec: spec.model.name),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "strategy",
@@ -64,7 +64,7 @@ WORK_AXES = (
             words.offload_sentence,
             "opt=, param=: where optimizer states and parameters are offloaded",
         ),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "offload_param",
@@ -73,7 +73,7 @@ WORK_AXES = (
         "none, cpu, nvme",
         (column("offload_param", line=lambda value: f"param={value}", silent="none"),),
         said_by="offload_optimizer",
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "nvme_path",
@@ -107,7 +107,7 @@ WORK_AXES = (
         "micro-batch size per GPU, in sequences",
         (column("micro_batch_size", int, lambda value: f"mb{value}"),),
         number("mb", "micro batch", lambda spec: spec.micro_batch_size),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "gradient_accumulation_steps",
@@ -119,7 +119,7 @@ WORK_AXES = (
             Column("global_batch_size", int, line=lambda value: f"batch {value}", is_key=False),
         ),
         number("ga", "gradient accumulation", lambda spec: spec.gradient_accumulation_steps),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "batch_ramp",
@@ -146,7 +146,7 @@ WORK_AXES = (
         "tokens per sequence",
         (column("sequence_length", int, lambda value: f"seq{value}"),),
         number("seq", "sequence length", lambda spec: spec.sequence_length),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "precision",
@@ -155,7 +155,7 @@ WORK_AXES = (
         "fp32, bf16, fp16; auto: bf16; fp32 on CPUs with slow or unmeasured bf16; fp16 on GPUs without bf16",
         (column("precision"),),
         same(lambda spec: spec.precision.value),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "optimizer",
@@ -164,7 +164,7 @@ WORK_AXES = (
         ", ".join(Optimizer),
         (column("optimizer"),),
         same(lambda spec: spec.optimizer.value),
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "adapter",
@@ -177,7 +177,7 @@ WORK_AXES = (
         ),
         (column("adapter"),),
         unusual("adapter", str, lambda value: f"{value} on a frozen model", "lora-: rank of the adapters", always=True),
-        told=Told.NEVER,
+        visibility=Visibility.NEVER,
     ),
     Axis(
         "frozen",
@@ -192,7 +192,7 @@ WORK_AXES = (
             "frozen=: weights that are not trained",
             always=True,
         ),
-        told=Told.NEVER,
+        visibility=Visibility.NEVER,
     ),
     Axis(
         "weights",
@@ -210,7 +210,7 @@ WORK_AXES = (
             "weights=: read from safetensors at start-up, in the trial's precision or in fp32",
             always=True,
         ),
-        told=Told.NEVER,
+        visibility=Visibility.NEVER,
     ),
     Axis(
         "activation_checkpointing",
@@ -230,7 +230,7 @@ WORK_AXES = (
             "ckpt: activation checkpointing",
         ),
         changes_speed=True,
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "attention",
@@ -240,7 +240,7 @@ WORK_AXES = (
         (column("attention"),),
         same(lambda spec: spec.attention.value),
         changes_speed=True,
-        told=Told.BY_ENGINE,
+        visibility=Visibility.BY_ENGINE,
     ),
     Axis(
         "cross_entropy",
@@ -259,7 +259,7 @@ WORK_AXES = (
             always=True,
         ),
         changes_speed=True,
-        told=Told.NEVER,
+        visibility=Visibility.NEVER,
     ),
     Axis(
         "compile",
@@ -275,7 +275,7 @@ WORK_AXES = (
             always=True,
         ),
         changes_speed=True,
-        told=Told.NEVER,
+        visibility=Visibility.NEVER,
     ),
     Axis(
         "consistency",

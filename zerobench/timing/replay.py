@@ -17,19 +17,19 @@ from typing import NamedTuple
 from zerobench.timing.device import Device
 from zerobench.timing.kernels import counted_attention_s, gemm_s
 from zerobench.timing.trace import (
-    Awaited,
-    Begins,
     Call,
-    Copied,
-    Drained,
+    CollectiveWait,
     Drive,
+    DriveWait,
+    EventRecord,
+    EventWait,
     Host,
+    HostCopy,
     Item,
     Kernels,
-    Mapped,
-    Recorded,
+    PageMapping,
+    PhaseStart,
     StepTrace,
-    Waits,
     Work,
 )
 
@@ -169,13 +169,13 @@ class _Clocks:
                 self._kernels(stream, work)
             case Call():
                 self._call(item)
-            case Awaited(stream, call):
+            case CollectiveWait(stream, call):
                 self._streams[stream] = max(self._streams[stream], self._ends[call])
-            case Recorded(stream, event):
+            case EventRecord(stream, event):
                 self._events[event] = max(self._streams[stream], self._host)
-            case Waits(stream, event):
+            case EventWait(stream, event):
                 self._wait(stream, self.last_s if event is None else self._events.get(event, 0.0))
-            case Copied():
+            case HostCopy():
                 return self._copy(item)
             case Host(nbytes):
                 if (seconds := _seconds(nbytes, self._pace.host_bytes_per_s)) is None:
@@ -187,13 +187,13 @@ class _Clocks:
                     return False
                 for name, seconds in zip(("NVMe reads", "NVMe writes"), times, strict=True):
                     self._occupy(name, name, self._host, seconds or 0.0)
-            case Drained(reads, writes):
+            case DriveWait(reads, writes):
                 for name, is_awaited in (("NVMe reads", reads), ("NVMe writes", writes)):
                     self._host = max(self._host, self._lanes[name] if is_awaited else 0.0)
-            case Mapped(nbytes):
+            case PageMapping(nbytes):
                 at = max((self._host, *self._streams.values()))  # the processor that computes does it
                 self._host = self._occupy("host", "mapped memory", at, nbytes * self._pace.mapped_byte_s)
-            case Begins(phase):
+            case PhaseStart(phase):
                 if phase == UPDATE and self._phase != UPDATE:
                     self.passes_s = self.last_s
                 self._phase = phase
@@ -221,7 +221,7 @@ class _Clocks:
         if call.kind in POINT_TO_POINT:
             self._streams[call.stream] = end
 
-    def _copy(self, copy: Copied) -> bool:
+    def _copy(self, copy: HostCopy) -> bool:
         seconds = _seconds(copy.nbytes, self._pace.copied_bytes_per_s)
         if seconds is None:
             return False

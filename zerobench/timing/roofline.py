@@ -40,7 +40,6 @@ class KernelClass:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Achieved."""
         return None if self.flops is None else self.flops / self.seconds
 
 

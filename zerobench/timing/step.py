@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
@@ -40,7 +40,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Expected(Interval):
+class ExpectedStep(Interval):
     """One step with what it is made of."""
 
     compute_s: float
@@ -110,17 +110,12 @@ def _hidden(communication_s: float, compute_s: float, layers: int) -> float:
     return min(communication_s, compute_s) * (layers - 1) / layers
 
 
-def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float]) -> Expected:
+def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float]) -> ExpectedStep:
     """The answer: `parts` are seconds of computing, exposed communication, the update, and bubbles if there are any;
     `assumptions` maps what was assumed to the spread that it brings (of the time's logarithm).
     """
     total, (compute_s, exposed_s, update_s, *bubbles) = sum(parts), parts
     factor = math.exp(_TENTH * math.hypot(spread, *assumptions.values()))
-    return Expected(total, total / factor, total * factor, compute_s, exposed_s, update_s, assumptions, sum(bubbles))
-
-
-def scaled(found: Expected, share: float, assumption: str) -> Expected:
-    """`found` with all of its parts as much shorter, for the reason that is named."""
-    names = ("step_s", "low_s", "high_s", "compute_s", "exposed_communication_s", "update_s", "bubble_s")
-    assumed = {**found.assumed, assumption: 0.0}
-    return replace(found, assumed=assumed, **{name: share * getattr(found, name) for name in names})
+    return ExpectedStep(
+        total, total / factor, total * factor, compute_s, exposed_s, update_s, assumptions, sum(bubbles)
+    )

@@ -51,7 +51,7 @@ class Call(NamedTuple):
     message_bytes: int
 
 
-class Awaited(NamedTuple):
+class CollectiveWait(NamedTuple):
     """The stream goes on once a collective has ended."""
 
     stream: int
@@ -59,14 +59,14 @@ class Awaited(NamedTuple):
     """Its number among the step's."""
 
 
-class Recorded(NamedTuple):
+class EventRecord(NamedTuple):
     """An event happens when the stream has come to it."""
 
     stream: int
     event: int
 
 
-class Waits(NamedTuple):
+class EventWait(NamedTuple):
     """The stream, or the host where that is None, goes on once an event has happened."""
 
     stream: int | None
@@ -74,7 +74,7 @@ class Waits(NamedTuple):
     """None: all that was issued."""
 
 
-class Copied(NamedTuple):
+class HostCopy(NamedTuple):
     """A copy between host and device, on a stream; the host waits for its end where it `blocks`."""
 
     stream: int
@@ -97,28 +97,40 @@ class Drive(NamedTuple):
     written_bytes: int
 
 
-class Drained(NamedTuple):
+class DriveWait(NamedTuple):
     """The host waits for what it had the drives read, write, or both."""
 
     reads: bool = True
     writes: bool = True
 
 
-class Mapped(NamedTuple):
+class PageMapping(NamedTuple):
     """Memory that a processor's ranks map anew: its kernel fills each page with zeros when it is first written."""
 
     nbytes: int
 
 
-class Begins(NamedTuple):
+class PhaseStart(NamedTuple):
     """A phase of the step begins (zerobench.records.Phase)."""
 
     phase: str
 
 
-Item = Kernels | Call | Awaited | Recorded | Waits | Copied | Host | Drive | Drained | Begins | Mapped
+Item = (
+    Kernels
+    | Call
+    | CollectiveWait
+    | EventRecord
+    | EventWait
+    | HostCopy
+    | Host
+    | Drive
+    | DriveWait
+    | PhaseStart
+    | PageMapping
+)
 _ITEMS: tuple[type[Any], ...] = (
-    Kernels, Call, Awaited, Recorded, Waits, Copied, Host, Drive, Drained, Begins, Mapped
+    Kernels, Call, CollectiveWait, EventRecord, EventWait, HostCopy, Host, Drive, DriveWait, PhaseStart, PageMapping
 )  # fmt: skip
 _NUMBERS = {kind: number for number, kind in enumerate(_ITEMS)}
 FORWARD = "forward"
@@ -140,20 +152,20 @@ class StepTrace:
         """Each item with the phase that it belongs to."""
         phase = ""
         for item in self.items:
-            if isinstance(item, Begins):
+            if isinstance(item, PhaseStart):
                 phase = item.phase
             yield phase, item
 
     @property
     def micro_batches(self) -> int:
         """How many passes it has."""
-        return sum(item == Begins(FORWARD) for item in self.items)
+        return sum(item == PhaseStart(FORWARD) for item in self.items)
 
     def lengthened(self, more: int) -> StepTrace:
         """The step with its last micro-batch but one `more` times again: of three neither the one that makes gradients
         nor the one that hands them on. It needs two.
         """
-        *_, begin, end = (at for at, item in enumerate(self.items) if item == Begins(FORWARD))
+        *_, begin, end = (at for at, item in enumerate(self.items) if item == PhaseStart(FORWARD))
         again = self.items[begin:end]
         calls = sum(isinstance(item, Call) for item in again)
         repeated = [item for number in range(more) for item in _later(again, (number + 1) * calls)]
@@ -198,7 +210,7 @@ def _of_more_tokens(work: Work, tokens: int, times: int) -> Work:
 def _later(items: Iterable[Item], calls: int) -> Iterator[Item]:
     """`items` after so many more calls: events happen again under their numbers, calls have one each."""
     for item in items:
-        yield item._replace(call=item.call + calls) if isinstance(item, Awaited) else item
+        yield item._replace(call=item.call + calls) if isinstance(item, CollectiveWait) else item
 
 
 def unpack(text: str) -> StepTrace:

@@ -42,15 +42,15 @@ def this_rank() -> Rank:
 
 def node_said(environ: Mapping[str, str]) -> int:
     """The node's index as the launcher says it, else by the ranks that it says a node has; 0 where it says neither."""
-    said = next((environ[name] for name in _NODE if environ.get(name, "").isdecimal()), None)
-    if said is not None:
-        return int(said)
+    node = next((environ[name] for name in _NODE if environ.get(name, "").isdecimal()), None)
+    if node is not None:
+        return int(node)
     ranks = next((int(environ[name]) for name in _LOCAL_RANKS if environ.get(name, "").isdecimal()), 0)
     return int(environ.get("RANK", "0")) // ranks if ranks else 0
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Agreement:
     """What all ranks know alike."""
 
     folder: TrialFolder
@@ -68,37 +68,37 @@ class _Node(NamedTuple):
     """A node, as one of its ranks knows it."""
 
     hostname: str
-    said: int
+    number: int
 
 
-class _Here(NamedTuple):
+class _RankReport(NamedTuple):
     """What a rank tells the others."""
 
     node: _Node
     fault: str | None
 
 
-def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
+def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
     """The folder that rank 0 makes, and how the ranks lie on nodes; a collective call where there are several.
 
     Raises UserError: rank 0 could not make it, or another node cannot; on every rank, so that none waits.
     """
-    said: list[str | None] = [None, None, None]
+    words: list[str | None] = [None, None, None]
     if rank.rank == 0:
         try:
             folder = make()
-            said[0], said[2] = str(folder.path), _watched_on(folder)
+            words[0], words[2] = str(folder.path), _watched_on(folder)
         except UserError as error:
-            said[1] = str(error)
+            words[1] = str(error)
     are_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if are_several:
-        dist.broadcast_object_list(said, src=0)
-    if said[0] is None:
+        dist.broadcast_object_list(words, src=0)
+    if words[0] is None:
         raise UserError(
-            said[1] or f"rank {rank.rank}: torch.distributed is not initialized; only rank 0 makes the folder"
+            words[1] or f"rank {rank.rank}: torch.distributed is not initialized; only rank 0 makes the folder"
         )
-    folder = TrialFolder(Path(said[0]))
-    here = _Here(_Node(rank.hostname, rank.node), _fault_of_making(folder))
+    folder = TrialFolder(Path(words[0]))
+    here = _RankReport(_Node(rank.hostname, rank.node), _fault_of_making(folder))
     everywhere = [here]
     if are_several:
         everywhere = [here] * dist.get_world_size()
@@ -109,16 +109,16 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
     nodes = [node for node, _ in everywhere]
     is_first = not are_several or nodes.index(here.node) == dist.get_rank()
     per_node = max(Counter(nodes).values())
-    return Agreed(folder, per_node, _index(here.node, nodes, said[2]), is_first, speaks=rank.rank == 0)
+    return Agreement(folder, per_node, _index(here.node, nodes, words[2]), is_first, speaks=rank.rank == 0)
 
 
 def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
     """Nodes are numbered as their first ranks come, behind the watcher's own, whose sampler is that of node 0."""
-    found = list(dict.fromkeys(nodes))
+    distinct = list(dict.fromkeys(nodes))
     if watched_on is None:
-        return found.index(here)
-    watched = next((node for node in found if node.hostname == watched_on), None)
-    return [watched, *(node for node in found if node != watched)].index(here)
+        return distinct.index(here)
+    watched = next((node for node in distinct if node.hostname == watched_on), None)
+    return [watched, *(node for node in distinct if node != watched)].index(here)
 
 
 def _watched_on(folder: TrialFolder) -> str | None:

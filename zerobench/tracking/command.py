@@ -31,7 +31,7 @@ from zerobench.running.readable import read_readable
 from zerobench.running.record_times import written_at_s
 from zerobench.running.stop import Stop
 from zerobench.tracking.host_tree import HostSampler, HostTree
-from zerobench.tracking.output import Passed
+from zerobench.tracking.output import StreamCopy
 
 NODE = 0
 """The index of the watcher's own node; trackers inside of the command number the others behind it (agreement.py)."""
@@ -44,7 +44,7 @@ LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True)
-class Watching:
+class CommandProgress:
     """How the command goes, for whoever shows it."""
 
     spent_s: float
@@ -62,7 +62,7 @@ class Show:
 
     out: Callable[[bytes], None]
     err: Callable[[bytes], None]
-    progress: Callable[[Watching], None]
+    progress: Callable[[CommandProgress], None]
 
 
 class Command:
@@ -82,7 +82,7 @@ class Command:
         self.started_at_s = time.time()
         self._show = show
         self._mark = str(folder.path.absolute())
-        self._streams = (Passed(folder.stdout, show.out), Passed(folder.stderr, show.err))
+        self._streams = (StreamCopy(folder.stdout, show.out), StreamCopy(folder.stderr, show.err))
         self._oom_before = read_oom_counters()
         with ExitStack() as started:
             started.enter_context(self._handing_on())  # before the command can say that it is ready for them
@@ -175,7 +175,7 @@ class Command:
         spoken = self.ranks.look()
         ranks = len(self.tree.ranks)
         nvml = read_nvml_summary(self.folder, NODE)
-        self._show.progress(Watching(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
+        self._show.progress(CommandProgress(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
 
     def _ending(self, stopped: Stopped | None) -> Ending:
         records = _rank_records(self.folder)
@@ -194,14 +194,14 @@ class Command:
     @property
     def num_ranks(self) -> int:
         """Ranks in all, as their environment says; the processes seen where it does not; one for a plain command."""
-        said = [process.world_size for process in self.tree.ranks if process.world_size]
-        return max([*said, len(self.tree.ranks), 1])
+        sizes = [process.world_size for process in self.tree.ranks if process.world_size]
+        return max([*sizes, len(self.tree.ranks), 1])
 
     @property
     def ranks_per_node(self) -> int:
         """Ranks on this node."""
-        said = [process.local_world_size for process in self.tree.ranks if process.local_world_size]
-        return max([*said, len(self.tree.ranks), 1])
+        sizes = [process.local_world_size for process in self.tree.ranks if process.local_world_size]
+        return max([*sizes, len(self.tree.ranks), 1])
 
 
 def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:

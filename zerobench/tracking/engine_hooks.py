@@ -28,7 +28,7 @@ class Listener(Protocol):
         """A backward pass begins."""
 
     def backward_ended(self) -> None:
-        """It ended."""
+        pass
 
     def step_begins(self) -> None:
         """The update at the end of an accumulation begins."""

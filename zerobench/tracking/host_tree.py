@@ -28,7 +28,7 @@ _RANK = "RANK"
 
 
 @dataclass
-class Seen:
+class SeenProcess:
     """One process of the tree while it was seen."""
 
     pid: int
@@ -59,7 +59,7 @@ class HostTree:
     members: Callable[[], Sequence[psutil.Process]]
     node: int = 0
     """As in HostSummary."""
-    seen: dict[tuple[int, float], Seen] = field(default_factory=dict)
+    seen: dict[tuple[int, float], SeenProcess] = field(default_factory=dict)
     """By process id and time of birth: the kernel gives ids out again."""
     now_rss_bytes: int = 0
     """Resident bytes of the tree at the last sample."""
@@ -106,7 +106,7 @@ class HostTree:
         )
 
     @property
-    def ranks(self) -> list[Seen]:
+    def ranks(self) -> list[SeenProcess]:
         """One process for each rank that was seen on this node, by rank.
 
         Shells around a rank and its children have its RANK too: the rank is the one that held most.
@@ -143,7 +143,7 @@ class HostTree:
     def _meet(self, key: tuple[int, float], process: psutil.Process) -> None:
         """Who a process says that it is."""
         environ = process.environ()
-        seen = self.seen.setdefault(key, Seen(process.pid, "", None, None, None))
+        seen = self.seen.setdefault(key, SeenProcess(process.pid, "", None, None, None))
         seen.name = process.name()
         seen.rank = _number(environ.get(_RANK))
         seen.world_size = _number(environ.get("WORLD_SIZE"))

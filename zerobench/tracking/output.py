@@ -10,7 +10,7 @@ from pathlib import Path
 _CHUNK_BYTES = 65536
 
 
-class Passed(threading.Thread):
+class StreamCopy(threading.Thread):
     """Copies one stream of the command to `path` and to `show`, until all its writers are gone or `close`."""
 
     def __init__(self, path: Path, show: Callable[[bytes], None]) -> None:

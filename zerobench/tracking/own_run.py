@@ -45,9 +45,9 @@ def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], comma
     return run
 
 
-def watched_folder(environ: Mapping[str, str] = os.environ) -> TrialFolder | None:
+def watched_folder() -> TrialFolder | None:
     """The folder that a watcher around this process made for it; None where nobody watches."""
-    value = environ.get(TRIAL_VARIABLE)
+    value = os.environ.get(TRIAL_VARIABLE)
     if not value:
         return None
     folder = TrialFolder(Path(value))

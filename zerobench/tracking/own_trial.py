@@ -1,4 +1,4 @@
-"""What a user's own work was, as a trial: read from his engine, or unknown; nothing is guessed.
+"""What a user's own work was, as a trial: read from the engine, or unknown; nothing is guessed.
 
 A trial states a model, a batch, a precision. Of a script that no ledger looked into none of it is known; of a tracked
 engine most is: the ZeRO stage, offloads, batch and precision are the engine's, the model's shape is its config.
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name, redact_text
-from zerobench.spec.axes import told_by
-from zerobench.spec.axis import Told
+from zerobench.spec.axes import axes_known
+from zerobench.spec.axis import Visibility
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
 from zerobench.spec.trial import (
@@ -28,8 +28,8 @@ from zerobench.spec.trial import (
 UNKNOWN_MODEL = "unknown"
 """The model type of what is no transformers model."""
 
-_WORK = told_by(Told.BY_ENGINE)
-_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", *told_by(Told.NEVER))
+_WORK = axes_known(Visibility.BY_ENGINE)
+_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", *axes_known(Visibility.NEVER))
 
 
 def unknown_trial(name: str) -> TrialSpec:
@@ -50,7 +50,7 @@ def laid_out(trial: TrialSpec, world_size: int, ranks_per_node: int) -> TrialSpe
 
 def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
     """The work of a DeepSpeed engine; `sequence_length` as its batches showed it."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **_offloads(engine),
         **_zeropp(engine),
         "micro_batch_size": engine.train_micro_batch_size_per_gpu(),
@@ -60,7 +60,7 @@ def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int 
         "optimizer": _optimizer(engine),
         **_model_settings(engine.module),
     }
-    known = {field: value for field, value in found.items() if value is not None}
+    known = {field: value for field, value in fields.items() if value is not None}
     unknown = tuple(field for field in _WORK if field != "model" and field not in known)
     return TrialSpec(
         model=_model(engine.module),
@@ -77,13 +77,13 @@ def loop_trial(
 ) -> TrialSpec:
     """The work of a loop without DeepSpeed over `module`, as far as it tells."""
     dtypes = {str(dtype).removeprefix("torch.") for dtype in _dtypes(module)}
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "sequence_length": sequence_length,
         "precision": Precision.FP32 if dtypes == {"float32"} else None,
         "optimizer": _loops_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
         **_model_settings(module),
     }
-    known = {field: value for field, value in found.items() if value is not None}
+    known = {field: value for field, value in fields.items() if value is not None}
     unknown = tuple(field for field in _WORK if field != "model" and field not in known)
     own = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))
     return TrialSpec(model=_model(module), strategy=strategy, steps=steps, own=own, **known)
@@ -143,14 +143,14 @@ def _model(module: Any) -> ModelSpec:
         return ModelSpec(name=type(module).__name__, hf_config={"model_type": UNKNOWN_MODEL})
     # The version that wrote the config is no part of the work: runs under two versions are to be compared.
     own = {k: v for k, v in _plain("", as_dict()).items() if not k.startswith("_") and k != "transformers_version"}
-    said = str(getattr(config, "_name_or_path", "") or "").rstrip("/").rpartition("/")[2]
-    return ModelSpec(name=said or type(module).__name__, hf_config={**own, "model_type": model_type})
+    name = str(getattr(config, "_name_or_path", "") or "").rstrip("/").rpartition("/")[2]
+    return ModelSpec(name=name or type(module).__name__, hf_config={**own, "model_type": model_type})
 
 
 def _model_settings(module: Any) -> dict[str, Any]:
     """What a transformers model says of its attention and of checkpointing; None where it does not."""
-    said = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    attention = Attention(said) if said in set(Attention) else None
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    attention = Attention(implementation) if implementation in set(Attention) else None
     return {
         "attention": attention,
         "activation_checkpointing": _first(module, "is_activation_checkpointing", "is_gradient_checkpointing"),
@@ -161,10 +161,10 @@ def _offloads(engine: Any) -> dict[str, Any]:
     """Where the engine's configuration puts the states; `nvme_path` where it swaps."""
     zero = _config(engine).zero_config
     sections = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
-    found: dict[str, Any] = {name: _device(section) for name, section in sections.items()}
+    devices: dict[str, Any] = {name: _device(section) for name, section in sections.items()}
     paths = (getattr(section, "nvme_path", None) for section in sections.values())
     path = next((str(path) for path in paths if path is not None), None)
-    return {**found, "nvme_path": path} if Offload.NVME in found.values() else found
+    return {**devices, "nvme_path": path} if Offload.NVME in devices.values() else devices
 
 
 def _zeropp(engine: Any) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import Rank
-from zerobench.records import Failure, MemoryCourse, NvmlSummary, ParameterTensor, RankRecord, Status, TrialRecord
+from zerobench.records import Failure, MemoryCourse, NvmlSummary, ParameterTensor, RankRecord, Status
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.backward import BackwardPass, backward_pass
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
-from zerobench.tracking.agreement import Agreed
+from zerobench.tracking.agreement import Agreement
 from zerobench.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watched_folder
 from zerobench.tracking.own_trial import laid_out
 from zerobench.tracking.step_phases import StepPhases
@@ -57,7 +58,7 @@ def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
 
 
 @dataclass
-class Found:
+class TrackedRank:
     """What a tracker has found so far."""
 
     folder: TrialFolder
@@ -80,7 +81,7 @@ class Found:
     sequence_lengths: set[int] = field(default_factory=set)
 
     @classmethod
-    def begin(cls, agreed: Agreed, rank: Rank, work: Work, trial: TrialSpec) -> Self:
+    def begin(cls, agreed: Agreement, rank: Rank, work: Work, trial: TrialSpec) -> Self:
         """The trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
         own, folder = trial.own, agreed.folder
         spec = TrialSpec.model_validate_json(folder.spec.read_bytes()) if folder.spec.exists() else None
@@ -88,14 +89,14 @@ class Found:
             trial = trial.model_copy(update={"own": own.model_copy(update={"name": spec.own.name})})
         path = None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/zero_stage_3"
         rank = replace(rank, node=agreed.node)
-        found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None, agreed.speaks)
-        found.sampler = found._start_sampler() if agreed.is_first_of_node else None
+        tracked = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None, agreed.speaks)
+        tracked.sampler = tracked._start_sampler() if agreed.is_first_of_node else None
         if work.has_stepped:
-            found.notes.append("tracked after the engine's first step, which creates the optimizer states")
-        found.notes.append("step times start with the forward pass and exclude data loading")
+            tracked.notes.append("tracked after the engine's first step, which creates the optimizer states")
+        tracked.notes.append("step times start with the forward pass and exclude data loading")
         if _PINNED not in os.environ:
-            found.notes.append("malloc is not pinned: RSS includes freed memory")
-        return found
+            tracked.notes.append("malloc is not pinned: RSS includes freed memory")
+        return tracked
 
     def _start_sampler(self) -> Sampler | None:
         """One on each node, unless the watcher's runs there."""
@@ -147,44 +148,46 @@ class Found:
         return next(iter(self.sequence_lengths)) if len(self.sequence_lengths) == 1 else None
 
 
-def write_records(found: Found, work: Work, device: Device, *, is_last: bool = True) -> None:
+def write_records(tracked: TrackedRank, work: Work, device: Device, *, is_last: bool = True) -> None:
     """Write this rank's record; the rank that speaks also what the work was and, unless a watcher does, the trial's.
 
     Where it `is_last` not, others take their place later, unless the process is killed before.
     """
-    name = found.trial.trial_id
+    name = tracked.trial.trial_id
     trial = laid_out(
-        work.trial(name, found.trial.steps, found.sequence_length),
-        found.rank.world_size,
-        found.ranks_per_node,
+        work.trial(name, tracked.trial.steps, tracked.sequence_length),
+        tracked.rank.world_size,
+        tracked.ranks_per_node,
     )
-    if found.speaks:
-        write_whole(found.folder.spec, trial.model_dump_json(indent=1))
-        write_whole(found.folder.ds_config, json.dumps(work.given(), indent=1))
-    record = _rank_record(found, trial, work, device, [] if is_last else [LEDGER_ALONE])
-    write_whole(found.folder.rank_record(found.rank.rank), record.model_dump_json())
-    if found.speaks:
-        write_courses(found.folder, record, found.courses)
-    if found.sampler is not None and is_last:
-        found.sampler.stop()
-    if found.speaks and not found.is_watched:
-        _write_trial(found, trial, [] if is_last else [LEDGER_ALONE])
+    if tracked.speaks:
+        write_whole(tracked.folder.spec, trial.model_dump_json(indent=1))
+        write_whole(tracked.folder.ds_config, json.dumps(work.given(), indent=1))
+    record = _rank_record(tracked, trial, work, device, [] if is_last else [LEDGER_ALONE])
+    write_whole(tracked.folder.rank_record(tracked.rank.rank), record.model_dump_json())
+    if tracked.speaks:
+        write_courses(tracked.folder, record, tracked.courses)
+    if tracked.sampler is not None and is_last:
+        tracked.sampler.stop()
+    if tracked.speaks and not tracked.is_watched:
+        _write_trial(tracked, trial, [] if is_last else [LEDGER_ALONE])
 
 
-def _rank_record(found: Found, trial: TrialSpec, work: Work, device: Device, more_notes: Sequence[str]) -> RankRecord:
+def _rank_record(
+    tracked: TrackedRank, trial: TrialSpec, work: Work, device: Device, more_notes: Sequence[str]
+) -> RankRecord:
     parameters = count_parameters_built(work.module)
     backward = backward_pass(weights_built(work.module))
     flops, formula = _flops(trial, parameters, backward) if trial.knows("sequence_length") else (None, None)
     return RankRecord(
         trial_id=trial.trial_id,
-        rank=found.rank.rank,
-        local_rank=found.rank.local_rank,
-        world_size=found.rank.world_size,
-        hostname=found.rank.hostname,
-        node=found.rank.node,
-        pid=found.rank.pid,
-        status=found.status,
-        failure=found.failure,
+        rank=tracked.rank.rank,
+        local_rank=tracked.rank.local_rank,
+        world_size=tracked.rank.world_size,
+        hostname=tracked.rank.hostname,
+        node=tracked.rank.node,
+        pid=tracked.rank.pid,
+        status=tracked.status,
+        failure=tracked.failure,
         device_type=device.torch_device.type,
         device_name=device.name,
         device_uuid=device.uuid,
@@ -194,10 +197,10 @@ def _rank_record(found: Found, trial: TrialSpec, work: Work, device: Device, mor
         micro_batch_size=trial.micro_batch_size,
         flops_per_step=flops,
         flops_formula=formula,
-        **found.measured,
-        effective_config=work.found(),
+        **tracked.measured,
+        effective_config=work.effective_config(),
         departures=work.departures(trial.world_size, parameters.total),
-        notes=[*found.all_notes, *more_notes],
+        notes=[*tracked.all_notes, *more_notes],
     )
 
 
@@ -211,35 +214,32 @@ def _flops(
     return (None, None) if per_token is None else (per_token * tokens, formula)
 
 
-def _write_trial(found: Found, trial: TrialSpec, notes: Sequence[str]) -> None:
+def _write_trial(tracked: TrackedRank, trial: TrialSpec, notes: Sequence[str]) -> None:
     """Wait a little for the other ranks' records, then say how the tracked steps went.
 
     With `notes` on what is still to come nobody is waited for: the training goes on.
     """
-    folder = found.folder
-    patience_s = 0.0 if notes else PEERS_S if found.failure is None else FAILED_PEERS_S
+    folder = tracked.folder
+    patience_s = 0.0 if notes else PEERS_S if tracked.failure is None else FAILED_PEERS_S
     deadline = time.monotonic() + patience_s
     while len(folder.rank_records()) < trial.world_size and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
     ranks = [RankRecord.model_validate_json(path.read_bytes()) for path in folder.rank_records()]
     failed = next((rank for rank in ranks if rank.status is not Status.COMPLETED), None)
-    failure = None if failed is None else failed.failure
+    outcome = (Status.COMPLETED, None) if failed is None else (failed.status, failed.failure)
     missing = trial.world_size - len(ranks)
-    record = TrialRecord(
-        run_id=run_of(folder).run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=Status.COMPLETED if failed is None else failed.status,
-        reason=None if failure is None else failure.message,
-        failure=failure,
-        started_at_s=found.started_at_s,
+    record = trial_record(
+        trial,
+        run_of(folder).run_id,
+        outcome,
+        trial.world_size,
+        started_at_s=tracked.started_at_s,
         ended_at_s=time.time(),
-        ranks_expected=trial.world_size,
         ranks_reported=len(ranks),
         nvml=read_nvml(folder),
         notes=[*notes, *([f"{missing} ranks without a record {patience_s:g} s after rank 0"] if missing else [])],
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
+    write_record(folder, record)
 
 
 def read_nvml(folder: TrialFolder) -> list[NvmlSummary]:

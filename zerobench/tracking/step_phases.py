@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zerobench.memory.device import Device
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.model_sites import ModelSites
 from zerobench.memory.nvml import DeviceReader
@@ -40,7 +40,7 @@ class StepPhases:
         self,
         device: Device,
         module: torch.nn.Module,
-        walk: Callable[[], Iterable[Named]],
+        walk: Callable[[], Iterable[NamedTensor]],
         nvme: NvmeAccount,
         kinds: list[str],
         *,
@@ -96,7 +96,6 @@ class StepPhases:
             self.rows.note(StepKind.FIRST, Phase.INIT, self.ledger.peak_occupied_bytes)
 
     def open(self) -> None:
-        """Begin a step."""
         self.marks.step_index, self.marks.kind = self.index, self.kind
         self.is_open = True
         if self.under_ledger:

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from zerobench.errors import UserError
 from zerobench.memory.device import describe_device
 from zerobench.memory.failures import describe
-from zerobench.memory.held import REFUSED, Held
+from zerobench.memory.held import REFUSED, Holdings
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.progress import ProgressFile
@@ -39,8 +39,8 @@ from zerobench.records import HostStanding, Phase, Status
 from zerobench.spec.base import user_error
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec, TrialSpec
-from zerobench.tracking.agreement import Agreed, agree, this_rank
-from zerobench.tracking.rank_records import Found, make_folder, write_records
+from zerobench.tracking.agreement import Agreement, agree, this_rank
+from zerobench.tracking.rank_records import TrackedRank, make_folder, write_records
 from zerobench.tracking.step_phases import StepPhases
 from zerobench.tracking.work import EngineWork, Work
 
@@ -110,7 +110,7 @@ class Tracker:
         self,
         work: Work,
         trial: TrialSpec,
-        agreed: Agreed,
+        agreed: Agreement,
         kinds: list[str],
         *,
         in_own_process: bool = True,
@@ -120,7 +120,7 @@ class Tracker:
         self._work = work
         self._finished = False
         self.folder = agreed.folder
-        self._found = Found.begin(agreed, self._rank, work, trial)
+        self._tracked = TrackedRank.begin(agreed, self._rank, work, trial)
         self._progress = ProgressFile(self.folder, self._rank, len(kinds))
         self._device = describe_device(work.device)
         self._device.held = self.held
@@ -131,7 +131,7 @@ class Tracker:
             self._device,
             work.module,
             work.walk,
-            nvme(self._found.swap_folder, self._rank.rank),
+            nvme(self._tracked.swap_folder, self._rank.rank),
             kinds,
             in_own_process=in_own_process,
         )
@@ -176,7 +176,7 @@ class Tracker:
             return
         steps = self._steps
         steps.drop(None)
-        self._found.notes.append(
+        self._tracked.notes.append(
             f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps: figures of these only"
         )
         self._finish()
@@ -186,7 +186,7 @@ class Tracker:
         """Account for start-up, by the history that the allocator has kept of it."""
         self._steps.look_back()
 
-    def held(self) -> Held | None:
+    def held(self) -> Holdings | None:
         """What tensors hold on the device now; None outside of a step under the ledger."""
         if self._finished or not self._steps.under_ledger:
             return None
@@ -216,7 +216,7 @@ class Tracker:
             self._progress.say(steps.kind, steps.index, self._device.memory_bytes() or resident_bytes())
             steps.open()
         tensors = _tensors([args, kwargs])
-        self._found.note_batch(tensors)  # of timed steps too: their tokens a second count by it
+        self._tracked.note_batch(tensors)  # of timed steps too: their tokens a second count by it
         if steps.under_ledger:
             steps.ledger.name_inputs(tensors)
         steps.sites.after_forward = False
@@ -248,7 +248,9 @@ class Tracker:
     def step_begins(self) -> None:
         """The update begins; where no backward pass was seen, the phases cannot be told apart."""
         if self._steps.phase is Phase.FORWARD:
-            self._found.note_once("loss.backward() was called instead of engine.backward(): its pass counts as forward")
+            self._tracked.note_once(
+                "loss.backward() was called instead of engine.backward(): its pass counts as forward"
+            )
         self._steps.sites.after_forward = False
         if self._steps.is_open:
             self._steps.enter(Phase.STEP)
@@ -261,10 +263,10 @@ class Tracker:
     @_harmless
     def failed(self, error: BaseException) -> None:
         """The loop failed; if it goes on, it does so without us."""
-        status, self._found.failure = describe(
+        status, self._tracked.failure = describe(
             error, self._steps.marks, self._rank.rank, self._device, between_calls=self._steps.phase is None
         )
-        self._found.status = Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else status
+        self._tracked.status = Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else status
         self._steps.drop(error)
         self._finish()
 
@@ -272,11 +274,11 @@ class Tracker:
 
     def _give_up(self, error: Exception) -> None:
         """The tracker itself failed: say so, and let the training go on without it."""
-        self._found.notes.append(f"the tracker failed and detached from the engine: {type(error).__name__}: {error}")
+        self._tracked.notes.append(f"the tracker failed and detached from the engine: {type(error).__name__}: {error}")
         try:
             self._steps.drop(error)
         except Exception as second:  # noqa: BLE001 -- the engine must be let go of whatever happens
-            self._found.notes.append(f"and again while detaching: {type(second).__name__}: {second}")
+            self._tracked.notes.append(f"and again while detaching: {type(second).__name__}: {second}")
         self._finish()
 
     def _finish(self) -> None:
@@ -285,15 +287,15 @@ class Tracker:
         self._hooks.restore()
         atexit.unregister(self._at_exit)
         self._write(is_last=True)
-        del self._work, self._steps, self._hooks, self._found
+        del self._work, self._steps, self._hooks, self._tracked
 
     def _write(self, *, is_last: bool) -> None:
         """Write the records; before the last ones, so that a process that is killed leaves its ledger."""
         try:
             if is_last:
                 self._progress.say("done", len(self._steps.kinds), always=True)
-            self._found.take(self._steps)
-            write_records(self._found, self._work, self._device, is_last=is_last)
+            self._tracked.take(self._steps)
+            write_records(self._tracked, self._work, self._device, is_last=is_last)
         except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training
             warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
 

@@ -24,6 +24,7 @@ from zerobench.records import HostSummary, NvmlSummary, TrialRecord
 from zerobench.redaction import redact_arguments
 from zerobench.running.outcome import Ending
 from zerobench.running.stop import stop_on_signals
+from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import NODE, Command, Show
@@ -36,7 +37,7 @@ BASELINE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedRun:
     """A command that has ended and its run."""
 
     folder: RunFolder
@@ -48,7 +49,7 @@ class Watched:
     """Why the record could not be written."""
 
 
-def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> Watched:
+def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> WatchedRun:
     """Run `command` and watch it to its end; its run lies under `reports`, named `name` or by its script.
 
     Raises:
@@ -64,27 +65,27 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
     try:
         sampler.wait_ready(BASELINE_S)
         with stop_on_signals() as stop:
-            one = Command(program, command, folder, show)
-            ending, host, notes = one.run(stop)
+            process = Command(program, command, folder, show)
+            ending, host, notes = process.run(stop)
     finally:
         nvml = sampler.stop()
-    code = _exit_code(one.returncode)
+    code = _exit_code(process.returncode)
     try:
-        final = _settle_spec(folder, one)
-        record = _record(run, folder, final, ending, nvml, host, notes, one.started_at_s)
+        final = _settle_spec(folder, process)
+        record = _record(run, folder, final, ending, nvml, host, notes, process.started_at_s)
     except OSError as error:  # a full disk: what the command did counts all the same
-        return Watched(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
-    return Watched(run, record, code)
+        return WatchedRun(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
+    return WatchedRun(run, record, code)
 
 
 def _program(command: Sequence[str]) -> str:
     """Where the command lies. Raises UserError: nowhere."""
     if not command:
         raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
-    found = shutil.which(command[0])
-    if found is None:
+    program = shutil.which(command[0])
+    if program is None:
         raise UserError(f"COMMAND: {command[0]!r} is not found, or is not executable")
-    return found
+    return program
 
 
 def script_name(command: Sequence[str]) -> str:
@@ -116,25 +117,21 @@ def _record(
     status, failure, more = classify_script(ending)
     if trial.num_nodes > 1:
         more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
-    others = [found for path in folder.nvml_summaries() if (found := _read_summary(path)) is not None]
-    record = TrialRecord(
-        run_id=run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        reason=failure.message if failure else None,
-        failure=failure,
+    others = [summary for path in folder.nvml_summaries() if (summary := _read_summary(path)) is not None]
+    record = trial_record(
+        trial,
+        run.run_id,
+        (status, failure),
+        max(trial.world_size, len(ending.records)),
         started_at_s=started_at_s,
         ended_at_s=time.time(),
         exit_code=ending.exit_code,
-        ranks_expected=max(trial.world_size, len(ending.records)),
         ranks_reported=len(ending.records),
-        nvml=[nvml, *(found for found in others if found.node != nvml.node)],
+        nvml=[nvml, *(summary for summary in others if summary.node != nvml.node)],
         host=[host],
         notes=[*notes, *more],
     )
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return write_record(folder, record)
 
 
 def _read_summary(path: Path) -> NvmlSummary | None:

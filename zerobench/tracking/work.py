@@ -10,7 +10,7 @@ import torch
 from zerobench.errors import UserError
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.engine_config import engine_config
-from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
 from zerobench.records import ContextMemory
 from zerobench.spec.trial import StepsSpec, TrialSpec
 from zerobench.tracking.engine_hooks import EngineHooks, Listener
@@ -21,7 +21,7 @@ class Hooks(Protocol):
     """How a tracker hears of the training's calls."""
 
     def install(self) -> None:
-        """Begin to listen."""
+        pass
 
     def restore(self) -> None:
         """Leave everything as it was; a second call does nothing."""
@@ -31,8 +31,7 @@ class Work(Protocol):
     """One training of one rank."""
 
     @property
-    def module(self) -> torch.nn.Module:
-        """What is trained."""
+    def module(self) -> torch.nn.Module: ...
 
     @property
     def device(self) -> torch.device:
@@ -45,13 +44,13 @@ class Work(Protocol):
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
         """What the work is, as far as it is known; `sequence_length` as its batches showed it."""
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Every tensor that it holds, by name."""
 
     def given(self) -> dict[str, Any]:
         """The DeepSpeed configuration that it was given, without secrets; empty without DeepSpeed."""
 
-    def found(self) -> dict[str, Any]:
+    def effective_config(self) -> dict[str, Any]:
         """The settings that it runs with, read back from it."""
 
     def departures(self, world_size: int, num_params: int) -> list[str]:
@@ -81,15 +80,14 @@ class EngineWork:
         """By the engine's configuration."""
         return engine_trial(self._engine, name, steps, sequence_length)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Everything that the engine holds."""
         return walk_deepspeed(self._engine)
 
     def given(self) -> dict[str, Any]:
-        """As plain values."""
         return engine_file(self._engine)
 
-    def found(self) -> dict[str, Any]:
+    def effective_config(self) -> dict[str, Any]:
         """With every default filled in."""
         return engine_config(self._engine)
 

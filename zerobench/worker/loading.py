@@ -146,10 +146,10 @@ def mapped_files_left_out(counter: StorageCounter) -> AbstractContextManager[Non
     """Count no pages of mapped files while open: they are nobody's memory (WeightFiles says how many there are)."""
     from safetensors import safe_open
 
-    return opened_by(lambda *args, **kwargs: _LeftOut(safe_open(*args, **kwargs), counter))
+    return opened_by(lambda *args, **kwargs: _UncountedFile(safe_open(*args, **kwargs), counter))
 
 
-class _LeftOut:
+class _UncountedFile:
     """A safe_open whose tensors are not counted."""
 
     def __init__(self, file: Any, counter: StorageCounter) -> None:
@@ -165,8 +165,8 @@ class _LeftOut:
 
     def get_slice(self, name: str) -> LazySlice:
         """A tensor, not made yet."""
-        said = self._file.get_slice(name)
-        return LazySlice(lambda: self.get_tensor(name), said.get_dtype(), said.get_shape())
+        header = self._file.get_slice(name)
+        return LazySlice(lambda: self.get_tensor(name), header.get_dtype(), header.get_shape())
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """A tensor over the mapped file."""

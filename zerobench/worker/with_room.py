@@ -20,7 +20,7 @@ AGAIN = 75
 
 
 def may_be_played_again(trial: TrialSpec, record: RankRecord) -> bool:
-    """Whether the GPU refused, and another can be had."""
+    """Whether the GPU refused, and there is another."""
     return trial.evidence is Evidence.EMULATED and record.status is Status.OUT_OF_DEVICE_MEMORY
 
 

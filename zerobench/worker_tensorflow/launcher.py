@@ -11,16 +11,14 @@ import argparse
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from zerobench.folder import TrialFolder
-from zerobench.rank_processes import rank_environment, run_ranks
+from zerobench.rank_processes import free_ports, rank_environment, run_ranks
 from zerobench.spec.batch import processes_of
 from zerobench.spec.roles import num_servers
 from zerobench.spec.trial import TrialSpec
@@ -66,20 +64,11 @@ def main() -> int:
         drawn = subprocess.run([*command, "--into", start], stdin=subprocess.DEVNULL, check=False)
         if drawn.returncode:
             return drawn.returncode if drawn.returncode > 0 else 256 + drawn.returncode
-        *ports, line_port = _free_ports(processes_of(trial) + 1)
+        *ports, line_port = free_ports(processes_of(trial) + 1)
         environments = tensorflow_environments(num_servers(trial), ports, line_port)
         arguments = ["--trial-folder", str(folder.path), "--start", start]
         os.environ.pop("TF_CONFIG", None)  # of whoever started us
         return run_ranks(WORKER_MODULE, arguments, environments, folder.path / "logs")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now, all different."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((_LOOPBACK, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 if __name__ == "__main__":

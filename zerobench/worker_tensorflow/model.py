@@ -157,7 +157,6 @@ def _split_heads(hidden: Any, heads: int) -> Any:
 
 
 def _merge_heads(hidden: Any) -> Any:
-    """Back again."""
     shape, width = tf.shape(hidden), hidden.shape[1] * hidden.shape[3]
     return tf.reshape(tf.transpose(hidden, [0, 2, 1, 3]), [shape[0], shape[2], width])
 

@@ -168,11 +168,10 @@ class Worker(Engine):
         """Nothing: the server has all of it."""
 
     def load(self, folder: Path) -> None:
-        """Nothing, likewise."""
+        pass
 
     @property
     def samples_per_step(self) -> int:
-        """A share."""
         return micro_batches_per_step(self.trial, rank=1) * self.trial.micro_batch_size
 
     def effective_config(self) -> dict[str, Any]:

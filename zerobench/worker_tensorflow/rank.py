@@ -56,7 +56,6 @@ class TensorflowPeers:
         return None
 
     def device_peak(self) -> int | None:
-        """None, likewise."""
         return None
 
 

@@ -32,7 +32,7 @@ from zerobench.worker_tensorflow.model import CausalModel
 from zerobench.worker_tensorflow.start import Start, samples_of
 
 
-class Replicated(Holder):
+class ReplicatedModel(Holder):
     """A process with one replica or all of them."""
 
     def __init__(self, trial: TrialSpec) -> None:

@@ -22,7 +22,7 @@ from benchmarks.timing.cpu_ranks import (
 from benchmarks.timing.gloo import MAPPING, Gloo, Timed
 from zerobench.errors import UserError
 from zerobench.timing.replay import replay
-from zerobench.timing.trace import Awaited, Begins, Call, Item, Kernels, Mapped, StepTrace, Work
+from zerobench.timing.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
 
 FEW = Work((((64, 32, 16), 3),), (2000, 4000), 10_000, 5)
 MANY = Work((((64, 32, 16), 12),), (8000, 16_000), 40_000, 5)
@@ -32,7 +32,9 @@ GLOO = Gloo([Timed("all_reduce", 1000, 200), Timed("all_reduce", 3000, 1200), Ti
 
 
 def step(passes: Work = FEW, *between: Item) -> StepTrace:
-    return StepTrace((passes, UPDATE), (Begins("forward"), Kernels(0, 0), *between, Begins("step"), Kernels(0, 1)))
+    return StepTrace(
+        (passes, UPDATE), (PhaseStart("forward"), Kernels(0, 0), *between, PhaseStart("step"), Kernels(0, 1))
+    )
 
 
 def alone(zero1_passes_s: float = 0.4, *between: Item) -> dict[str, Alone]:
@@ -53,7 +55,7 @@ def test_a_run_of_one_rank_is_replayed_at_its_own_times(engine, passes, expected
 
 
 def test_memory_that_an_engine_maps_is_not_taken_for_its_python():
-    mapped = Mapped(200_000_000)  # 0.1 s
+    mapped = PageMapping(200_000_000)  # 0.1 s
     threads = calibrated(alone(0.4, mapped), GLOO)
     timeline = replay(step(FEW, mapped), threads["zero1"])
     assert timeline is not None
@@ -90,7 +92,7 @@ def test_who_computes_passes_nothing_on_meanwhile():
     trace = step(FEW, *[Call(0, "all_reduce", 2, 1, 10**9)] * 2)
     thread = calibrated(alone(), GLOO)["single"]
     serial = one_at_a_time(trace)
-    assert [item.call for item in serial.items if isinstance(item, Awaited)] == [0, 1]
+    assert [item.call for item in serial.items if isinstance(item, CollectiveWait)] == [0, 1]
     beside, after = replay(trace, thread), replay(serial, thread)
     assert beside is not None
     assert after is not None

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from zerobench.emulator.inside import kernels
 from zerobench.emulator.inside.values import open_values
-from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
 from zerobench.memory.ledger import Ledger
 from zerobench.records import Phase, Place, StepKind
 
@@ -44,7 +44,7 @@ def host_rows(mode: str) -> dict[str, int]:
     }
     engines: list[Any] = []
 
-    def walk() -> Iterator[Named]:
+    def walk() -> Iterator[NamedTensor]:
         return (named for engine in engines for named in walk_deepspeed(engine))
 
     ledger = Ledger(torch.device("cuda", 0), walk, in_own_process=False)

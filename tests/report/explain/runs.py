@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
-from zerobench.report.explain.passage import Passage, as_data, as_text
+from zerobench.report.explain.topic import Topic, as_data, as_text
 from zerobench.report.explain.trial import explain
 from zerobench.store import load_run
 
@@ -29,7 +29,7 @@ def named(path: Path, name: str) -> NamedTrial:
 
 
 @cache
-def told(path: Path, name: str, other: str | None = None) -> list[Passage]:
+def told(path: Path, name: str, other: str | None = None) -> list[Topic]:
     """What is said of a trial, or of two."""
     run = load_run(path)
     return explain(run, name, None if other is None else (run, other))

@@ -10,7 +10,7 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.report.explain.kill_message import killed_in
 from zerobench.report.explain.log import explain_log
-from zerobench.report.explain.passage import as_data, as_text
+from zerobench.report.explain.topic import as_data, as_text
 from zerobench.report.explain.torch_message import Frame, messages_in
 from zerobench.report.explain.who_asked import asker_of, phase_of
 

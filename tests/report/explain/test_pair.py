@@ -22,7 +22,7 @@ from tests.report.explain.runs import (
 )
 from tests.report.sample_run import RUN_ID, SampleTrial, completed_trial, spec, write_run
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.explain.passage import as_text
+from zerobench.report.explain.topic import as_text
 from zerobench.report.explain.trial import explain
 from zerobench.report.memory_view import largest_peak
 from zerobench.store import load_run
@@ -158,7 +158,7 @@ def test_what_was_not_timed_is_not_compared_in_time() -> None:
     assert "Measured speed: not timed in both trials." in text(BUCKETS, LARGE_2, LARGE_3)
 
 
-def test_passages_have_no_empty_lines_and_no_empty_titles() -> None:
-    for passage in told(QUICKSTART, "zero2", "zero3"):
-        assert passage.title
-        assert all(line.text for line in passage.lines)
+def test_topics_have_no_empty_lines_and_no_empty_titles() -> None:
+    for topic in told(QUICKSTART, "zero2", "zero3"):
+        assert topic.title
+        assert all(line.text for line in topic.lines)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.report.sample_run import RUN_ID, failed_trial, spec, write_run
 from zerobench.records import Failure, Status
-from zerobench.report.explain.passage import as_text
 from zerobench.report.explain.printed import printed_lines
+from zerobench.report.explain.topic import as_text
 from zerobench.report.explain.trial import explain
 from zerobench.store import load_run
 

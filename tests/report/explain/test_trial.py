@@ -17,8 +17,8 @@ from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.knobs import knobs
-from zerobench.report.explain.memory import categories_passage
-from zerobench.report.explain.passage import Line, Passage, as_text
+from zerobench.report.explain.memory import categories_topic
+from zerobench.report.explain.topic import Line, Topic, as_text
 from zerobench.report.explain.trial import explain
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.spec.model import ModelSpec
@@ -66,7 +66,7 @@ def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
     more = {**seen.categories, Category.PARAMETERS: seen.categories[Category.PARAMETERS] + 5 * MIB}
     swollen = replace(seen, categories=more, total_bytes=seen.total_bytes + 5 * MIB)
     explainer = Explainer(named(QUICKSTART, "zero3").trial, seen.rank)
-    lines = [line.text for line in categories_passage(explainer, swollen).lines]
+    lines = [line.text for line in categories_topic(explainer, swollen).lines]
     assert any(f"not explained: {5 * MIB:,} B" in line for line in lines)
     assert lines[-1].startswith("Unexplained by closed forms: 5.")
 
@@ -224,8 +224,8 @@ def test_a_label_that_starts_others_means_the_trial_that_has_it_whole() -> None:
 
 
 def test_text_keeps_to_its_columns_and_steers_no_terminal() -> None:
-    passage = Passage("a\x1b[31m title", [Line("word " * 40 + "\x1b]0;x\x07[bold]", 1)])
-    shown = as_text([passage], 60)
+    topic = Topic("a\x1b[31m title", [Line("word " * 40 + "\x1b]0;x\x07[bold]", 1)])
+    shown = as_text([topic], 60)
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "[bold]" in shown
@@ -235,7 +235,7 @@ def test_text_keeps_to_its_columns_and_steers_no_terminal() -> None:
 def test_a_peak_without_categories_is_told_by_its_total_alone() -> None:
     blind = trial(asked("zero2"), {(StepKind.STEADY, Phase.BACKWARD): {}})
     seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, GIB, {})
-    [line] = categories_passage(Explainer(blind, 0), seen).lines
+    [line] = categories_topic(Explainer(blind, 0), seen).lines
     assert line.text == "Total only: categories unknown at this point."
 
 

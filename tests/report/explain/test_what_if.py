@@ -7,15 +7,15 @@ import pytest
 from tests.report.sample_run import completed_trial, spec
 from tests.timing.predicted_trials import predicted, traced
 from zerobench.errors import UserError
-from zerobench.report.explain.passage import as_text
-from zerobench.report.explain.what_if import what_if_passage
+from zerobench.report.explain.topic import as_text
+from zerobench.report.explain.what_if import what_if_topic
 from zerobench.report.step_time.larger import of_more_tokens
 
 TRIAL = traced(predicted(num_nodes=4))
 
 
 def seconds(asked: str) -> tuple[float, float]:
-    figures = what_if_passage(TRIAL, asked).figures["what_if"]
+    figures = what_if_topic(TRIAL, asked).figures["what_if"]
     return figures["expected_step_s"], figures["changed_step_s"]
 
 
@@ -28,7 +28,7 @@ def test_faster_hardware_makes_the_step_shorter(asked: str) -> None:
 def test_a_slower_network_is_told_with_its_share() -> None:
     now, then = seconds("network=0.1x")
     assert then > 1.5 * now
-    words = as_text([what_if_passage(TRIAL, "network=0.1x")])
+    words = as_text([what_if_topic(TRIAL, "network=0.1x")])
     assert f"{100 * (then / now - 1):+.1f} %" in words
     assert "exposed communication" in " ".join(words.split())
 
@@ -36,9 +36,9 @@ def test_a_slower_network_is_told_with_its_share() -> None:
 def test_twice_the_batch_is_more_work_a_step_and_less_a_token() -> None:
     now, then = seconds("batch=2x")
     assert now < then < 2 * now
-    words = " ".join(as_text([what_if_passage(TRIAL, "batch=2x")]).split())
+    words = " ".join(as_text([what_if_topic(TRIAL, "batch=2x")]).split())
     assert f"Tokens/s: {100 * (2 * now / then - 1):+.1f} %; memory not asked." in words
-    assert "Tokens/s" not in as_text([what_if_passage(TRIAL, "link=2x")])
+    assert "Tokens/s" not in as_text([what_if_topic(TRIAL, "link=2x")])
     both = seconds("batch=2x,link=2x")[1]
     assert both < then
     [small], [large] = TRIAL.ranks, of_more_tokens(TRIAL, 2).ranks
@@ -62,10 +62,10 @@ def test_twice_the_batch_is_more_work_a_step_and_less_a_token() -> None:
 )
 def test_what_is_no_change_is_one_line_with_the_choices(asked: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as found:
-        what_if_passage(TRIAL, asked)
+        what_if_topic(TRIAL, asked)
     assert "--what-if" in str(found.value)
 
 
 def test_of_a_measured_trial_no_time_is_expected() -> None:
     with pytest.raises(UserError, match="no expected time for this trial"):
-        what_if_passage(completed_trial(spec("zero3")), "link=2x")
+        what_if_topic(completed_trial(spec("zero3")), "link=2x")

@@ -21,7 +21,6 @@ from zerobench.records import (
     Place,
     RankRecord,
     Status,
-    StepBatch,
     StepKind,
 )
 from zerobench.report.batch_ramp import with_their_fixed
@@ -35,7 +34,6 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
-BATCHES = [StepBatch(kind="timed", tokens=65_536)]
 RAMP = {"start_tokens": 65_536, "over_tokens": 4 * 65_536}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.report.plan.run import cluster, plan_trials
 from zerobench.report.frames.plan_frame import plan_frame
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 
 
 def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
     place = cluster()
-    shown = [Shown(trial, trial.spec.trial_id, None) for trial in plan_trials(place) if trial.ranks]
+    shown = [TableTrial(trial, trial.spec.trial_id, None) for trial in plan_trials(place) if trial.ranks]
     rows = [plan_row(one, place) for one in shown]
     frame = plan_frame(rows)
     assert list(frame.index) == [one.label for one in shown]
@@ -25,6 +25,6 @@ def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
 
 def test_a_plan_without_a_row_is_an_empty_frame_of_the_same_columns() -> None:
     place = cluster()
-    rows = [plan_row(Shown(trial, "", None), place) for trial in plan_trials(place) if trial.ranks]
+    rows = [plan_row(TableTrial(trial, "", None), place) for trial in plan_trials(place) if trial.ranks]
     assert list(plan_frame([]).columns) == list(plan_frame(rows).columns)
     assert plan_frame([]).empty

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from tests.report.sample_run import RUN_ID, SampleTrial, sample_trials, write_ru
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.store import load_run
-
-Frames = Callable[..., RunFrames]
 
 ENVIRONMENT = {
     "captured_at_s": 1_767_322_800.0,

@@ -24,7 +24,7 @@ from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import plan_row, plan_view
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_time import traffic
@@ -33,7 +33,7 @@ from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -60,7 +60,7 @@ def taken(rows: Sequence[PlanRow]) -> PlanRow | None:
 
 def row(trial: SampleTrial, place: Cluster) -> PlanRow:
     """A trial as a row of a plan."""
-    return plan_row(Shown(trial, trial.spec.strategy, None), place)
+    return plan_row(TableTrial(trial, trial.spec.strategy, None), place)
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -183,7 +183,7 @@ def test_a_row_without_room_is_not_recommended() -> None:
 
 
 def timed(one: PlanRow, step_s: float, spread: float = 1.1) -> PlanRow:
-    return replace(one, expected=Expected(step_s, step_s / spread, step_s * spread, step_s, 0.0, 0.0, {}))
+    return replace(one, expected=ExpectedStep(step_s, step_s / spread, step_s * spread, step_s, 0.0, 0.0, {}))
 
 
 def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:

@@ -13,7 +13,7 @@ from zerobench.records import Category, ContextMemory, Failure, Phase, Status, S
 from zerobench.report.capacity import Capacity
 from zerobench.report.memory_causes import cause, remedy
 from zerobench.report.plan.why import name_of, why_not
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 H100 = Capacity(device_bytes=80 * GIB, host_bytes_per_node=1000 * GIB)
 BUCKET = 1_000_000_000  # 5e8 elements of two bytes
@@ -128,8 +128,8 @@ def test_of_two_that_fit_the_expected_times_say_which_is_slower_or_that_none_is(
     assert not any("also fits" in sentence for sentence in why_not(ours, theirs, small, **times))
 
 
-def lasting(step_s: float) -> Expected:
-    return Expected(step_s, step_s / 1.1, step_s * 1.1, step_s, 0.0, 0.0, {})
+def lasting(step_s: float) -> ExpectedStep:
+    return ExpectedStep(step_s, step_s / 1.1, step_s * 1.1, step_s, 0.0, 0.0, {})
 
 
 def test_more_host_memory_is_told_with_what_lies_there() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from zerobench.memory.host import MAPPED_FROM_BYTES
 from zerobench.timing import trace
-from zerobench.timing.trace import Mapped
+from zerobench.timing.trace import PageMapping
 from zerobench.worker.simulation.storages import SimulatedCounter
 from zerobench.worker.simulation.tensors import SimulatedTensors
 
@@ -19,7 +19,9 @@ LARGE = MAPPED_FROM_BYTES // 4
 def mapped(monkeypatch):
     """Bytes that were told, while tensors of a CPU are simulated."""
     told: list[int] = []
-    monkeypatch.setattr(trace, "_listener", lambda item: told.append(item.nbytes) if isinstance(item, Mapped) else None)
+    monkeypatch.setattr(
+        trace, "_listener", lambda item: told.append(item.nbytes) if isinstance(item, PageMapping) else None
+    )
     tensors = SimulatedTensors(lambda _flops: None)
     counter = SimulatedCounter(lambda: None, tensors)
     tensors.wrote = counter.wrote

@@ -45,7 +45,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "fsdp": {"strategy": "fsdp"},
     "fp32": {"strategy": "zero1", "precision": "fp32", "model": resolve_model(SHAPE | {"num_kv_heads": 8})},
 }
-MOST_RESIDENT_BYTES = 10**9
 
 
 class Played(NamedTuple):

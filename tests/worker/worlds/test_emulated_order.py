@@ -17,7 +17,17 @@ from tests.timing.predicted_trials import expected, gpu, links
 from zerobench.records import RankRecord
 from zerobench.report.step_time.expected import timeline
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.timing.trace import Awaited, Call, Copied, Item, Kernels, Recorded, StepTrace, Waits, unpack
+from zerobench.timing.trace import (
+    Call,
+    CollectiveWait,
+    EventRecord,
+    EventWait,
+    HostCopy,
+    Item,
+    Kernels,
+    StepTrace,
+    unpack,
+)
 
 ENGINES = ("ddp", "zero1", "zero3", "fsdp", "offloaded", "swapped", "pipeline")
 Pair = dict[Evidence, tuple[TrialSpec, RankRecord]]
@@ -69,9 +79,9 @@ def told(trace: StepTrace) -> list[Item | tuple[Any, ...]]:
         match item:
             case Kernels(stream, work):
                 found.append(("kernels", number(streams, stream), trace.works[work]))
-            case Recorded(stream, event) | Waits(stream, event):
+            case EventRecord(stream, event) | EventWait(stream, event):
                 found.append((type(item).__name__, number(streams, stream), number(events, event)))
-            case Awaited(stream, _) | Copied(stream, _, _, _) | Call(stream, _, _, _, _):
+            case CollectiveWait(stream, _) | HostCopy(stream, _, _, _) | Call(stream, _, _, _, _):
                 found.append((type(item).__name__, number(streams, stream), *item[1:]))
             case _:
                 found.append(item)

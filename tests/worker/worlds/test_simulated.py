@@ -60,15 +60,15 @@ class Opened:
 def put_tensors_on_both() -> Rows:
     import torch
 
-    from zerobench.memory.engine_tensors import Named
+    from zerobench.memory.engine_tensors import NamedTensor
     from zerobench.records import Category, Place
 
     opened = Opened(NAMED)
     with opened.world.active(), opened.ledger.tracking(), opened.phase():
         weights, states = torch.empty(1024, device=opened.device.torch_device), torch.empty(3000)
         opened.named = [
-            Named(weights, Category.PARAMETERS),
-            Named(states, Category.MASTER_WEIGHTS, Place.HOST),
+            NamedTensor(weights, Category.PARAMETERS),
+            NamedTensor(states, Category.MASTER_WEIGHTS, Place.HOST),
         ]
     return opened.live()
 
@@ -86,7 +86,7 @@ def lock_pages() -> tuple[Rows, Rows]:
     import torch
     from deepspeed.accelerator import get_accelerator
 
-    from zerobench.memory.engine_tensors import Named
+    from zerobench.memory.engine_tensors import NamedTensor
     from zerobench.records import Category, Place
 
     opened = Opened(NAMED)
@@ -95,7 +95,7 @@ def lock_pages() -> tuple[Rows, Rows]:
             pinned = get_accelerator().pin_memory(torch.empty(1000))
             plain = torch.empty(1000)
             exact = get_accelerator().pin_memory(torch.empty(1024))
-            opened.named = [Named(t, Category.MASTER_WEIGHTS, Place.HOST) for t in (pinned, plain, exact)]
+            opened.named = [NamedTensor(t, Category.MASTER_WEIGHTS, Place.HOST) for t in (pinned, plain, exact)]
         with opened.phase("backward"):
             opened.named = []
             del pinned
@@ -115,7 +115,7 @@ def test_page_locked_memory_counts_in_powers_of_two_and_other_host_memory_as_it_
 def round_blocks() -> tuple[Rows, list[Any]]:
     import torch
 
-    from zerobench.memory.engine_tensors import Named
+    from zerobench.memory.engine_tensors import NamedTensor
     from zerobench.records import Category, Phase, StepKind
 
     opened = Opened(NAMED)
@@ -124,7 +124,7 @@ def round_blocks() -> tuple[Rows, list[Any]]:
         with opened.phase():
             tensors = [torch.empty(n, dtype=torch.uint8, device=GPU) for n in (1, 512, 513)]
             del tensors[0]
-            opened.named = [Named(t, Category.PARAMETERS) for t in tensors]
+            opened.named = [NamedTensor(t, Category.PARAMETERS) for t in tensors]
         opened.rows.note(StepKind.FIRST, Phase.FORWARD)
     [row] = opened.rows.rows.values()
     figures = [row.allocated_bytes, row.peak_allocated_bytes, row.reserved_bytes, row.peak_reserved_bytes]

@@ -40,8 +40,10 @@ def compare(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Compare two runs. Memory to the byte, speed with a significance test."""
-    from zerobench.cli.compare import Request, compare_runs
+    from zerobench.cli.compare import CompareRequest, compare_runs
 
     return compare_runs(
-        Request(base, new, against, fail_on=fail_on, markdown=markdown, html=html, reports=reports, details=details)
+        CompareRequest(
+            base, new, against, fail_on=fail_on, markdown=markdown, html=html, reports=reports, details=details
+        )
     )

@@ -27,10 +27,10 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write a report as a page, Markdown, CSV or JSON. For one run or several."""
-    from zerobench.cli.report import STANDARD_OUTPUT, Request, write_reports
+    from zerobench.cli.report import STANDARD_OUTPUT, ReportRequest, write_reports
 
     chosen = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     formats = [name for name, is_chosen in chosen.items() if is_chosen] or ["html"]
-    for line in write_reports(Request(runs=runs or [], formats=formats, out=out, reports=reports)):
+    for line in write_reports(ReportRequest(runs=runs or [], formats=formats, out=out, reports=reports)):
         if not quiet or out == STANDARD_OUTPUT:
             typer.echo(line, nl=not line.endswith("\n"))

@@ -40,7 +40,7 @@ def run(
     """Run a sweep and show its tables."""
     from zerobench.cli import run
 
-    request = run.Request(
+    request = run.RunRequest(
         sweep=sweep,
         sets=sets or [],
         only=only or [],

@@ -11,8 +11,6 @@ import typer
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
 
-_Count = Annotated[int | None, typer.Option(metavar="N", min=1)]
-
 
 @answering
 def submit(
@@ -90,5 +88,5 @@ def submit(
         "throttle": throttle,
         "sbatch": sbatch,
     }
-    request = submit.Request(sweep, sets or [], only or [], repeats, resume, reports, options, local=local)
+    request = submit.SubmitRequest(sweep, sets or [], only or [], repeats, resume, reports, options, local=local)
     return submit.show(request) if dry_run else submit.submit(request)

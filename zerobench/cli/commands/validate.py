@@ -37,7 +37,7 @@ def validate(
     from zerobench.cli import validate
 
     return validate.validate(
-        validate.Request(
+        validate.ValidateRequest(
             sweep=sweep,
             sets=sets or [],
             only=only or [],

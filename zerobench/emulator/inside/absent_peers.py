@@ -25,7 +25,6 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
         self._values: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep it."""
         self._values[key] = value
 
     def get(self, key: str) -> bytes:
@@ -33,7 +32,6 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
         return self._values.get(key, bytes(_ID_BYTES))
 
     def add(self, key: str, amount: int) -> int:
-        """Count."""
         value = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(value).encode()
         return value
@@ -50,7 +48,6 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
         return all(key in self._values for key in keys)
 
     def delete_key(self, key: str) -> bool:
-        """Forget it."""
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:

@@ -19,7 +19,7 @@ import torch
 
 from zerobench.emulator.inside import helpers
 from zerobench.memory.block_io import BlockIo
-from zerobench.timing.trace import Drained, Drive, Host, tell
+from zerobench.timing.trace import Drive, DriveWait, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file that a swapper has written, by its path. No file exists."""
@@ -49,7 +49,7 @@ def _keep_off_the_disk() -> None:
     from deepspeed.runtime.zero import stage3
 
     def nothing(*_: Any, **__: Any) -> None:
-        """Done."""
+        pass
 
     without_folders = SimpleNamespace(path=os.path, makedirs=nothing)
     for module in (stage3, optimizer_utils, partitioned_param_swapper):
@@ -81,7 +81,7 @@ def _on_host(*given: Any) -> int:
     """The same by the processor: states and weights, which come with the gradients as their second, are read and
     written once.
     """
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    tensors = [argument for argument in given if isinstance(argument, torch.Tensor)]
     if len(tensors) > 1:
         tell(Host(2 * (sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes)))
     return 0
@@ -149,7 +149,7 @@ class _AioHandle:
         reads, writes = self._reads, self._writes
         self._reads = self._writes = 0
         if reads or writes:
-            tell(Drained(reads > 0, writes > 0))
+            tell(DriveWait(reads > 0, writes > 0))
         return reads + writes
 
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from zerobench.formulas.deepspeed import stage_0, stage_1_and_2, stage_3, stage_3_offload
-from zerobench.formulas.deepspeed.setting import NOTHING, Moments, Setting
+from zerobench.formulas.deepspeed.setting import NOTHING, Instants, Setting
 from zerobench.records import Place, StepKind
 
-__all__ = ["Moments", "Setting", "deepspeed_moments"]
+__all__ = ["Instants", "Setting", "deepspeed_instants"]
 
 
-def deepspeed_moments(setting: Setting, step: StepKind) -> Mapping[Place, Moments]:
+def deepspeed_instants(setting: Setting, step: StepKind) -> Mapping[Place, Instants]:
     """Bytes of model states and buffers of one rank in each place, over the first step or a steady one."""
     if setting.case.stage == 0:
         return {Place.DEVICE: stage_0.device(setting, step), Place.HOST: NOTHING, Place.NVME: NOTHING}

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from zerobench.ds_config.case import Case
-from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
+from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.sharding import sub_groups
@@ -25,7 +25,7 @@ ALIGNMENT = 2
 
 
 @dataclass(frozen=True)
-class Moments:
+class Instants:
     """Model states and buffers of one place on one rank, at the instants of one step that can be its peaks.
 
     Activations, logits and inputs are not in them: they are laid over the instants of forward and backward.
@@ -47,18 +47,18 @@ class Moments:
     step: Sequence[Bytes]
     """Instants of the update, the last one its end."""
 
-    def beside(self, held: Bytes) -> Moments:
+    def beside(self, held: Bytes) -> Instants:
         """The same with what lies there for the whole run."""
         with_it: dict[str, Any] = {
-            name: add(held, one) if isinstance(one, Mapping) else tuple(add(held, each) for each in one)
-            for name, one in vars(self).items()
+            name: add(held, instants) if isinstance(instants, Mapping) else tuple(add(held, each) for each in instants)
+            for name, instants in vars(self).items()
         }
-        return Moments(**with_it)
+        return Instants(**with_it)
 
 
-def constant(held: Bytes) -> Moments:
+def constant(held: Bytes) -> Instants:
     """A place in which the same bytes lie for the whole run."""
-    return Moments((held,), held, held, held, held, (), held, (held,))
+    return Instants((held,), held, held, held, held, (), held, (held,))
 
 
 NOTHING = constant({})
@@ -112,7 +112,7 @@ class Setting:
         """All parameters."""
         return sum(self.model)
 
-    def frozen_parameters(self, ranks: int) -> Held:
+    def frozen_parameters(self, ranks: int) -> Terms:
         """What is not trained, each tensor in a part for each of so many ranks."""
         held = sum(-(-tensor // ranks) for tensor in self.frozen)
         parts = of_elements(Category.PARAMETERS, self.case.element, held, f"frozen, divided by {ranks} ranks")
@@ -146,13 +146,13 @@ class Setting:
         stage_1_and_2.py, get_partition_info. `round_robin_gradients` deals tensors out otherwise and is not followed.
         """
         start, end = self.rank * self.flat_partition, (self.rank + 1) * self.flat_partition
-        found, position = [], 0
+        own, position = [], 0
         for tensor in self.tensors:
             inside = min(position + tensor, end) - max(position, start)
             if inside > 0:
-                found.append((tensor, inside))
+                own.append((tensor, inside))
             position += tensor
-        return tuple(found)
+        return tuple(own)
 
     @property
     def largest_tensor(self) -> int:
@@ -170,7 +170,7 @@ class Setting:
         return self.head if self.trains_head else self.tensors[-1]
 
     @property
-    def first_gradient_whole(self) -> Held:
+    def first_gradient_whole(self) -> Terms:
         """That gradient, before anything is done with it."""
         what = "the first gradient of backward, the head's"
         return of_elements(Category.GRADIENTS, self.case.element, self.first_gradient, what)
@@ -241,24 +241,24 @@ class Setting:
         source: str = "",
         *,
         padding: str = "padding of the partition",
-    ) -> Held:
+    ) -> Terms:
         """`element` bytes of each parameter, or of those that are one rank's, of which there are `elements` padded."""
         ranks = self.case.world_size if elements < self.num_params else 1
         if elements * ranks < self.num_params:
             return of_elements(category, element, elements, what or "the groups updated so far", source)
         prefix, of = f"{what}: " if what else "", f" / {ranks} ranks" if ranks > 1 else ""
         whole = element * self.num_params // ranks
-        return Held(
+        return Terms(
             Term(category, whole, f"{prefix}{element} bytes x {self.num_params:,} parameters{of}", source),
             Term(category, element * elements - whole, f"{prefix}{padding}", source),
         )
 
-    def master_and_moments(self, tensors: Sequence[int], step: StepKind | None) -> Held:
+    def master_and_moments(self, tensors: Sequence[int], step: StepKind | None) -> Terms:
         """fp32 master weights and, from the first step on, moments; `step` None is before it."""
         states = self.share(Category.MASTER_WEIGHTS, 4, sum(tensors))
         return states if step is None else add(states, self.moments(tensors))
 
-    def moments(self, tensors: Sequence[int], padding: str = "padding of the partition") -> Held:
+    def moments(self, tensors: Sequence[int], padding: str = "padding of the partition") -> Terms:
         """What the optimizer keeps of `tensors`, each as it updates it: by itself, or flattened with others."""
         count = sum(tensors)
         sizes = self.optimizer_info.states_of(tensors).items()
@@ -273,7 +273,9 @@ class Setting:
             )
         )
 
-    def update_temporaries(self, tensors: Sequence[int], *, on_host: bool = False, by: Optimizer | None = None) -> Held:
+    def update_temporaries(
+        self, tensors: Sequence[int], *, on_host: bool = False, by: Optimizer | None = None
+    ) -> Terms:
         """What the step of the optimizer, or of the one named, makes and frees over fp32 `tensors`."""
         in_loop = on_host or not self.on_gpu
         optimizer = by or self.optimizer
@@ -282,28 +284,28 @@ class Setting:
         words = f"temporaries of the {optimizer} step: {nbytes / elements:g} bytes x {elements:,} elements"
         return hold(Category.TEMPORARIES, nbytes, words)
 
-    def norm(self, elements: int) -> Held:
+    def norm(self, elements: int) -> Terms:
         """The fp64 temporary in which a gradient's norm is taken (runtime/utils.py, get_norm_dtype)."""
         return of_elements(Category.TEMPORARIES, 8, elements, "a gradient's norm, taken in fp64")
 
-    def bucket(self, source: str, *, is_double: bool = False) -> Held:
+    def bucket(self, source: str, *, is_double: bool = False) -> Terms:
         """The reduce bucket."""
         case = self.case
         if not case.bucket_elements:
-            return Held()
+            return Terms()
         each = f"reduce_bucket_size {brief(case.bucket_elements)} x {case.bucket_bytes // case.bucket_elements} bytes"
         words = f"{each} x 2 (overlap_comm)" if is_double else each
         return hold(Category.REDUCE_BUFFERS, (2 if is_double else 1) * case.bucket_bytes, words, source)
 
-    def copied(self, element: int, limit: int, what: str, source: str, *, fill: int | None = None) -> Held:
+    def copied(self, element: int, limit: int, what: str, source: str, *, fill: int | None = None) -> Terms:
         """What fills a bucket, once more, flattened to be reduced: the largest fill, and at other instants another."""
-        one = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
+        copy_of = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
 
         def others() -> Iterator[Term]:
             for elements in sorted({*self.fills(limit)}, reverse=True):
-                yield from one(elements).terms
+                yield from copy_of(elements).terms
 
-        return one(self.bucket_fill(limit) if fill is None else fill, others=others)
+        return copy_of(self.bucket_fill(limit) if fill is None else fill, others=others)
 
     @property
     def offloads(self) -> bool:

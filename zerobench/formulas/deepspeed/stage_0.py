@@ -7,37 +7,37 @@ optimizer step on zero gradients while the engine is built, so that the moments 
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Moments, Setting
-from zerobench.formulas.terms import Bytes, Held, add
+from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Instants, Setting
+from zerobench.formulas.terms import Bytes, Terms, add
 from zerobench.records import Category, StepKind
 
 _CASTS = "their fp32 copies"
 
 
-def device(setting: Setting, step: StepKind) -> Moments:
+def device(setting: Setting, step: StepKind) -> Instants:
     """The device's bytes under DeepSpeed."""
     if setting.case.element == 4:
         return _loop(setting, step, copied(setting))
     before = add(_parameters(setting), setting.master_and_moments(setting.tensors, None))
     states = add(before, setting.moments(setting.tensors))
     init = (_wrapping(setting), add(states, _start_up(setting)), states)
-    return _moments(setting, states, init, _half_precision_step(setting, states), copied(setting))
+    return _instants(setting, states, init, _half_precision_step(setting, states), copied(setting))
 
 
-def plain_device(setting: Setting, step: StepKind) -> Moments:
+def plain_device(setting: Setting, step: StepKind) -> Instants:
     """The device's bytes of a plain torch loop with fp32 masters beside a 16-bit model (the strategy `single`)."""
     return _loop(setting, step, {})
 
 
-def _parameters(setting: Setting) -> Held:
+def _parameters(setting: Setting) -> Terms:
     return setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
 
 
-def _gradients(setting: Setting, element: int, what: str = "") -> Held:
+def _gradients(setting: Setting, element: int, what: str = "") -> Terms:
     return setting.share(Category.GRADIENTS, element, setting.num_params, what)
 
 
-def copied(setting: Setting) -> Held:
+def copied(setting: Setting) -> Terms:
     """What is all-reduced."""
     what = "gradients flattened into one copy to be all-reduced"
     return setting.copied(setting.case.element, ALLREDUCE_ELEMENTS, what, "runtime/engine.py, allreduce_bucket")
@@ -62,7 +62,7 @@ def _start_up(setting: Setting) -> Bytes:
     return add(_gradients(setting, 4, "zeros in fp32"), in_16_bits, setting.update_temporaries(setting.tensors))
 
 
-def half_precision_casts(setting: Setting) -> Held:
+def half_precision_casts(setting: Setting) -> Terms:
     """fused_optimizer.py, step: fp32 gradients twice, one by one and flat; unfused_optimizer.py: once."""
     flat = setting.share(Category.TEMPORARIES, 4, setting.num_params, "fp32 copies made in the step")
     return add(_gradients(setting, 4, _CASTS), flat if _is_flattened(setting) else {})
@@ -76,7 +76,7 @@ def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:
     return add(states, whole, half_precision_casts(setting)), update, states
 
 
-def _loop(setting: Setting, step: StepKind, copied: Bytes) -> Moments:
+def _loop(setting: Setting, step: StepKind, copied: Bytes) -> Instants:
     """The torch optimizer over the parameters, or over their fp32 masters; the moments appear in the first step."""
     in_fp32 = setting.case.element == 4
     built = add(_parameters(setting), {} if in_fp32 else setting.master_and_moments(setting.tensors, None))
@@ -84,15 +84,17 @@ def _loop(setting: Setting, step: StepKind, copied: Bytes) -> Moments:
     held = built if step is StepKind.FIRST else states
     gradients = _gradients(setting, 4, "" if in_fp32 else _CASTS)
     update = add(states, gradients, setting.update_temporaries(setting.tensors))
-    return _moments(setting, held, (built,), (update, states), copied)
+    return _instants(setting, held, (built,), (update, states), copied)
 
 
-def _moments(setting: Setting, held: Bytes, init: tuple[Bytes, ...], step: tuple[Bytes, ...], copied: Bytes) -> Moments:
+def _instants(
+    setting: Setting, held: Bytes, init: tuple[Bytes, ...], step: tuple[Bytes, ...], copied: Bytes
+) -> Instants:
     """Gradients grow in backward, stay between micro steps and are freed after the update."""
     end = add(held, _gradients(setting, setting.case.element))
     between = end if setting.case.micro_steps > 1 else held
     first = end if setting.case.micro_steps > 1 else add(held, setting.first_gradient_whole)
-    return Moments(
+    return Instants(
         init=init,
         gathering=between,
         forward=between,

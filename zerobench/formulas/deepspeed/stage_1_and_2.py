@@ -7,12 +7,12 @@ at the end of the last backward pass, stage 2 (and stage 1 with overlap_comm) wi
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Moments, Setting
-from zerobench.formulas.terms import Bytes, Held, Term, add, of_elements
+from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Instants, Setting
+from zerobench.formulas.terms import Bytes, Term, Terms, add, of_elements
 from zerobench.records import Category, StepKind
 
 
-def device(setting: Setting, step: StepKind) -> Moments:
+def device(setting: Setting, step: StepKind) -> Instants:
     """The device's bytes, with the optimizer's states on the device or offloaded."""
     if setting.case.runs_bf16_optimizer:
         return _bf16_optimizer(setting, step)
@@ -24,19 +24,19 @@ def device(setting: Setting, step: StepKind) -> Moments:
             Category.GRADIENTS, setting.case.gradient_element, setting.first_gradient, "the head's gradient, cast"
         )
     stays = setting.case.stage == 1 and setting.case.micro_steps > 1  # from the first backward pass of the step
-    return Moments(
+    return Instants(
         init=_init(setting),
         gathering=between,
         forward=between,
         first_gradient=add(between, first),
         bucketed=add({} if stays else bucket(setting), between, first),
-        reduction=tuple(add(bucket(setting), held, one) for one in _reduction(setting)),
+        reduction=tuple(add(bucket(setting), held, instant) for instant in _reduction(setting)),
         backward_end=add(held, _backward_end(setting)),
         step=(_held(setting, step),) if setting.offloads else _step(setting, step),
     )
 
 
-def host(setting: Setting, step: StepKind) -> Moments:
+def host(setting: Setting, step: StepKind) -> Instants:
     """What offloading keeps in host memory (__init__ and initialize_optimizer_states; nvme is treated as cpu)."""
     partition, element = setting.flat_partition, setting.case.element
     staged, source = "the updated partition on its way to the device", "stage_1_and_2.py, __init__"
@@ -54,10 +54,10 @@ def host(setting: Setting, step: StepKind) -> Moments:
     end = add(updated, accumulated)
     init = (flattening_host(setting), built)
     update = add(end, setting.update_temporaries([partition], on_host=True))
-    return Moments(init, before, before, before, after, (after,), after, (update, end))
+    return Instants(init, before, before, before, after, (after,), after, (update, end))
 
 
-def _held(setting: Setting, step: StepKind | None) -> Held:
+def _held(setting: Setting, step: StepKind | None) -> Terms:
     """What lies on the device for the whole run; `step` None is before the first step's end."""
     if setting.offloads:
         what, element = "a buffer for the largest gradient, on its way", setting.case.element
@@ -67,7 +67,7 @@ def _held(setting: Setting, step: StepKind | None) -> Held:
     return add(_flat(setting), setting.master_and_moments([setting.flat_partition], step))
 
 
-def _flat(setting: Setting) -> Held:
+def _flat(setting: Setting) -> Terms:
     """All parameters, flat."""
     ranks = setting.case.world_size
     padding = f"padding to a multiple of 2 x {ranks} ranks"
@@ -108,10 +108,10 @@ def _init(setting: Setting) -> tuple[Bytes, ...]:
     return *flattening, add(built, clone), add(built, zeros), built
 
 
-def bucket(setting: Setting) -> Held:
+def bucket(setting: Setting) -> Terms:
     """setup_buckets: one bucket, two with overlap_comm; none without contiguous_gradients."""
     if not setting.case.zero("contiguous_gradients") and not setting.offloads:
-        return Held()
+        return Terms()
     return setting.bucket("stage_1_and_2.py, setup_buckets", is_double=bool(setting.case.zero("overlap_comm")))
 
 
@@ -130,17 +130,17 @@ def _gradient_element(setting: Setting) -> int:
     return setting.case.gradient_element if setting.case.stage == 1 else setting.case.element
 
 
-def _own_gradients(setting: Setting, padding: int = 0) -> Held:
+def _own_gradients(setting: Setting, padding: int = 0) -> Terms:
     """Gradients copied out of the bucket (copy_grads_in_partition); nothing where they go to the host. `padding`: bytes
     of zeros where the partition is that.
     """
     if _is_compact(setting):
         return setting.share(Category.GRADIENTS, 4, setting.flat_partition, "of the partition, summed in fp32")
     if setting.offloads:
-        return Held()
+        return Terms()
     element, inside = setting.case.element, sum(inside for _, inside in setting.own_tensors)
     across = sum(tensor for tensor, _ in setting.own_tensors) - inside
-    return Held(
+    return Terms(
         Term(Category.GRADIENTS, element * inside, f"of the partition: {element} bytes x {inside:,} elements"),
         Term(Category.GRADIENTS, padding, "padding of the partition"),
         Term(Category.GRADIENTS, element * across, "tensors across the partition's edge, kept whole"),
@@ -154,7 +154,7 @@ def _between_micro_steps(setting: Setting) -> Bytes:
     return _own_gradients(setting) if setting.case.stage == 2 else add(_whole(setting), bucket(setting))
 
 
-def _whole(setting: Setting) -> Held:
+def _whole(setting: Setting) -> Terms:
     """Stage 1's gradients."""
     what = "kept whole until the end of backward"
     return setting.share(Category.GRADIENTS, _gradient_element(setting), setting.num_params, what)
@@ -178,15 +178,15 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
     return _whole(setting), add(rest, copied, own), add(rest, own, norm)
 
 
-def _summed(own: Held) -> Held:
-    return Held(*(term._replace(words=f"summed over micro steps, {term.words}") for term in own.terms))
+def _summed(own: Terms) -> Terms:
+    return Terms(*(term._replace(words=f"summed over micro steps, {term.words}") for term in own.terms))
 
 
 def _largest_own(setting: Setting) -> int:
     return max((inside for _, inside in setting.own_tensors), default=0)
 
 
-def _backward_end(setting: Setting) -> Held:
+def _backward_end(setting: Setting) -> Terms:
     """independent_gradient_partition_epilogue: views of the own gradients, zeros where the partition is padding."""
     padding = setting.flat_partition - sum(inside for _, inside in setting.own_tensors)
     return _own_gradients(setting, setting.case.element * padding)
@@ -200,7 +200,7 @@ def _step(setting: Setting, step: StepKind) -> tuple[Bytes, ...]:
     flat = setting.share(Category.GRADIENTS, element, partition, "flattened into one copy", "get_flat_partition")
     cast = setting.share(Category.GRADIENTS, 4, partition, "cast to fp32 for the update", "stage_1_and_2.py, step")
     if _is_compact(setting):
-        copies, updated = Held(), _own_gradients(setting)
+        copies, updated = Terms(), _own_gradients(setting)
     else:
         copies, updated = (add(flat, cast), cast) if element == 2 else (flat, flat)
     return (
@@ -219,7 +219,7 @@ def _accumulated_on_host(setting: Setting) -> Bytes:
     return of_elements(Category.GRADIENTS, setting.case.element, elements, "as they were reduced")
 
 
-def _bf16_optimizer(setting: Setting, step: StepKind) -> Moments:
+def _bf16_optimizer(setting: Setting, step: StepKind) -> Instants:
     """Stage 1 in bf16 that accumulates in fp32 keeps all gradients in fp32 for good (runtime/bf16_optimizer.py)."""
     elements = setting.flat_partition * setting.case.world_size
     what = "kept in fp32 for the whole run (BF16_Optimizer)"
@@ -231,4 +231,4 @@ def _bf16_optimizer(setting: Setting, step: StepKind) -> Moments:
     update = add(updated, setting.update_temporaries([setting.flat_partition]))
     model = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, MODEL_TENSORS)
     init = (add(_flat(setting), model), built)
-    return Moments(init, held, held, first, first, (held,), held, (update, updated))
+    return Instants(init, held, held, first, first, (held,), held, (update, updated))

@@ -12,10 +12,10 @@ again of each tensor when it is released: in forward, or in backward where it st
 from __future__ import annotations
 
 from zerobench.ds_config.case import Case
-from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.setting import Instants, Setting
 from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
-from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
+from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.trial import Offload
@@ -25,7 +25,7 @@ _NORM_ELEMENTS = 250_000_000
 """Elements that an offloaded gradient's norm is taken over at a time (_constant_buffered_norm2)."""
 
 
-def device(setting: Setting, step: StepKind) -> Moments:
+def device(setting: Setting, step: StepKind) -> Instants:
     """The device's bytes; what is offloaded is not among them."""
     traced = step is StepKind.STEADY or setting.case.micro_steps > 1
     live = max(live_elements(setting) if traced else 0, setting.linear_elements)
@@ -36,7 +36,7 @@ def device(setting: Setting, step: StepKind) -> Moments:
     ahead = add(_live(setting, live), _cut(setting))
     largest = _gathered(setting, max(setting.model), "the largest tensor")
     head = _gathered(setting, setting.head, "the head")
-    return Moments(
+    return Instants(
         init=_init(setting),
         gathering=add(held, ahead if traced or setting.linear_elements else largest),
         forward=add(held, _live(setting, live)),
@@ -79,14 +79,14 @@ def persistent_tensors(setting: Setting) -> tuple[int, ...]:
     """
     largest = int(setting.case.zero("stage3_param_persistence_threshold"))
     cap = int(setting.case.zero("stage3_model_persistence_threshold"))
-    found: list[int] = []
+    kept_whole: list[int] = []
     for tensor in setting.model:
-        if tensor <= largest and sum(found) + tensor <= cap:
-            found.append(tensor)
-    return tuple(found)
+        if tensor <= largest and sum(kept_whole) + tensor <= cap:
+            kept_whole.append(tensor)
+    return tuple(kept_whole)
 
 
-def _held(setting: Setting, step: StepKind | None) -> Held:
+def _held(setting: Setting, step: StepKind | None) -> Terms:
     """What lies on the device for the whole run; `step` None is before the first step's end."""
     case, elements = setting.case, setting.sharded
     parameters = elements if case.offload_param is Offload.NONE else 0
@@ -152,14 +152,14 @@ def live_limit(case: Case) -> tuple[int, str]:
     return reuse // 2, f"half of stage3_max_reuse_distance {brief(reuse)}"
 
 
-def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> Held:
+def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> Terms:
     """Gathered parameters; one rank alone uses its partition in place (partition_parameters.py, NoGatherHandle)."""
     in_place = setting.case.world_size == 1 and setting.case.offload_param is Offload.NONE
     element = 0 if in_place else setting.case.element
     return of_elements(Category.GATHERED_PARAMETERS, element, elements, what, source)
 
 
-def _live(setting: Setting, elements: int) -> Held:
+def _live(setting: Setting, elements: int) -> Terms:
     """What stays gathered for use, or is held by autograd."""
     if 0 < elements <= setting.linear_elements:
         what, source = (
@@ -175,10 +175,10 @@ def _live(setting: Setting, elements: int) -> Held:
         return _gathered(setting, elements, limit, source)
     all_of_them = _gathered(setting, elements, limit, source).get(Category.GATHERED_PARAMETERS, 0)
     words = f"all of them ({limit}): {setting.case.element} bytes x {setting.model_elements:,} parameters"
-    return Held(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
+    return Terms(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
 
 
-def _in_backward(setting: Setting, live: int) -> Held:
+def _in_backward(setting: Setting, live: int) -> Terms:
     """What is left when the head has been passed; beside codes that autograd holds, the same gathered once more."""
     left = _live(setting, max(live - setting.head, 0))
     if not setting.scales_bytes:
@@ -187,13 +187,13 @@ def _in_backward(setting: Setting, live: int) -> Held:
     return add(left, _gathered(setting, again, "and gathered once more for backward"))
 
 
-def _persistent(setting: Setting) -> Held:
+def _persistent(setting: Setting) -> Terms:
     """Small parameters, which stay gathered."""
     what = "small ones that stay gathered (stage3_param_persistence_threshold)"
     return _gathered(setting, persistent_elements(setting), what, "parameter_offload.py, mark_persistent_parameters")
 
 
-def _cut(setting: Setting) -> Held:
+def _cut(setting: Setting) -> Terms:
     """Elements that exist twice, as gathered and as the tensors cut from it, until all of a bucket have been used; the
     coordinator keeps the handle for each tensor.
     """
@@ -270,7 +270,7 @@ def _sub_group_updates(setting: Setting, before: Bytes, step: StepKind) -> list[
         flat = of_elements(Category.GRADIENTS, element, group, "a sub-group flattened into one copy", source)
         cast = of_elements(Category.GRADIENTS, 4, group, "a sub-group cast to fp32 for the update", source)
         if element == 4:
-            cast, flat = flat, Held()
+            cast, flat = flat, Terms()
         made = setting.moments(setting.sub_groups[:i]) if step is StepKind.FIRST else {}
         instants.append(add(before, made, flat, cast))
         made = setting.moments(setting.sub_groups[: i + 1]) if step is StepKind.FIRST else {}

@@ -6,15 +6,15 @@ runtime/swap_tensor (optimizer_utils.py, partitioned_param_swapper.py) of DeepSp
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Moments, Setting, constant
+from zerobench.formulas.deepspeed.setting import Instants, Setting, constant
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
-from zerobench.formulas.terms import Bytes, Held, add, of_elements
+from zerobench.formulas.terms import Bytes, Terms, add, of_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import Offload
 
 
-def host(setting: Setting, step: StepKind) -> Moments:
+def host(setting: Setting, step: StepKind) -> Instants:
     """Bytes in host memory: offloaded states, and the page-locked buffers of the swappers."""
     always = add(_parameters_on_host(setting), _param_buffers(setting))
     if not setting.offloads:
@@ -29,13 +29,13 @@ def host(setting: Setting, step: StepKind) -> Moments:
     updated = add(built, setting.moments(moved))
     held = built if step is StepKind.FIRST else updated
     update = setting.update_temporaries([max(moved)], on_host=True) if moved else {}
-    return Moments((built,), held, held, held, held, (), held, (add(updated, update), updated))
+    return Instants((built,), held, held, held, held, (), held, (add(updated, update), updated))
 
 
-def kept(setting: Setting, step: StepKind | None) -> Held:
+def kept(setting: Setting, step: StepKind | None) -> Terms:
     """What the sub-groups that are not offloaded have on the device; `step` None is before the first step's end."""
     if not setting.kept:
-        return Held()
+        return Terms()
     what = f"in fp32, of {len(setting.kept)} of {len(setting.sub_groups)} sub-groups (offload_optimizer.ratio)"
     source = "stage3.py, _create_fp32_partitions"
     states = (
@@ -54,7 +54,7 @@ def kept_updates(setting: Setting, before: Bytes, step: StepKind) -> list[Bytes]
     return instants
 
 
-def nvme(setting: Setting, step: StepKind) -> Moments:
+def nvme(setting: Setting, step: StepKind) -> Instants:
     """Bytes in swap files: 16-bit parameters; master weights, and from the first update on gradients and moments."""
     parameters = {Category.PARAMETERS: setting.case.element * swapped_parameters(setting)}
     if not swaps_optimizer(setting):
@@ -65,7 +65,7 @@ def nvme(setting: Setting, step: StepKind) -> Moments:
     built = add(parameters, {files: 4 * setting.sharded})
     end = add(built, {files: gradients + moments})
     held = built if step is StepKind.FIRST else end
-    return Moments((built,), held, held, held, held, (), held, (end,))
+    return Instants((built,), held, held, held, held, (), held, (end,))
 
 
 def kept_on_host(setting: Setting) -> int:

@@ -161,7 +161,7 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
             "start": unit.of(start),
             "end": unit.of(end),
             "group": layout.names[part.group],
-            "said": _description(bar, part),
+            "description": _description(bar, part),
         }
         for bar, part, start, end in drawn
     ]
@@ -171,7 +171,7 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     return (
         alt.Chart(data(rows))
         .mark_bar(stroke="var(--paper)", strokeWidth=0.7)
-        .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N"))
+        .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("description:N"))
     )
 
 
@@ -255,7 +255,7 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
             "name": bar.name,
             "start": unit.of(bar.drawn),
             "end": unit.of(bar.reach),
-            "said": (
+            "description": (
                 f"{bar.name}, start-up, allocator slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}"
             ),
         }
@@ -264,7 +264,7 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     ]
     mark = alt.Chart(data(rows)).mark_bar(fill="var(--grid)", stroke="var(--muted)", strokeWidth=0.7)
     x, x2 = alt.X("start:Q"), alt.X2("end:Q")
-    return mark.encode(x=x, x2=x2, y=y, description=alt.Description("said:N"))
+    return mark.encode(x=x, x2=x2, y=y, description=alt.Description("description:N"))
 
 
 def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacity: Sequence[int]) -> list[Mark]:
@@ -307,7 +307,8 @@ def _capacity(
     """
     known = [(bar.name, size) for bar in bars if (size := bar.capacity_bytes) is not None]
     texts: list[dict[str, Any]] = [
-        {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
+        {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "description": _holds(size)}
+        for size in capacity
     ]
     widest = max([bar.reach for bar in bars] + list(capacity))
     apart = [row for at, row in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
@@ -318,12 +319,12 @@ def _capacity(
     labels = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
     if len(capacity) == 1 and not narrow:
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
-        return [rule.encode(x=alt.X("at:Q"), description=alt.Description("said:N")), labels]
-    rows = [{"name": name, "at": unit.of(size), "said": _holds(size)} for name, size in known]
+        return [rule.encode(x=alt.X("at:Q"), description=alt.Description("description:N")), labels]
+    rows = [{"name": name, "at": unit.of(size), "description": _holds(size)} for name, size in known]
     ticks = alt.Chart(data(rows)).mark_tick(
         orient="vertical", size=_BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
     )
-    return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")), labels]
+    return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("description:N")), labels]
 
 
 def _holds(size: int) -> str:

@@ -65,7 +65,11 @@ def host_figure(runs: RunFigures) -> Figure | None:
     prediction has it.
     """
     offloading = [trial for trial in runs.figures if trial.summary.offloads()]
-    known = [one for one in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if one.bar.whole > 0]
+    known = [
+        trial_bar
+        for trial_bar in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS})
+        if trial_bar.bar.whole > 0
+    ]
     if not known:
         return None
     trials, chosen = _chosen(known)
@@ -88,8 +92,8 @@ def capacities(bars: Sequence[Bar]) -> list[int]:
 
 def _chosen(known: Sequence[TrialBar]) -> tuple[list[TrialFigures], list[Bar]]:
     """The trials that are drawn, and their bars."""
-    by_trial = {id(one.trial): one.bar for one in known}
-    trials = most_telling([one.trial for one in known], lambda trial: by_trial[id(trial)].whole)
+    by_trial = {id(trial_bar.trial): trial_bar.bar for trial_bar in known}
+    trials = most_telling([trial_bar.trial for trial_bar in known], lambda trial: by_trial[id(trial)].whole)
     return trials, [by_trial[id(trial)] for trial in trials]
 
 

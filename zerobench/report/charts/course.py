@@ -161,7 +161,7 @@ def _areas(
             y2=alt.Y2("high:Q"),
             color=colour,
             detail=alt.Detail("area:N"),
-            description=alt.Description("said:N"),
+            description=alt.Description("description:N"),
         )
     )
 
@@ -193,7 +193,7 @@ def _rows(
                 "high": round(unit.of(end), 4),
                 "group": names[palette.GROUP_OF[category.value]],
                 "area": f"{index} {category.value}",
-                "said": description,
+                "description": description,
             }
 
 

@@ -39,7 +39,7 @@ def chart(
     y_scale = alt.Scale(type="linear" if y_domain else "log", domain=[foot, top], nice=False, zero=False)
     x_of = alt.X("x:Q", axis=x_axis, scale=alt.Scale(type="log", domain=reach, nice=False))
     y_of = alt.Y("y:Q", axis=y_axis, scale=y_scale)
-    upright = _Upright(foot, top, is_log=y_domain is None)
+    upright = _VerticalScale(foot, top, is_log=y_domain is None)
     rows = [point(place.trial, place.x / x_size, place.y, say(place)) for place in places]
     layers = [
         *intervals.bands(lines, x_size, x_of, y_of),
@@ -71,7 +71,7 @@ def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> 
     )
 
 
-def _ends(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y, scale: _Upright) -> Mark:
+def _ends(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y, scale: _VerticalScale) -> Mark:
     """The name of each line behind its last point, moved apart where they would lie over each other."""
     last = [(*line.medians[-1], line.name) for line in lines]
     rows = []
@@ -87,7 +87,7 @@ def _ends(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y, scal
 
 
 @dataclass(frozen=True)
-class _Upright:
+class _VerticalScale:
     """The scale of the plot's height."""
 
     low: float

@@ -28,7 +28,7 @@ class Point:
 
     x: float
     y: float
-    said: str
+    description: str
     strategy: str
     offload: str
     fill: str
@@ -87,7 +87,7 @@ def points(rows: Sequence[Point], x: alt.X, y: alt.Y, *, legend: bool = True) ->
         dots = own.mark_point(size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55)
         fill = alt.Fill("fill:N", scale=None)
         layers.append(
-            dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description=alt.Description("said:N"))
+            dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description=alt.Description("description:N"))
         )
         if few:
             figures = own.mark_text(fontSize=9, fontWeight="bold", baseline="middle", dy=_BASELINE)

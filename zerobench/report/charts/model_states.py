@@ -71,7 +71,9 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, narrow: bool = False) -> Spe
         stroke="var(--paper)", strokeWidth=0.7
     )
     layers: list[Mark] = [
-        parts.encode(x=x, x2=alt.X2("end:Q"), y=y, color=group_colour(_STATES), description=alt.Description("said:N")),
+        parts.encode(
+            x=x, x2=alt.X2("end:Q"), y=y, color=group_colour(_STATES), description=alt.Description("description:N")
+        ),
         _papers(bars, unit, y),
         *(lines_above(names, figures, y, layout) if narrow else [_ends(bars, unit, y)]),
     ]
@@ -87,7 +89,7 @@ def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
             group_name = palette.CATEGORY_NAMES[group]
             description = f"{bar.name}, {group_name}: {unit.label(size)} {unit.name}"
             place = {"start": unit.of(end), "end": unit.of(end + size)}
-            parts.append({"name": bar.name, "group": group_name, "said": description, **place})
+            parts.append({"name": bar.name, "group": group_name, "description": description, **place})
         end += size
     return parts
 
@@ -109,13 +111,13 @@ def _papers(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
         {
             "name": bar.name,
             "at": unit.of(paper.total_bytes),
-            "said": f"{bar.name}, ZeRO paper: {unit.label(paper.total_bytes)} {unit.name} = {paper.text}",
+            "description": f"{bar.name}, ZeRO paper: {unit.label(paper.total_bytes)} {unit.name} = {paper.text}",
         }
         for bar in bars
         if (paper := bar.row.paper)
     ]
     tick = alt.Chart(data(marks)).mark_tick(orient="vertical", thickness=2, size=22, color="var(--limit)")
-    return tick.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N"))
+    return tick.encode(x=alt.X("at:Q"), y=y, description=alt.Description("description:N"))
 
 
 def _sums(bar: _Bar, unit: ByteAxis) -> str:

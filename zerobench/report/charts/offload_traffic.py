@@ -42,7 +42,7 @@ class _Bar:
     start: float
     end: float
     place: str
-    said: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,6 @@ class _OffloadedBytes:
 
     @property
     def whole(self) -> int:
-        """All of it."""
         return sum(self.sizes.values())
 
 
@@ -92,7 +91,7 @@ def _rates(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
             "name": trial.marked_label,
             "direction": direction,
             "rate": rate / _RATE,
-            "said": f"{trial.marked_label}: {rate / _RATE:.3f} GB/s {direction}",
+            "description": f"{trial.marked_label}: {rate / _RATE:.3f} GB/s {direction}",
         }
         for trial in trials
         for direction, rate in _directions(trial)
@@ -143,7 +142,7 @@ def _places(trials: Sequence[_OffloadedBytes], unit: ByteAxis, y: alt.Y) -> list
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--paper)", strokeWidth=0.7)
     above = alt.Chart(data(hatched)).mark_bar(stroke="var(--ink)", strokeWidth=0.8, aria=False)
     return [
-        bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=alt.Description("said:N")),
+        bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=alt.Description("description:N")),
         above.encode(x=alt.X("start:Q"), x2=alt.X2("end:Q"), y=y, fill=alt.Fill("fill:N", scale=None)),
     ]
 
@@ -158,7 +157,7 @@ def _traffic(rates: Sequence[dict[str, Any]], y: alt.Y) -> Mark:
     offset = alt.YOffset("direction:N", scale=alt.Scale(domain=list(_COLOURS)))
     bars = alt.Chart(data(rates)).mark_bar(stroke="var(--ink)", strokeWidth=0.7)
     x = alt.X("rate:Q", title="NVMe, all ranks (GB/s)")
-    return bars.encode(x=x, y=y, yOffset=offset, fill=fill, description=alt.Description("said:N"))
+    return bars.encode(x=x, y=y, yOffset=offset, fill=fill, description=alt.Description("description:N"))
 
 
 def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> str:

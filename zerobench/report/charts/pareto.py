@@ -132,7 +132,7 @@ def _description(place: Place) -> str:
 
 
 def _front(front: Sequence[Place], x: alt.X, y: alt.Y) -> Mark:
-    """The edge of what can be had: at each memory the fastest that fits."""
+    """The edge of what is possible: at each memory the fastest that fits."""
     rows = [{"x": place.size, "y": place.speed} for place in front]
     line = alt.Chart(data(rows)).mark_line(
         interpolate="step-after", color="var(--ink)", strokeWidth=1.3, strokeDash=[2, 2], aria=False

@@ -31,7 +31,7 @@ class _Dot:
     x: float
     y: float
     place: str
-    said: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Pair:
 
     @property
     def description(self) -> str:
-        """It in words."""
         measured, predicted = format_bytes(self.cell.measured_bytes), format_bytes(self.cell.predicted_bytes)
         off = _percent(self.error, signed=True)
         return f"{self.trial.marked_label}, {self.cell.place}: measured {measured}, predicted {predicted}, {off}"
@@ -113,7 +112,7 @@ def _scatter(pairs: Sequence[Pair], unit: ByteAxis) -> Specification:
     identity = alt.Chart(data([{"x": end, "y": end} for end in reach]))
     line = identity.mark_line(color="var(--muted)", strokeWidth=1.2, aria=False).encode(x=x, y=y)
     dots = alt.Chart(data(rows)).mark_point(size=55, strokeWidth=1.6, opacity=0.9)
-    points = dots.encode(x=x, y=y, stroke=colour, shape=shape, description=alt.Description("said:N"))
+    points = dots.encode(x=x, y=y, stroke=colour, shape=shape, description=alt.Description("description:N"))
     return layered([line, points], 400, 360)
 
 
@@ -127,7 +126,7 @@ def _histogram(pairs: Sequence[Pair]) -> Specification:
             "start": (at - 0.5) * width,
             "end": (at + 0.5) * width,
             "count": count,
-            "said": f"{counted(count, 'peak')} from {(at - 0.5) * width:+g} % to {(at + 0.5) * width:+g} % off",
+            "description": f"{counted(count, 'peak')} from {(at - 0.5) * width:+g} % to {(at + 0.5) * width:+g} % off",
         }
         for at, count in sorted(bins.items())
     ]
@@ -136,7 +135,7 @@ def _histogram(pairs: Sequence[Pair]) -> Specification:
     y = alt.Y("count:Q", title="peaks", axis=alt.Axis(format="d", tickMinStep=1))
     bars = alt.Chart(data(rows)).mark_bar(color="var(--category-buffers)", stroke="var(--ink)", strokeWidth=0.7)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--muted)", strokeWidth=1.2, aria=False)
-    description = alt.Description("said:N")
+    description = alt.Description("description:N")
     columns = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), description=description)
     return layered([columns, zero.encode(x=x)], WIDTH - 400 - 34 - 130, 360)
 

@@ -97,11 +97,14 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--ink)", strokeWidth=1, aria=False)
     points = [row for trial, spread in shown for row in _points(trial, spread, unit)]
     odd = [row for row in points if row.text]
-    layers = [rules.encode(x=x, x2=alt.X2("end:Q"), y=y, description=alt.Description("said:N")), zero.encode(x=x)]
+    layers = [
+        rules.encode(x=x, x2=alt.X2("end:Q"), y=y, description=alt.Description("description:N")),
+        zero.encode(x=x),
+    ]
     layers.append(
         alt.Chart(data(points))
         .mark_point(size=60, strokeWidth=1.4, opacity=1, stroke="var(--ink)")
-        .encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description=alt.Description("said:N"))
+        .encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description=alt.Description("description:N"))
     )
     for align, dx, is_right in SIDES:
         texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
@@ -120,7 +123,7 @@ class _Span:
     name: str
     start: float
     end: float
-    said: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class _Rank:
     fill: str
     text: str
     is_right: bool
-    said: str
+    description: str
 
 
 def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank]:
@@ -149,7 +152,7 @@ def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Ra
             fill="var(--limit)" if rank == spread.odd_rank else "var(--paper)",
             text=f"rank {rank}" if rank == spread.odd_rank else "",
             is_right=size >= spread.median,
-            said=f"{name}, rank {rank}: {format_bytes(size)}{', outlier' if rank == spread.odd_rank else ''}",
+            description=f"{name}, rank {rank}: {format_bytes(size)}{', outlier' if rank == spread.odd_rank else ''}",
         )
         for rank, size in peaks.items()
     ]

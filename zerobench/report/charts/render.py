@@ -164,7 +164,7 @@ def chart_of(drawn: Drawing, replaced: Callable[[str], str]) -> Any:
 def _check_addresses() -> None:
     """V8, which draws, ends the process with a stack trace where it cannot reserve its addresses.
 
-    Raises UserError: they cannot be had.
+    Raises UserError: they cannot be drawn.
     """
     try:
         mmap.mmap(-1, _RESERVED_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, prot=0).close()

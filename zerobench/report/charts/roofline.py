@@ -98,7 +98,7 @@ def _points(roofline: Roofline, bounded: Sequence[KernelClass], x: alt.X, y: alt
     colour, size = alt.Color("colour:N", scale=None), alt.Size("area:Q", scale=None)
     names = alt.Chart(data(named)).mark_text(align="right", dx=-16, dy=16, fontSize=11)
     return [
-        dots.encode(x=x, y=y, size=size, color=colour, description=alt.Description("said:N")),
+        dots.encode(x=x, y=y, size=size, color=colour, description=alt.Description("description:N")),
         names.encode(x=x, y=y, text=alt.Text("name:N")),
     ]
 
@@ -111,7 +111,7 @@ def _point(kernels: KernelClass, part: float) -> dict[str, Any]:
         "area": 40 + 1500 * part,
         "colour": palette.category_colour("parameters" if kernels.kind == "products" else "activations"),
         "name": kernels.name,
-        "said": f"{kernels.name}: {speed:,.0f} TFLOP/s, {took}, {share(part, 1)} of computing",
+        "description": f"{kernels.name}: {speed:,.0f} TFLOP/s, {took}, {share(part, 1)} of computing",
     }
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from zerobench.report.batch_ramp import HasSpec
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import Evidence
 
 MOST_ROWS = 30
 """Trials in a chart with a row for each: what a person can read."""
@@ -52,15 +52,7 @@ def shown_sentence(shown: int, known: int) -> str:
     return f" {shown} of {known:,} trials: the largest of each stage and offload."
 
 
-class Specified(Protocol):
-    """Whatever came of a trial."""
-
-    @property
-    def spec(self) -> TrialSpec:
-        """What was asked."""
-
-
-def evidence_sentence(trials: Sequence[Specified]) -> str:
+def evidence_sentence(trials: Sequence[HasSpec]) -> str:
     """How a caption says which of `trials` are measured."""
     predicted = [trial for trial in trials if trial.spec.evidence is not Evidence.MEASURED]
     if not predicted:

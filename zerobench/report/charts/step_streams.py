@@ -69,7 +69,7 @@ def _drawn(panel: _Panel) -> Specification:
             "begin": begin / unit.size,
             "end": end / unit.size,
             "colour": _COLOURS.get(lane, _OTHER),
-            "said": f"{panel.trial.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
+            "description": f"{panel.trial.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
         }
         for lane, spans in lanes.items()
         for begin, end in spans
@@ -78,7 +78,7 @@ def _drawn(panel: _Panel) -> Specification:
     y = alt.Y("lane:N", title=None, sort=list(lanes), axis=alt.Axis(ticks=False, domain=False))
     mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
     colour = alt.Color("colour:N", scale=None)
-    bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N"))
+    bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("description:N"))
     return layered([bars], WIDTH - 170, _ROW * len(lanes), panel.trial.marked_label)
 
 

@@ -52,7 +52,7 @@ def _speed_chart(rows: Sequence[ComparedSide]) -> Specification:
             "ideal": row.spec.world_size,
             "colour": palette.strategy_colour(row.spec.strategy),
             "text": f"{row.speed_up or 0:.2f} x",
-            "said": f"{_name(row)}: {row.speed_up or 0:.2f} x on {counted(row.spec.world_size, 'rank')},"
+            "description": f"{_name(row)}: {row.speed_up or 0:.2f} x on {counted(row.spec.world_size, 'rank')},"
             f" {format_seconds(row.figures.step_s)} a step",
         }
         for row in rows
@@ -66,7 +66,7 @@ def _speed_chart(rows: Sequence[ComparedSide]) -> Specification:
     )
     words = alt.Chart(data(points)).mark_text(align="left", dx=5)
     layers: list[Mark] = [
-        bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description=alt.Description("said:N")),
+        bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description=alt.Description("description:N")),
         ideal.encode(x=alt.X("ideal:Q"), y=y),
         words.encode(x=alt.X("speed:Q"), y=y, text=alt.Text("text:N")),
     ]

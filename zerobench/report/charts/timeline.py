@@ -169,12 +169,17 @@ def _panel_plot(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: 
 def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
     """A block a phase, as high as the most within it."""
     rows = [
-        {"begin": phase.begin, "end": phase.end, "size": unit.of(phase.peak_bytes), "said": _description(panel, phase)}
+        {
+            "begin": phase.begin,
+            "end": phase.end,
+            "size": unit.of(phase.peak_bytes),
+            "description": _description(panel, phase),
+        }
         for phase in panel.phases
     ]
     fill = palette.category_colour("buffers")
     mark = alt.Chart(data(rows)).mark_rect(fill=fill, fillOpacity=0.35, stroke="var(--muted)", strokeWidth=0.7)
-    return mark.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.datum(0), description=alt.Description("said:N"))
+    return mark.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.datum(0), description=alt.Description("description:N"))
 
 
 def _description(panel: _Panel, phase: _Phase) -> str:
@@ -213,13 +218,13 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
         {
             "begin": sample.at,
             "size": unit.of(sample.used_bytes),
-            "said": f"{panel.name}, NVML: {format_bytes(sample.used_bytes)} used",
+            "description": f"{panel.name}, NVML: {format_bytes(sample.used_bytes)} used",
         }
         for sample in panel.samples
     ]
     line = alt.Chart(data(rows)).mark_line(color="var(--ink)", strokeWidth=1.4, strokeDash=[4, 2], aria=False)
     dots = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=14, opacity=1)
-    return [line.encode(x=x, y=y), dots.encode(x=x, y=y, description=alt.Description("said:N"))]
+    return [line.encode(x=x, y=y), dots.encode(x=x, y=y, description=alt.Description("description:N"))]
 
 
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:

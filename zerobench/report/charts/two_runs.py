@@ -13,7 +13,7 @@ from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
 from zerobench.report.charts.words import byte_axis
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Held, Peak, where_name
+from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
 from zerobench.report.compare.sides import Where
 from zerobench.report.figure import Figure
 from zerobench.spec.trial import Evidence
@@ -56,10 +56,10 @@ def _pair(peak: Peak) -> Iterator[Bar]:
         yield Bar(f"{peak.label}: {side}", held.instant, _parts(held), is_measured)
 
 
-def _sides(peak: Peak) -> tuple[Held, Held]:
+def _sides(peak: Peak) -> tuple[RepeatedPeak, RepeatedPeak]:
     return peak.change.base, peak.change.new
 
 
-def _parts(held: Held) -> list[Part]:
+def _parts(held: RepeatedPeak) -> list[Part]:
     """All but the rest of the process, which is the machine's and not the trial's."""
     return parts_of(held.instant, {Category.REST_OF_PROCESS})

@@ -120,7 +120,7 @@ def _chart(steps: list[Step], unit: ByteAxis, *, narrow: bool = False) -> Specif
             "fill": step.colour,
             "text": format_bytes(step.num_bytes),
             "tip": unit.of(step.tip),
-            "said": f"{step.name}: {format_bytes(step.num_bytes)}, {share(step.num_bytes, used)} of used memory",
+            "description": f"{step.name}: {format_bytes(step.num_bytes)}, {share(step.num_bytes, used)} of used memory",
         }
         for step in steps
     ]
@@ -131,7 +131,7 @@ def _chart(steps: list[Step], unit: ByteAxis, *, narrow: bool = False) -> Specif
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
     texts = alt.Chart(data(rows)).mark_text(align="left", dx=6)
-    fill, description = alt.Fill("fill:N", scale=None), alt.Description("said:N")
+    fill, description = alt.Fill("fill:N", scale=None), alt.Description("description:N")
     parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=description)
     sizes = texts.encode(x=alt.X("tip:Q"), y=y, text=alt.Text("text:N"))
     return layered([parts, sizes], width, _ROW_HEIGHT * len(names))

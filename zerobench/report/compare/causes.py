@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Held, Peak, where_name
+from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
 from zerobench.report.compare.sides import Side
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
@@ -27,19 +27,19 @@ def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
     """A sentence for each peak that differs by more than its repeats do, as far as something is known of it."""
     differing = [peak for peak in peaks if peak.change.base.instant.categories and peak.change.differences]
     differing = [peak for peak in differing if not peak.change.is_within_spread]
-    found: dict[tuple[str, str], str] = {}
+    causes: dict[tuple[str, str], str] = {}
     for peak in first(differing, _MOST_PEAKS)[0]:
         base, new = _read(comparison.base, peak.change.base), _read(comparison.new, peak.change.new)
         with refusing_impossible_values(comparison.new.run.folder.trials):
             why = _cause(base, new, peak.change.differences[0])
         if why is not None:
-            found.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
+            causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
         if settings := changed_settings(base, new):
-            found[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
-    return list(found.values())
+            causes[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
+    return list(causes.values())
 
 
-def _read(side: Side, held: Held) -> Trial:
+def _read(side: Side, held: RepeatedPeak) -> Trial:
     return side.run.trial(held.middle.trial_id)
 
 

@@ -4,7 +4,7 @@
     parts = comparison_parts(comparison)                       # report/tables/two_runs.py
     verdicts = judge(comparison, parse_limits("memory:2%"))    # gate.py
 
-Trials are the same where they did the same work (config_hash) and their figures are come by in the same way
+Trials are the same where they did the same work (config_hash) and their figures are obtained in the same way
 (evidence). memory.py and speed.py say what may be concluded from them.
 """
 
@@ -27,7 +27,7 @@ Repeats = Sequence[Repeat]
 
 
 @dataclass(frozen=True)
-class Same:
+class SharedTrial:
     """One piece of work that both runs had in their plans."""
 
     label: str
@@ -50,21 +50,21 @@ class Same:
     def losses_apart(self) -> tuple[float, float] | None:
         """How far the losses of the two runs lie apart, and the tolerance; None where they agree or are not known."""
         pairs = [(a.losses, b.losses) for a in self.base for b in self.new]
-        found = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
-        return _beyond(found, TOLERANCES[self.base[0].spec.precision])
+        distances = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
+        return _beyond(distances, TOLERANCES[self.base[0].spec.precision])
 
     @property
     def norms_apart(self) -> tuple[float, float] | None:
         """The same of the gradients' norms, as a fraction: a wrong scale of them changes no loss under AdamW."""
         precision = self.base[0].spec.precision
         pairs = [(a.grad_norms, b.grad_norms) for a in self.base for b in self.new]
-        found = [apart for a, b in pairs if (apart := largest_distance(a, b, precision)) is not None]
-        return _beyond(found, NORM_TOLERANCES[precision])
+        distances = [apart for a, b in pairs if (apart := largest_distance(a, b, precision)) is not None]
+        return _beyond(distances, NORM_TOLERANCES[precision])
 
 
-def _beyond(found: Sequence[float], tolerance: float) -> tuple[float, float] | None:
-    """The largest of `found` and the tolerance, where it is larger."""
-    return (max(found), tolerance) if found and max(found) > tolerance else None
+def _beyond(distances: Sequence[float], tolerance: float) -> tuple[float, float] | None:
+    """The largest of `distances` and the tolerance, where it is larger."""
+    return (max(distances), tolerance) if distances and max(distances) > tolerance else None
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Comparison:
 
     base: Side
     new: Side
-    same: Sequence[Same]
+    same: Sequence[SharedTrial]
     only_base: Sequence[str]
     """Names of the trials that NEW's plan lacks."""
     only_new: Sequence[str]
@@ -118,8 +118,8 @@ def ended(repeats: Repeats) -> str:
     return words[0] if len(kinds) == 1 else ", ".join(f"{words.count(kind)} {kind}" for kind in kinds)
 
 
-def _same(label: str, base: Repeats, new: Repeats) -> Same:
-    return Same(label, base, new, memory_changes(base, new), speed_change(base, new))
+def _same(label: str, base: Repeats, new: Repeats) -> SharedTrial:
+    return SharedTrial(label, base, new, memory_changes(base, new), speed_change(base, new))
 
 
 def _spec(repeats: Repeats) -> TrialSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zerobench.report.compare.comparison import Comparison, Same, ended
+from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.compare.gate import Verdict
 from zerobench.report.compare.memory import MemoryChange
 from zerobench.report.compare.speed import SpeedChange
@@ -37,7 +37,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _trial(same: Same) -> dict[str, Any]:
+def _trial(same: SharedTrial) -> dict[str, Any]:
     return {
         "trial": same.label,
         "base_status": ended(same.base),

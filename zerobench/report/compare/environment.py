@@ -41,26 +41,26 @@ def facts(base: Side, new: Side) -> list[Fact]:
     return [Fact(name, left.get(name), right.get(name)) for name in names]
 
 
-def hardware_warnings(found: Sequence[Fact]) -> list[str]:
+def hardware_warnings(facts: Sequence[Fact]) -> list[str]:
     """A sentence for each difference in hardware."""
     return [
         f"different hardware: {fact.name}: {fact.base or 'not recorded'} in BASE, {fact.new or 'not recorded'} in NEW"
-        for fact in found
+        for fact in facts
         if fact.differs and fact.is_hardware and fact.base is not None and fact.new is not None
     ]
 
 
 def _facts(side: Side) -> dict[str, str | None]:
     environment = side.run.environment
-    found = dict(versions(environment))
-    found |= {name: text(at(environment, *path)) for name, path in FACTS.items()}
-    found["GPUs"] = gpu_names(environment)
-    found["devices of ranks"] = plain(", ".join(sorted(side.devices))) or None
+    facts = dict(versions(environment))
+    facts |= {name: text(at(environment, *path)) for name, path in FACTS.items()}
+    facts["GPUs"] = gpu_names(environment)
+    facts["devices of ranks"] = plain(", ".join(sorted(side.devices))) or None
     memory = at(environment, "machine", "memory_bytes")
-    found["host memory"] = format_bytes(memory, digits=1) if isinstance(memory, int) else None
-    found |= _nodes(side)
-    found["zerobench commit"] = commit(at(environment, "git", "zerobench"))
-    return found | dict(_variables(environment))
+    facts["host memory"] = format_bytes(memory, digits=1) if isinstance(memory, int) else None
+    facts |= _nodes(side)
+    facts["zerobench commit"] = commit(at(environment, "git", "zerobench"))
+    return facts | dict(_variables(environment))
 
 
 def _nodes(side: Side) -> dict[str, str | None]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.report.column_units import show_percent
-from zerobench.report.compare.comparison import Comparison, Same, ended
+from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.compare.memory import MemoryChange, where_name
 from zerobench.report.compare.speed import SpeedChange
 from zerobench.report.compare.stats import SIGNIFICANCE, repeats_needed
@@ -146,17 +146,17 @@ def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
     return verdict
 
 
-def _badness(same: Same) -> tuple[bool, float]:
+def _badness(same: SharedTrial) -> tuple[bool, float]:
     """What makes a trial the worst of all: that it no longer completes, then the largest growth of a peak."""
     return same.stopped_completing, max((change.fraction or 0.0 for change in same.memory), default=0.0)
 
 
-def outcome(same: Same) -> str:
+def outcome(same: SharedTrial) -> str:
     """`completed in BASE, out of device memory in NEW`."""
     return f"{ended(same.base)} in BASE, {ended(same.new)} in NEW"
 
 
-def _judge_memory(verdict: Verdict, same: Same) -> None:
+def _judge_memory(verdict: Verdict, same: SharedTrial) -> None:
     if not same.memory:
         verdict.not_judged.append(f"{same.label}: no peak in common")
         return
@@ -175,7 +175,7 @@ def memory_sentence(change: MemoryChange) -> str:
     return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
 
 
-def _judge_speed(verdict: Verdict, same: Same) -> None:
+def _judge_speed(verdict: Verdict, same: SharedTrial) -> None:
     speed = same.speed
     if speed is None and not any(repeat.step_times_s for repeat in (*same.base, *same.new)):
         return  # a prediction, of which nobody expects a time
@@ -192,7 +192,7 @@ def speed_sentence(speed: SpeedChange) -> str:
     return f"a step takes {show_percent(speed.change.ratio - 1)}% longer, p = {speed.change.p_value:.2g}"
 
 
-def _unjudged(same: Same) -> str:
+def _unjudged(same: SharedTrial) -> str:
     speed = same.speed
     if speed is None:
         return "no timed steps in one of the runs"

@@ -11,7 +11,7 @@ from zerobench.report.compare.gate import Verdict, gate_sentence, memory_sentenc
 def headline(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[str]:
     """The verdict where a gate was asked for, and the worst of memory and of speed, each said once."""
     opening = [gate_sentence(verdicts)] if verdicts else []
-    return [*opening, *(line for line in _worst(comparison) if not any(line in said for said in opening))]
+    return [*opening, *(line for line in _worst(comparison) if not any(line in sentence for sentence in opening))]
 
 
 def _worst(comparison: Comparison) -> Iterator[str]:

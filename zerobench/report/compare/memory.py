@@ -26,7 +26,7 @@ def where_name(where: Where) -> str:
 
 
 @dataclass(frozen=True)
-class Held:
+class RepeatedPeak:
     """The peak of one place over the repeats of one run."""
 
     middle: Repeat
@@ -48,8 +48,8 @@ class MemoryChange:
     """The peak of one place in both runs."""
 
     where: Where
-    base: Held
-    new: Held
+    base: RepeatedPeak
+    new: RepeatedPeak
 
     @property
     def more_bytes(self) -> int:
@@ -80,8 +80,8 @@ class MemoryChange:
     @property
     def largest(self) -> Category | None:
         """The category that explains most of `more_bytes`: of those that went the same way, where the peak moved."""
-        named = [one for one in self.differences if one.category is not Category.TOTAL]
-        causes = [one for one in named if one.more_bytes * self.more_bytes > 0] or named
+        named = [difference for difference in self.differences if difference.category is not Category.TOTAL]
+        causes = [difference for difference in named if difference.more_bytes * self.more_bytes > 0] or named
         return causes[0].category if causes else None
 
 
@@ -106,11 +106,11 @@ def memory_changes(base: Sequence[Repeat], new: Sequence[Repeat]) -> list[Memory
     return [MemoryChange(where, old, late) for where, old, late in held if old is not None and late is not None]
 
 
-def _held(repeats: Sequence[Repeat], where: Where) -> Held | None:
-    found = {index: one.peaks[where] for index, one in enumerate(repeats) if where in one.peaks}
-    if not found:
+def _held(repeats: Sequence[Repeat], where: Where) -> RepeatedPeak | None:
+    peaks = {index: repeat.peaks[where] for index, repeat in enumerate(repeats) if where in repeat.peaks}
+    if not peaks:
         return None
-    totals = [instant.total_bytes for instant in found.values()]
+    totals = [instant.total_bytes for instant in peaks.values()]
     middle = statistics.median_low(totals)
-    index = next(index for index, instant in found.items() if instant.total_bytes == middle)
-    return Held(repeats[index], found[index], min(totals), max(totals), len(totals))
+    index = next(index for index, instant in peaks.items() if instant.total_bytes == middle)
+    return RepeatedPeak(repeats[index], peaks[index], min(totals), max(totals), len(totals))

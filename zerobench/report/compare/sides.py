@@ -134,12 +134,12 @@ def _step_times_s(trial: Trial) -> tuple[float, ...]:
 def _peaks(trial: Trial) -> dict[Where, Instant]:
     """The largest peak by place and step; host memory only where it is the trial's and not the machine's affair."""
     places = [Place.DEVICE, *([Place.HOST] if _offloads(trial.spec) else []), Place.NVME]
-    found = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
+    peaks = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
     if trial.spec.evidence.needs_device:  # else the process is the one that predicts
-        found |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
-        found |= {(USED, step): _used(trial, step) for step in StepKind}
-        found |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
-    return {where: _of_the_trial(one, trial.spec.evidence) for where, one in found.items() if one is not None}
+        peaks |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
+        peaks |= {(USED, step): _used(trial, step) for step in StepKind}
+        peaks |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
+    return {where: _of_the_trial(peak, trial.spec.evidence) for where, peak in peaks.items() if peak is not None}
 
 
 def _offloads(spec: TrialSpec) -> bool:

@@ -8,8 +8,8 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.pair import Pair
-from zerobench.report.explain.passage import Line, Passage, phase_words, says
 from zerobench.report.explain.story import gathered_again
+from zerobench.report.explain.topic import Line, Topic, phase_words, says
 from zerobench.report.memory_causes import remedy
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant, largest_peak
 from zerobench.report.trials import Trial
@@ -24,11 +24,11 @@ Causes = dict[str, tuple[Category, int]]
 """By name: a category of it, by which its setting is found, and its bytes."""
 
 
-def pair_answer(pair: Pair) -> Passage:
+def pair_answer(pair: Pair) -> Topic:
     """Which of the two needs more, by what, and what would make the larger one smaller."""
     more = pair.more_bytes
     if not more:
-        return _passage([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
+        return _topic([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
     at = 1 if more > 0 else 0
     sizes = {
         difference.category: abs(difference.more_bytes)
@@ -39,12 +39,12 @@ def pair_answer(pair: Pair) -> Passage:
     mostly = ", ".join(f"{name} {signed_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
     sentence = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
     lines = says(gathered_again(pair), depth=1)
-    return _passage(
+    return _topic(
         [f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], lines
     )
 
 
-def trial_answer(trial: Trial, label: str) -> Passage | None:
+def trial_answer(trial: Trial, label: str) -> Topic | None:
     """Where the peak lies and what it is mostly made of; None where there is no steady peak."""
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is None:
@@ -54,13 +54,13 @@ def trial_answer(trial: Trial, label: str) -> Passage | None:
     sentence = (
         f"{label} needs {format_bytes(seen.total_bytes)} of device memory in {phase_words('steady', seen.phase.value)}"
     )
-    return _passage([f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
+    return _topic([f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
 
 
-def _passage(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Passage:
-    """The answer, what is told of it, and settings."""
+def _topic(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Topic:
+    """The answer, its figures, and settings."""
     first, *rest = sentences
-    return Passage(TITLE, [Line(first), *lines, *says(*rest, depth=1)], {"answer": first, "settings": rest})
+    return Topic(TITLE, [Line(first), *lines, *says(*rest, depth=1)], {"answer": first, "settings": rest})
 
 
 def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:

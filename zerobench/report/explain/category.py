@@ -9,9 +9,9 @@ from functools import cached_property
 from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
 from zerobench.formulas.activations import Activations, Logits
-from zerobench.formulas.deepspeed import Setting, deepspeed_moments
+from zerobench.formulas.deepspeed import Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.setting import outline
-from zerobench.formulas.record import formula_setting, input_tokens, trial_moments
+from zerobench.formulas.record import formula_setting, input_tokens, trial_instants
 from zerobench.formulas.terms import Bytes, Term
 from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
@@ -136,7 +136,7 @@ class Explainer:
         key = (setting.num_params, instant.step, place)
         if key not in self._known:
             spec, step = self.trial.spec, instant.step
-            at = (trial_moments(spec, setting, step) if self.setting else deepspeed_moments(setting, step))[place]
+            at = (trial_instants(spec, setting, step) if self.setting else deepspeed_instants(setting, step))[place]
             tokens = input_tokens(spec) if knows_work(spec) else 0
             is_device = place is Place.DEVICE
             self._known[key] = device_phases(at, *_NO_WORK, tokens) if is_device else other_phases(at)

@@ -8,8 +8,8 @@ from zerobench.folder import SNAPSHOT
 from zerobench.records import Failure, Place, Status, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.explain.knobs import formula_peak_bytes
-from zerobench.report.explain.passage import Line, Passage, phase_words, says
 from zerobench.report.explain.printed import own_frame, printed_lines
+from zerobench.report.explain.topic import Line, Topic, phase_words, says
 from zerobench.report.predictions.errors import PHASES
 from zerobench.report.standing import host_standing_lines, host_standing_of, standing_lines
 from zerobench.report.trials import Trial, completed
@@ -21,17 +21,17 @@ _MOST_STACKS = 2
 _OUT_OF_MEMORY = {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
 
 
-def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
+def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
     """How a trial that did not complete ended; `alike` are the other trials of the same work. None if it completed."""
     if completed(trial):
         on_host = list(_host_standing(trial))
-        return Passage("Does not fit the host", on_host) if on_host else None
+        return Topic("Does not fit the host", on_host) if on_host else None
     record = trial.record
     sentence = f"The trial ended as {record.status.value.replace('_', ' ')}"
     if record.status is Status.SKIPPED:
         rule = f" by the rule {record.rule}" if record.rule else ""
         lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason recorded'}.")
-        return Passage("Why it did not run", lines)
+        return Topic("Why it did not run", lines)
     failure = record.failure
     reason = record.reason or (failure.message if failure else "no reason recorded")
     lines = says(f"{sentence}{_where(failure)}: {reason.rstrip('.')}.")
@@ -39,7 +39,7 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
     lines += says(*_reached(trial), *_predicted(trial, alike))
     if record.status in _OUT_OF_MEMORY and trial.spec.zero_stage is not None:
         lines += says("Changes that fit, with their cost in time: the same command with --changes.")
-    return Passage("Why it did not complete", lines)
+    return Topic("Why it did not complete", lines)
 
 
 def _where(failure: Failure | None) -> str:

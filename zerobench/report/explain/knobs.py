@@ -79,12 +79,17 @@ def formula_peak_bytes(spec: TrialSpec, rank: int = 0, step: StepKind = StepKind
     return None if peak is None else peak.total_bytes
 
 
-def with_bucket(trial: Trial, elements: int = SMALLER_BUCKET) -> TrialSpec | None:
-    """The trial with a reduce bucket of so many elements; None where it has none as large, or a file of its own."""
+def with_smaller_bucket(trial: Trial) -> TrialSpec | None:
+    """The trial with a smaller reduce bucket; None where it has none as large, or a file of its own."""
     case = case_of(trial)
-    if case is None or not case.stage or case.bucket_elements <= elements or trial.spec.ds_config_file is not None:
+    if (
+        case is None
+        or not case.stage
+        or case.bucket_elements <= SMALLER_BUCKET
+        or trial.spec.ds_config_file is not None
+    ):
         return None
-    return _with_keys(trial.spec, {"reduce_bucket_size": elements})
+    return _with_keys(trial.spec, {"reduce_bucket_size": SMALLER_BUCKET})
 
 
 def _changes(trial: Trial) -> Iterator[tuple[str, TrialSpec]]:
@@ -104,7 +109,7 @@ def _changes(trial: Trial) -> Iterator[tuple[str, TrialSpec]]:
 
 def _of_deepspeed(trial: Trial, case: Case) -> Iterator[tuple[str, TrialSpec]]:
     spec, stage = trial.spec, case.stage
-    smaller = with_bucket(trial)
+    smaller = with_smaller_bucket(trial)
     if smaller is not None:
         yield f"reduce_bucket_size: {brief(SMALLER_BUCKET)}", smaller
     if stage < 3 and spec.world_size > 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.report.explain.kill_message import KilledProcess, killed_in
-from zerobench.report.explain.passage import Passage, says
+from zerobench.report.explain.topic import Topic, says
 from zerobench.report.explain.torch_message import TorchMessage, messages_in
 from zerobench.report.explain.who_asked import asker_of, phase_of
 from zerobench.report.notes import listed
@@ -18,13 +18,13 @@ _MUCH = 0.1
 """Share of a device that is worth a sentence."""
 
 
-def explain_log(text: str, name: str) -> list[Passage]:
+def explain_log(text: str, name: str) -> list[Topic]:
     """What was refused, what that means, who asked. Raises UserError: the log says nothing of memory that ran out."""
     refused, killed = messages_in(text), killed_in(text)
     if refused:
         first = refused[0]
-        passages = [_refused(first, refused), _meaning(first), _request(first)]
-        return [passage for passage in passages if passage.lines]
+        topics = [_refused(first, refused), _meaning(first), _request(first)]
+        return [topic for topic in topics if topic.lines]
     if killed is not None:
         return [_killed(killed)]
     if "CUDA error: out of memory" in text:
@@ -34,7 +34,7 @@ def explain_log(text: str, name: str) -> list[Passage]:
     )
 
 
-def _refused(message: TorchMessage, all_of_them: list[TorchMessage]) -> Passage:
+def _refused(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
     told_apart = message.process_bytes is not None
     others = "held by other processes" if told_apart else "held by processes, perhaps including this one"
     sizes = {
@@ -54,7 +54,7 @@ def _refused(message: TorchMessage, all_of_them: list[TorchMessage]) -> Passage:
         f"failed on rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)))}" if ranks else None,
     )
     where = "Out of host memory" if message.on_host else "Out of GPU memory"
-    return Passage(where, lines, {"refusal": {**_figures(message), "ranks": ranks}})
+    return Topic(where, lines, {"refusal": {**_figures(message), "ranks": ranks}})
 
 
 def _figures(message: TorchMessage) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def _figures(message: TorchMessage) -> dict[str, Any]:
     }
 
 
-def _meaning(message: TorchMessage) -> Passage:
-    return Passage("Diagnosis", says(*_sentences(message)))
+def _meaning(message: TorchMessage) -> Topic:
+    return Topic("Diagnosis", says(*_sentences(message)))
 
 
 def _sentences(message: TorchMessage) -> Iterator[str]:
@@ -101,12 +101,12 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
         yield "torch.cuda.set_per_process_memory_fraction limits the process below the device's capacity."
 
 
-def _request(message: TorchMessage) -> Passage:
+def _request(message: TorchMessage) -> Topic:
     phase, asker = phase_of(message.frames), asker_of(message.frames)
     if not message.frames:
-        return Passage("Who asked", says("Requesting code unknown: traceback missing before the message."))
+        return Topic("Who asked", says("Requesting code unknown: traceback missing before the message."))
     last = message.frames[-1]
-    return Passage(
+    return Topic(
         "Who asked",
         says(
             None if phase is None else f"Phase: {phase}.",
@@ -118,7 +118,7 @@ def _request(message: TorchMessage) -> Passage:
     )
 
 
-def _killed(death: KilledProcess) -> Passage:
+def _killed(death: KilledProcess) -> Topic:
     proof = (
         f"A process was killed because host memory ran out, according to {death.proof}."
         if death.proof
@@ -139,11 +139,11 @@ def _killed(death: KilledProcess) -> Passage:
         ),
     )
     figures = {"killed": {"proof": death.proof, "resident_bytes": death.resident_bytes}}
-    return Passage("Host memory ran out" if death.proof else "A process was killed", lines, figures)
+    return Topic("Host memory ran out" if death.proof else "A process was killed", lines, figures)
 
 
-def _outside() -> Passage:
-    return Passage(
+def _outside() -> Topic:
+    return Topic(
         "The CUDA driver is out of memory",
         says(
             "`CUDA error: out of memory` comes from the driver, not from torch's allocator: creating "

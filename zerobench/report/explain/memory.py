@@ -8,8 +8,8 @@ from typing import Any
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
-from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says, signed
 from zerobench.report.explain.terms import CLOSE, Explanation
+from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
@@ -34,7 +34,7 @@ def words(category: Category) -> str:
     return category.value.replace("_", " ")
 
 
-def peak_passage(trial: Trial) -> Passage | None:
+def peak_topic(trial: Trial) -> Topic | None:
     """Where the steady peak lies, over all ranks, beside start-up and what torch does not hold; None without one."""
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is None:
@@ -49,7 +49,7 @@ def peak_passage(trial: Trial) -> Passage | None:
         *_outside(trial),
     )
     brief = says(*start[:1]) if _start_up_stays(trial, seen) else []
-    return Passage("Where the peak lies", lines, {"peak": _instant_data(seen)}, brief)
+    return Topic("Where the peak lies", lines, {"peak": _instant_data(seen)}, brief)
 
 
 def _instant_data(instant: Instant) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
         )
 
 
-def _largest_differences(a: Instant, b: Instant, most: int = 3) -> str:
-    differences = difference(a, b)[:most]
+def _largest_differences(a: Instant, b: Instant) -> str:
+    differences = difference(a, b)[:3]
     return ", ".join(f"{words(entry.category)} {signed_bytes(entry.more_bytes)}" for entry in differences)
 
 
@@ -155,11 +155,11 @@ def _outside(trial: Trial) -> Iterator[str]:
     )
 
 
-def categories_passage(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Passage:
+def categories_topic(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Topic:
     """Each category at `instant`, the largest first, as arithmetic that is held against the ledger's bytes."""
     title = "What lies there" if place is Place.DEVICE else f"What lies in {place.value} memory, on rank {instant.rank}"
     if not instant.categories:
-        return Passage(title, says("Total only: categories unknown at this point."))
+        return Topic(title, says("Total only: categories unknown at this point."))
     terms = explainer.instant(instant, place)
     least = _TELLING * instant.total_bytes
     large = [term for term in terms if term.seen_bytes >= least]
@@ -167,7 +167,7 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
     brief = heads(lines, _MOST_BRIEF)
     lines += _together(terms[len(large) :]) + says(_balance(terms, instant.total_bytes))
     key = "categories" if place is Place.DEVICE else f"{place.value}_categories"
-    return Passage(title, lines, {key: [_data(term) for term in terms]}, brief)
+    return Topic(title, lines, {key: [_data(term) for term in terms]}, brief)
 
 
 def _alike(terms: Sequence[Explanation]) -> list[list[Explanation]]:
@@ -230,15 +230,15 @@ def _data(explained: Explanation) -> dict[str, Any]:
     return {"category": explained.category.value, **sizes, "terms": terms, "depends_on": explained.depends_on}
 
 
-def knobs_passage(trial: Trial, seen: Instant) -> Passage:
+def knobs_topic(trial: Trial, seen: Instant) -> Topic:
     """Which setting would change the steady peak most, by the closed forms."""
     settings = knobs(trial, seen)
     title = "Settings that change the steady peak most"
     if settings is None:
-        return Passage(title, says("No closed forms for this model or strategy."))
+        return Topic(title, says("No closed forms for this model or strategy."))
     lines = _knob_lines(settings)
     brief = [] if abs(settings.error) > FAR else lines[: min(2, len(settings.effects))]
-    return Passage(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(settings)}, brief)
+    return Topic(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(settings)}, brief)
 
 
 def _start_up_stays(trial: Trial, seen: Instant) -> str | None:

@@ -12,9 +12,9 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import NamedTrial
 from zerobench.report.explain.memory import signed_bytes, words
-from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says
 from zerobench.report.explain.specs import setting_differences
 from zerobench.report.explain.terms import Explanation
+from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant, largest_peak
@@ -60,14 +60,14 @@ def pair_of(a: NamedTrial, b: NamedTrial) -> Pair | None:
     return None if peaks[0] is None or peaks[1] is None else Pair(a, b, (peaks[0], peaks[1]))
 
 
-def specs_passage(a: NamedTrial, b: NamedTrial) -> Passage:
+def specs_topic(a: NamedTrial, b: NamedTrial) -> Topic:
     """The settings in which the two differ."""
     settings = setting_differences(a.trial, b.trial)
     lines = says(*settings) or says("No setting.")
-    return Passage(f"{a.label} and {b.label} differ in", lines, {"differ_in": settings}, heads(lines, 3))
+    return Topic(f"{a.label} and {b.label} differ in", lines, {"differ_in": settings}, heads(lines, 3))
 
 
-def memory_passage(pair: Pair) -> Passage:
+def memory_topic(pair: Pair) -> Topic:
     """The difference of the steady peaks, the largest part first; the parts add up to it."""
     (a, b), (left, right), more = pair.names, pair.peaks, pair.more_bytes
     compared = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} than" if more else "as much as"
@@ -82,7 +82,7 @@ def memory_passage(pair: Pair) -> Passage:
     start_up = says(_start_up(pair))
     figures = {"differences": [_data(entry) for entry in pair.differences], "more_bytes": more}
     lines += [*details, *says(_rest(pair), _sum(pair)), *start_up]
-    return Passage("Device memory", lines, figures, [*heads(details, 4), *start_up])
+    return Topic("Device memory", lines, figures, [*heads(details, 4), *start_up])
 
 
 def _data(entry: CategoryDifference) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from functools import partial
 from zerobench.errors import UserError
 from zerobench.formulas.activations import Activations, activations, chunk_rows, trial_shape
 from zerobench.formulas.kept import Shape
-from zerobench.formulas.terms import Held, Term
+from zerobench.formulas.terms import Term, Terms
 from zerobench.records import Category, Phase
 from zerobench.report.explain.terms import Account
 from zerobench.spec.trial import CrossEntropy, TrialSpec
@@ -73,7 +73,7 @@ def _chunk(shape: Shape, labels: Term) -> Iterator[Account]:
 
 
 def _account(*terms: Term) -> Account:
-    return Held(*terms).terms
+    return Terms(*terms).terms
 
 
 _activation = partial(Term, Category.ACTIVATIONS)

@@ -30,25 +30,25 @@ def printed_lines(evidence: str) -> list[str]:
     if not causes:
         ending = [line.strip() for line in lines if line.strip() and not line.startswith("== ")]
         return [f"Evidence: {fact}.", *(f"Printed last: {line}" for line in ending[-_MOST_LINES:])]
-    said = [f"Evidence: {fact}."]
+    sentences = [f"Evidence: {fact}."]
     for error in causes[:_MOST_ERRORS]:
-        said += [f"Error: {error}", *([f"In your code: {errors[error]}"] if errors[error] else [])]
-    return said
+        sentences += [f"Error: {error}", *([f"In your code: {errors[error]}"] if errors[error] else [])]
+    return sentences
 
 
 def own_frame(frames: Sequence[str]) -> str | None:
     """The innermost of a traceback's lines that is of no installed package, with its source: `train.py:41, in main:
     loss = model(batch)`.
     """
-    found = None
+    place = None
     for at, line in enumerate(frames):
         match = _FRAME.match(line)
         if match is None or _INSTALLED.search(match[1]):
             continue
         source = frames[at + 1].strip() if at + 1 < len(frames) and not _FRAME.match(frames[at + 1]) else ""
         where = f"{match[1]}:{match[2]}{f', in {match[3]}' if match[3] else ''}"
-        found = f"{where}: {source}" if source else where
-    return found
+        place = f"{where}: {source}" if source else where
+    return place
 
 
 def _errors(lines: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -15,7 +15,7 @@ from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.ds_case import case_of
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.pair import Pair
-from zerobench.report.explain.passage import Passage, says
+from zerobench.report.explain.topic import Topic, says
 from zerobench.report.labels import brief
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
 from zerobench.report.trials import Trial
@@ -35,12 +35,12 @@ _ALIKE = 0.01
 _TELLING = 0.01
 
 
-def story_passage(pair: Pair) -> Passage:
+def story_topic(pair: Pair) -> Topic:
     """What the differences come to, in a few sentences."""
     lines = says(_balance(pair), *_other_instants(pair))
     if _buckets_matter(pair):
         lines += says(*_held(pair), *_unfilled(pair))
-    return Passage("Summary", lines, brief=[])
+    return Topic("Summary", lines, brief=[])
 
 
 def _balance(pair: Pair) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from zerobench.formulas.terms import Bytes, Held, Term
+from zerobench.formulas.terms import Bytes, Term, Terms
 from zerobench.records import Category
 
 CLOSE = 0.02
@@ -91,7 +91,7 @@ def _sum(account: Account) -> int:
 
 def account_of(instant: Bytes, category: Category) -> Account:
     """The terms of one category, with what is to be said of them; empty where a part of it has no words."""
-    terms = [term for term in instant.terms if term.category is category] if isinstance(instant, Held) else []
+    terms = [term for term in instant.terms if term.category is category] if isinstance(instant, Terms) else []
     return tuple(terms) if all(term.words for term in terms) else ()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerobench.records import StepKind
 from zerobench.report.ds_case import case_of
-from zerobench.report.explain.passage import Passage, says, signed
+from zerobench.report.explain.topic import Topic, says, signed
 from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
 from zerobench.report.stats import median_interval, spread_over_ranks
 from zerobench.report.step_time.bound import StepBound, step_bound
@@ -20,13 +20,13 @@ from zerobench.units import format_bytes, format_seconds
 _SLOW_RANK = 0.05
 
 
-def time_passage(trial: Trial) -> Passage:
+def time_topic(trial: Trial) -> Topic:
     """Which phase dominates a step, the traffic, and how far it is from what the hardware allows."""
     speed = speed_of(trial)
     timed = says(*_timed(trial, speed)) if speed else says(_not_timed(trial))
     figures: dict[str, Any] = {} if speed is None else {"time": _data(speed)}
     lines = [*timed, *says(*_traffic(trial), *_limits(trial, speed))]
-    return Passage("Time", lines, figures, timed if speed else [])
+    return Topic("Time", lines, figures, timed if speed else [])
 
 
 def _data(speed: Speed) -> dict[str, Any]:
@@ -125,14 +125,14 @@ def _limits(trial: Trial, speed: Speed | None) -> Iterator[str]:
             yield sentence
 
 
-def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[str, str]) -> Passage:
+def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[str, str]) -> Topic:
     """Why `b` is slower or faster than `a`, phase by phase; nothing is claimed within the spread of the steps.
 
     `names` are for sentences, `labels` for programs.
     """
     ours, theirs = speed_of(a), speed_of(b)
     if ours is None or theirs is None:
-        return Passage("Time", says(*_untimed_difference(a, b, names)), brief=[])
+        return Topic("Time", says(*_untimed_difference(a, b, names)), brief=[])
     more = theirs.step_time_s_median - ours.step_time_s_median
     sentence = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} per step, {names[0]} "
     sentence += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
@@ -141,17 +141,17 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[s
     void = [f"{name}: {speed.void}" for name, speed in zip(names, (ours, theirs), strict=True) if speed.void]
     if void:
         sentence += f", but a throughput is void ({'; '.join(void)}): not compared."
-        return Passage("Time", says(sentence), figures)
+        return Topic("Time", says(sentence), figures)
     ranges = _range(ours), _range(theirs)
     if ranges[0][1] >= ranges[1][0] and ranges[1][1] >= ranges[0][0]:
         spread = " and ".join(f"{format_seconds(low)} to {format_seconds(high)}" for low, high in reversed(ranges))
         sentence += f", but their timed steps overlap ({spread}): neither is measurably faster."
-        return Passage("Time", says(sentence), figures)
+        return Topic("Time", says(sentence), figures)
     by_size = sorted(phases.items(), key=lambda part: -abs(part[1]))
     changes = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
     by_phase = f": {changes}" if changes else "; phases unknown in one of them"
     lines = says(f"{sentence}{by_phase}.", *_traffic_difference(a, b, names))
-    return Passage("Time", lines, figures, lines[:1])
+    return Topic("Time", lines, figures, lines[:1])
 
 
 def _range(speed: Speed) -> tuple[float, float]:

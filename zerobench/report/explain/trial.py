@@ -15,13 +15,13 @@ from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import at
 from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
-from zerobench.report.explain.ending import ending_passage
+from zerobench.report.explain.ending import ending_topic
 from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
-from zerobench.report.explain.memory import categories_passage, knobs_passage, peak_passage
-from zerobench.report.explain.pair import memory_passage, pair_of, specs_passage
-from zerobench.report.explain.passage import Line, Passage, heads, says
-from zerobench.report.explain.story import story_passage
-from zerobench.report.explain.time import speed_difference, time_passage
+from zerobench.report.explain.memory import categories_topic, knobs_topic, peak_topic
+from zerobench.report.explain.pair import memory_topic, pair_of, specs_topic
+from zerobench.report.explain.story import story_topic
+from zerobench.report.explain.time import speed_difference, time_topic
+from zerobench.report.explain.topic import Line, Topic, heads, says
 from zerobench.report.labels import evidence_text
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.notes import listed
@@ -30,7 +30,7 @@ from zerobench.report.trials import completed, refusing_impossible_values
 from zerobench.spec.trial import Offload
 
 
-def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Passage]:
+def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Topic]:
     """What `zerobench explain` says of the trial of `run` that `name` means, or of it and a second one.
 
     Raises UserError: a name means no trial or several, or a record that is read is torn, corrupt or newer.
@@ -50,33 +50,33 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
         return explain_pair(first, second, _software(run, second_run))
 
 
-def _software(a: store.Run, b: store.Run) -> list[Passage]:
+def _software(a: store.Run, b: store.Run) -> list[Topic]:
     """The versions in which the runs of two trials differ, which were not asked and may be all that differs."""
     versions = [at(run.environment, "versions") for run in (a, b)]
     ours, theirs = (dict(recorded) if isinstance(recorded, Mapping) else {} for recorded in versions)
     names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
     changes = [f"{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}" for name in names]
     lines = says(*changes)
-    return [Passage("Their runs differ in", lines, brief=heads(lines, 2))] if changes else []
+    return [Topic("Their runs differ in", lines, brief=heads(lines, 2))] if changes else []
 
 
-def explain_trial(labelled: NamedTrial, known: Sequence[NamedTrial] = ()) -> list[Passage]:
+def explain_trial(labelled: NamedTrial, known: Sequence[NamedTrial] = ()) -> list[Topic]:
     """One trial: its ending, its peak by category, what would change it, host memory and time."""
     trial = labelled.trial
     work = trial.spec.config_hash
     alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not labelled)
     answer = trial_answer(trial, labelled.label)
-    passages = [answer, _heading(labelled), ending_passage(trial, alike), peak_passage(trial)]
+    topics = [answer, _heading(labelled), ending_topic(trial, alike), peak_topic(trial)]
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is not None:
-        passages += [categories_passage(Explainer(trial, seen.rank), seen), knobs_passage(trial, seen)]
-        passages.append(_host(labelled))
+        topics += [categories_topic(Explainer(trial, seen.rank), seen), knobs_topic(trial, seen)]
+        topics.append(_host(labelled))
     if completed(trial):
-        passages.append(time_passage(trial))
-    return [passage for passage in passages if passage is not None]
+        topics.append(time_topic(trial))
+    return [topic for topic in topics if topic is not None]
 
 
-def _heading(labelled: NamedTrial) -> Passage:
+def _heading(labelled: NamedTrial) -> Topic:
     spec, record = labelled.trial.spec, labelled.trial.record
     figures: dict[str, dict[str, object]] = {
         "trial": {"trial_id": labelled.trial.trial_id, "label": labelled.label, "status": record.status.value}
@@ -94,8 +94,8 @@ def _heading(labelled: NamedTrial) -> Passage:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
     if not completed(labelled.trial):
-        return Passage(f"{labelled.label} ({labelled.trial.trial_id})", lines, figures, brief)
-    return Passage(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
+        return Topic(f"{labelled.label} ({labelled.trial.trial_id})", lines, figures, brief)
+    return Topic(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
 
 
 def _where(record: TrialRecord) -> str:
@@ -106,7 +106,7 @@ def _where(record: TrialRecord) -> str:
     return f"ran {', '.join(parts)}" if parts else ""
 
 
-def _host(labelled: NamedTrial) -> Passage | None:
+def _host(labelled: NamedTrial) -> Topic | None:
     """Host memory where something is offloaded: else it holds the interpreter and a batch."""
     spec = labelled.trial.spec
     if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
@@ -120,24 +120,24 @@ def _host(labelled: NamedTrial) -> Passage | None:
         held = dict(instant.categories)
         rest = held.pop(Category.REST_OF_PROCESS, 0)
         instant = replace(instant, total_bytes=instant.total_bytes - rest, categories=held)
-    return categories_passage(Explainer(labelled.trial, instant.rank), instant, Place.HOST)
+    return categories_topic(Explainer(labelled.trial, instant.rank), instant, Place.HOST)
 
 
-def explain_pair(a: NamedTrial, b: NamedTrial, software: Sequence[Passage] = ()) -> list[Passage]:
+def explain_pair(a: NamedTrial, b: NamedTrial, software: Sequence[Topic] = ()) -> list[Topic]:
     """Two trials: which needs more and why, what was asked differently, and what that made of memory and time."""
     pair = pair_of(a, b)
     if pair is None:
-        return [specs_passage(a, b), *software, *_endings(a, b)]
+        return [specs_topic(a, b), *software, *_endings(a, b)]
     time = speed_difference(a.trial, b.trial, pair.names, (a.label, b.label))
-    passages = [memory_passage(pair), story_passage(pair), time]
-    return [pair_answer(pair), specs_passage(a, b), *software, *passages]
+    topics = [memory_topic(pair), story_topic(pair), time]
+    return [pair_answer(pair), specs_topic(a, b), *software, *topics]
 
 
-def _endings(a: NamedTrial, b: NamedTrial) -> list[Passage]:
+def _endings(a: NamedTrial, b: NamedTrial) -> list[Topic]:
     """Where one of the two has no steady peak: what is known of each."""
-    passages = []
+    topics = []
     for labelled in (a, b):
-        passage = ending_passage(labelled.trial, ()) or peak_passage(labelled.trial)
-        lines = passage.lines if passage else says("No memory recorded.")
-        passages.append(Passage(labelled.label, lines))
-    return passages
+        topic = ending_topic(labelled.trial, ()) or peak_topic(labelled.trial)
+        lines = topic.lines if topic else says("No memory recorded.")
+        topics.append(Topic(labelled.label, lines))
+    return topics

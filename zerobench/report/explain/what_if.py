@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.report.explain.passage import Passage, says
+from zerobench.report.explain.topic import Topic, says
 from zerobench.report.figures.predicted_speed import place_of
 from zerobench.report.step_time.expected import expected_step, why_no_time
 from zerobench.report.step_time.larger import of_more_tokens
@@ -21,7 +21,7 @@ from zerobench.spec.cluster import read_rate
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links, links_of
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 from zerobench.units import format_seconds
 
 _OPTION = "--what-if"
@@ -38,7 +38,7 @@ _BATCH = "batch"
 _WHOLE_TIMES = re.compile(r"([2-9]|[1-9]\d{1,3})x")
 
 
-def what_if_passage(trial: Trial, asked: str) -> Passage:
+def what_if_topic(trial: Trial, asked: str) -> Topic:
     """The expected step of `trial`, and that with the changes `asked`, as `NAME=VALUE,...`.
 
     Raises UserError: a change that is none, or a trial that no time is expected of.
@@ -58,7 +58,7 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
     factor = then.step_s / now.step_s
     gain = larger.spec.micro_batch_size / trial.spec.micro_batch_size / factor - 1
     speed = f" Tokens/s: {100 * gain:+.1f} %; memory not asked." if larger is not trial else ""
-    return Passage(
+    return Topic(
         f"With {asked}",
         says(
             f"Expected step: {_in_words(now)}.",
@@ -68,7 +68,7 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
     )
 
 
-def _in_words(expected: Expected) -> str:
+def _in_words(expected: ExpectedStep) -> str:
     parts = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in expected.parts.items())
     low, high = map(format_seconds, (expected.low_s, expected.high_s))
     return f"{format_seconds(expected.step_s)} ({low} to {high}): {parts}"

@@ -15,7 +15,7 @@ _BATCH = "the micro batch, the sequence length and activation checkpointing"
 
 
 @dataclass(frozen=True)
-class Asker:
+class MemoryUser:
     """A part of a training that takes memory."""
 
     does: str
@@ -24,43 +24,43 @@ class Asker:
     """What its size depends on."""
 
 
-_GATHERS = Asker(
+_GATHERS = MemoryUser(
     "gathered parameters of other ranks (ZeRO-3)",
     "stage3_prefetch_bucket_size, stage3_max_live_parameters and the size of the largest layer",
 )
-_REDUCES = Asker(
+_REDUCES = MemoryUser(
     "packed gradients for the reduction over ranks",
     "reduce_bucket_size (twice with overlap_comm) and the size of the largest parameter",
 )
-_STATES = Asker(
+_STATES = MemoryUser(
     "created the optimizer's fp32 weights and states at start-up",
     "the ZeRO stage, the number of GPUs, and offload_optimizer",
 )
-_UPDATES = Asker(
+_UPDATES = MemoryUser(
     "updated the weights: Adam's moments are created in the first step, temporary copies of gradients in each",
     "the ZeRO stage, offload_optimizer, and at stage 3 sub_group_size",
 )
-_MOVES = Asker(
+_MOVES = MemoryUser(
     "moved the whole model to the GPU, on each rank",
     "the model alone: at stage 3 build it under deepspeed.zero.Init (transformers: make TrainingArguments before the "
     "model), else take a 16-bit torch_dtype",
 )
-_LOADS = Asker(
+_LOADS = MemoryUser(
     "loaded the model's weights", "torch_dtype, and whether zero.Init or low_cpu_mem_usage builds it in parts"
 )
-_LOSS = Asker(
+_LOSS = MemoryUser(
     "computed the loss from logits (micro batch x sequence length x vocabulary, in fp32 more than once)",
     "the micro batch, the sequence length, and a chunked loss (Liger's fused cross entropy)",
 )
-_RECOMPUTES = Asker("recomputed a block for its backward pass (activation checkpointing)", _BATCH)
-_SAVES = Asker(
+_RECOMPUTES = MemoryUser("recomputed a block for its backward pass (activation checkpointing)", _BATCH)
+_SAVES = MemoryUser(
     "gathered the whole model to save it", "stage3_gather_16bit_weights_on_model_save, and saving shards instead"
 )
 
-_FORWARD = Asker("computed activations of the forward pass", _BATCH)
-_BACKWARD = Asker("computed gradients of activations in the backward pass", _BATCH)
+_FORWARD = MemoryUser("computed activations of the forward pass", _BATCH)
+_BACKWARD = MemoryUser("computed gradients of activations in the backward pass", _BATCH)
 
-_ASKERS: tuple[tuple[str, tuple[str, ...], Asker], ...] = (
+_ASKERS: tuple[tuple[str, tuple[str, ...], MemoryUser], ...] = (
     ("deepspeed/runtime/zero/partitioned_param_coordinator.py", ("",), _GATHERS),
     ("deepspeed/runtime/zero/partition_parameters.py", ("all_gather", "_all_gather", "_allgather", "_dist_"), _GATHERS),
     ("deepspeed/runtime/zero/partition_parameters.py", ("__enter__",), _GATHERS),
@@ -86,7 +86,7 @@ _ASKERS: tuple[tuple[str, tuple[str, ...], Asker], ...] = (
     (
         "torch/distributed/fsdp/",
         ("",),
-        Asker("gathered or reduced a block's parameters (FSDP)", "the size of its units"),
+        MemoryUser("gathered or reduced a block's parameters (FSDP)", "the size of its units"),
     ),
     ("torch/nn/modules/module.py", ("to", "cuda", "_apply", "convert", "half", "bfloat16", "<lambda>"), _MOVES),
 )
@@ -113,7 +113,7 @@ def phase_of(frames: Sequence[Frame]) -> str | None:
     )
 
 
-def asker_of(frames: Sequence[Frame]) -> Asker | None:
+def asker_of(frames: Sequence[Frame]) -> MemoryUser | None:
     """What asked; None where no frame tells."""
     for frame in reversed(frames):
         for file, functions, asker in _ASKERS:

@@ -20,7 +20,7 @@ from zerobench.report.labels import labels
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import ParityJudge, losses
 from zerobench.report.speed import slowest_steps
-from zerobench.report.trials import LossesOnly, Trial, completed, ended_trials, refusing_impossible_values
+from zerobench.report.trials import Trial, TrialLosses, completed, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec
 
 Setting = str | int | float | bool
@@ -73,7 +73,7 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
     """
     ids = [trial.trial_id for trial in ended_trials(run)]
     with refusing_impossible_values(run.folder.trials):
-        known = [LossesOnly.of(run.trial(trial_id)) for trial_id in ids]
+        known = [TrialLosses.of(run.trial(trial_id)) for trial_id in ids]
         names, judge, joules = labels([trial.spec for trial in known]), ParityJudge(known), energies(run)
     for name, trial_id in zip(names, ids, strict=True):
         trial = run.trial(trial_id)  # read anew, so that what was exported can be let go

@@ -9,7 +9,7 @@ from zerobench import store
 from zerobench.records import Category, MemoryCourse
 from zerobench.report.labels import labels
 from zerobench.report.memory_courses import ranks_with_courses, read_courses
-from zerobench.report.trials import LossesOnly, ended_trials, refusing_impossible_values
+from zerobench.report.trials import TrialLosses, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence
 
 NOTHING_KEPT = "no memory over the step recorded; trials with memory steps record it"
@@ -34,7 +34,7 @@ def timelines(run: store.Run) -> Iterator[Timeline]:
     Raises UserError: a record is torn, corrupt or newer than this version.
     """
     with refusing_impossible_values(run.folder.trials):
-        known = [LossesOnly.of(run.trial(trial.trial_id)) for trial in ended_trials(run)]
+        known = [TrialLosses.of(run.trial(trial.trial_id)) for trial in ended_trials(run)]
         names = labels([trial.spec for trial in known])
     for name, trial in zip(names, known, strict=True):
         folder = run.folder.trial(trial.spec.trial_id)

@@ -21,7 +21,7 @@ from zerobench.report.predictions.predicted import Cell, Pair, join
 from zerobench.report.recovery import distance, uninterrupted_losses
 from zerobench.report.strategies.figures import Figures, figures_of
 from zerobench.report.strategies.rows import ComparedSide, compare
-from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
+from zerobench.report.trials import Trial, TrialLosses, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence, TrialSpec
 
 
@@ -104,13 +104,13 @@ class _OfRun:
         self.run_id = run.run_id
         self.trials: list[TrialFigures] = []
         self.compared: list[Figures] = []
-        losses: list[LossesOnly] = []
+        losses: list[TrialLosses] = []
         recoveries: list[Recovery | None] = []
         for trial in run.trials():
             with refusing_impossible_values(trial.folder.path):
                 self.trials.append(trial_figures(trial))
                 self.compared += figures_of(trial)
-            losses.append(LossesOnly.of(trial))
+            losses.append(TrialLosses.of(trial))
             recoveries.append(trial.record.recovery)
         self._judge = ParityJudge(losses)
         self._run = run

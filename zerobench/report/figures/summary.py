@@ -121,7 +121,7 @@ class Summary:
     @property
     def rate(self) -> Rate | None:
         """Tokens per second and rank: as timed, or of a predicted step as expected."""
-        tokens, expected = self.spec.global_batch_tokens / self.spec.world_size, self.predicted_step.expected
+        tokens, expected = self.spec.tokens_per_gpu, self.predicted_step.expected
         if self.tokens_per_s is not None:
             return Rate(self.tokens_per_s / self.spec.world_size)
         if expected is None:

@@ -142,7 +142,6 @@ class TrialFigures:
 
     @property
     def spec(self) -> TrialSpec:
-        """What was asked."""
         return self.summary.spec
 
     @property

@@ -28,7 +28,7 @@ from zerobench.report.frames.sinks import WRITER, TableSink, table_files
 from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import Pair
-from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
+from zerobench.report.trials import Trial, TrialLosses, can_be_compared, ended_trials, refusing_impossible_values
 
 _MEMORY, _TRIALS, _ERRORS = map(schema.arrow_schema, (schema.MEMORY, schema.TRIALS, schema.ERRORS))
 _TYPES = {"memory": _MEMORY, "trials": _TRIALS, "errors": _ERRORS}
@@ -207,11 +207,11 @@ class TrialRows:
 
     def __init__(self) -> None:
         self._summaries: list[tuple[str, Summary, float | None]] = []
-        self.trials: list[LossesOnly] = []
+        self.trials: list[TrialLosses] = []
 
     def add(self, trial: Trial, energy_joules: float | None) -> None:
         """Take the next trial, and the energy of its timed steps."""
-        self.trials.append(LossesOnly.of(trial))
+        self.trials.append(TrialLosses.of(trial))
         self._summaries.append((trial.record.run_id, summary_of(trial), energy_joules))
 
     def passing(self, trials: Iterable[store.Trial], samples: TableSink) -> Iterator[store.Trial]:

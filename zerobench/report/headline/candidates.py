@@ -138,7 +138,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
-        tokens_per_gpu=spec.global_batch_tokens / spec.world_size,
+        tokens_per_gpu=spec.tokens_per_gpu,
         expected=first.predicted_step.expected,
     )
 

@@ -47,7 +47,7 @@ def _capital(sentence: str) -> str:
 
 
 def _evidence(runs: RunFigures) -> str:
-    """How the figures are come by, and how far predictions are off where they were measured too."""
+    """How the figures are obtained, and how far predictions are off where they were measured too."""
     counts = Counter(trial.spec.evidence for trial in runs.figures if trial.summary.status is not Status.SKIPPED)
     if not counts:
         return ""

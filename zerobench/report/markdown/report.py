@@ -52,8 +52,8 @@ def markdown_report(frames: RunFigures) -> str:
 
     Raises UserError: a trial's spec is torn, corrupt or newer than this version.
     """
-    said = [*headline(frames), *([frames.letters_sentence] if frames.letters else [])]
-    lines = [f"# {prose(_title(frames))}", "", *bullets(said), ""]
+    sentences = [*headline(frames), *([frames.letters_sentence] if frames.letters else [])]
+    lines = [f"# {prose(_title(frames))}", "", *bullets(sentences), ""]
     for title, section in _sections(frames):
         body = list(section)
         if body:

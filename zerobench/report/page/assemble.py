@@ -15,7 +15,7 @@ from zerobench.report.notes import each_once, who_says
 from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.reasons import reasons
-from zerobench.report.page.sheet import Drawn, Entry, drawn, sheet_pieces
+from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
 from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
@@ -53,7 +53,7 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
     return sheet_pieces("page.html.j2", _sections(frames, shown))
 
 
-def _sections(frames: RunFigures, figures: Sequence[Drawn]) -> Mapping[str, Any]:
+def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
     compared = table_grid(compared_table(frames.comparison))
@@ -106,12 +106,12 @@ def _sections(frames: RunFigures, figures: Sequence[Drawn]) -> Mapping[str, Any]
 
 def _notes(trials: Sequence[TrialFigures]) -> Grid:
     """Each note with the trials that say it, in the order of first sight."""
-    said = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
+    by_note = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
     columns: list[Column[tuple[str, list[str]]]] = [
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures, and remarks.", columns, list(said.items()))
+    return grid("Unavailable figures, and remarks.", columns, list(by_note.items()))
 
 
 _SECTIONS = {
@@ -130,7 +130,7 @@ _SECTIONS = {
 """The sections after the figures, by their ids."""
 
 
-def _contents(figures: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
+def _contents(figures: Sequence[PageFigure], absent: Collection[str]) -> Iterator[Entry]:
     for figure in figures:
         yield Entry(figure.key, str(figure.number or ""), figure.title)
     for key, title in _SECTIONS.items():

@@ -29,7 +29,7 @@ _PLACE = "<!--drawing-->"
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PageFigure:
     """A figure as the template takes it; one without a drawing has no number."""
 
     key: str
@@ -65,14 +65,14 @@ class Entry:
     title: str
 
 
-def drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
+def drawn(figures: Iterable[Figure]) -> Iterator[PageFigure]:
     """The figures, those that have a drawing numbered."""
     numbers = count(1)
     for figure in figures:
         number = None if figure.drawing is None else next(numbers)
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
         table = columns_grid(f"{title}.", figure.columns)
-        yield Drawn(figure.key, number, title, caption, figure.drawing, table, figure.narrow)
+        yield PageFigure(figure.key, number, title, caption, figure.drawing, table, figure.narrow)
 
 
 def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
     return _with_drawings(texts, [place for figure in page["figures"] for place in _places(figure)])
 
 
-def _places(figure: Drawn) -> Iterator[tuple[Drawing, str, str]]:
+def _places(figure: PageFigure) -> Iterator[tuple[Drawing, str, str]]:
     """Its charts in the template's order: each with its figure's key and what its ids begin with."""
     for chart, ids in ((figure.drawing, figure.key), (figure.narrow, f"{figure.key}-narrow")):
         if chart is not None:

@@ -14,13 +14,13 @@ from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_by
 from zerobench.report.choice import ROOM, Choice, Option, choose
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Evidence, Offload
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def verdict(device: Space, host: Space, *, needs_host: bool) -> str:
 class PlanRow:
     """One trial of a plan whose figures are whole, on the cluster that it is planned for."""
 
-    shown: Shown
+    shown: TableTrial
     capacity: Capacity
     bound: StepBound | None
     """What a step cannot take less than; None where no rank left a record."""
-    expected: Expected | None = None
+    expected: ExpectedStep | None = None
     """What a step is expected to take; None where the time model does not know such work."""
 
     @property
@@ -83,12 +83,11 @@ class PlanRow:
 
     @property
     def trial(self) -> Trial:
-        """The trial."""
         return self.shown.trial
 
     @property
     def evidence(self) -> Evidence:
-        """How its figures were come by: emulated, simulated, or by formula."""
+        """How its figures were obtained: emulated, simulated, or by formula."""
         return self.trial.spec.evidence
 
     @property
@@ -164,7 +163,7 @@ class PlanRow:
             self.expected,
             recomputed=again,
             num_settings=len(spec.ds_config),
-            tokens_per_gpu=spec.global_batch_tokens / spec.world_size,
+            tokens_per_gpu=spec.tokens_per_gpu,
             host_unchecked=self.offloads and self.host.room is None,
         )
 
@@ -190,7 +189,7 @@ class PlanRow:
 
 
 def evidence_words(rows: Iterable[PlanRow]) -> str:
-    """How the figures of `rows` were come by, for titles: `simulated`, `formula`."""
+    """How the figures of `rows` were obtained, for titles: `simulated`, `formula`."""
     return ", ".join(dict.fromkeys(row.evidence.value for row in rows))
 
 

@@ -19,7 +19,7 @@ from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
 from zerobench.report.plan.why import why_not
-from zerobench.report.render.layout import Shown
+from zerobench.report.render.layout import TableTrial
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
 from zerobench.report.tables.model import Table
@@ -60,18 +60,20 @@ MOST_REASONS = 5
 """Sentences that a losing row gets; the weightiest come first."""
 
 
-def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]:
+def read_plan(path: Path, cluster: Cluster) -> tuple[list[TableTrial], list[PlanRow]]:
     """The trials of the run at `path` by their names, and a row for each whose figures are whole.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
-    shown = [Shown(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)]
+    shown = [
+        TableTrial(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)
+    ]
     rows = [plan_row(labelled, cluster) for labelled in shown if is_whole(labelled.trial)]
     return shown, rows
 
 
-def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
+def plan_row(shown: TableTrial, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
     setup = (shown.trial, cluster.gpu, cluster.links)
     return PlanRow(shown, capacity_of(cluster), step_bound(*setup), expected_step(*setup))
@@ -130,7 +132,7 @@ def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
     return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, names, strict=True)]
 
 
-def _others(shown: Sequence[Shown]) -> list[str]:
+def _others(shown: Sequence[TableTrial]) -> list[str]:
     """A line for the trials without figures."""
     skipped = [labelled.trial for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
     reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
@@ -140,7 +142,7 @@ def _others(shown: Sequence[Shown]) -> list[str]:
 
 
 def _details(
-    shown: Sequence[Shown],
+    shown: Sequence[TableTrial],
     rows: Sequence[PlanRow],
     best: PlanRow | None,
     cluster: Cluster,
@@ -160,7 +162,7 @@ def _details(
     yield Part("Not included", points=[*([NOT_IN_FORMULAS] if unplayed else []), *NOT_INCLUDED])
 
 
-def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Part:
+def _header(shown: Sequence[TableTrial], rows: Sequence[PlanRow], environment: Environment) -> Part:
     plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]

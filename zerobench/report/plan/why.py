@@ -18,7 +18,7 @@ from zerobench.report.memory_difference import CategoryDifference, difference, m
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, is_whole
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.timing.step import Expected
+from zerobench.timing.step import ExpectedStep
 from zerobench.units import format_bytes, format_seconds
 
 _MOST_PARTS = 3
@@ -31,8 +31,8 @@ def why_not(
     other: Trial,
     capacity: Capacity,
     *,
-    best_expected: Expected | None = None,
-    other_expected: Expected | None = None,
+    best_expected: ExpectedStep | None = None,
+    other_expected: ExpectedStep | None = None,
 ) -> list[str]:
     """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
 
@@ -137,7 +137,7 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
                 yield f"{_words(category)}: {format_bytes(size)} per rank{_because(trial, category, size)}"
 
 
-def _time(trial: Trial, fit: Fit, best: Expected | None, other: Expected | None) -> Iterator[str]:
+def _time(trial: Trial, fit: Fit, best: ExpectedStep | None, other: ExpectedStep | None) -> Iterator[str]:
     """Of two that fit: which is expected to be faster, or that they are about as fast."""
     if not fit.fits or best is None or other is None:
         return

@@ -65,7 +65,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class OmittedTrial:
     """A trial that is not compared."""
 
     trial: Trial
@@ -83,7 +83,7 @@ class Pair:
     """The first of its repeats that completed."""
     measured: tuple[Trial, ...]
     """Those of the candidates that can be believed; with a prediction that completed, they are compared."""
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[OmittedTrial, ...]
     candidates: tuple[Trial, ...]
     """All trials of the run that set out to measure this work, whatever became of them."""
     measured_figures: Figures
@@ -131,7 +131,7 @@ class Pair:
         return looked_up(self.measured_figures, key)
 
     def predicted_bytes(self, key: Key) -> int | None:
-        """The predicted figure, likewise; None of a category that a formula does not list."""
+        """The same of the predicted figure; None of a category that a formula does not list."""
         return looked_up(self.predicted_figures, key, fills=self.predicted.spec.evidence is not Evidence.FORMULA)
 
     def _cell(self, key: Key) -> Cell | None:
@@ -194,9 +194,9 @@ def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: Pari
     left_out = [verdict for _, verdict in verdicts if verdict is not None]
     believed = tuple(trial for trial, verdict in verdicts if verdict is None)
     if not usable:
-        left_out.append(LeftOut(first, _ending(first)))
+        left_out.append(OmittedTrial(first, _ending(first)))
     elif not _ranks(usable, first.spec.prediction.rank):
-        left_out.append(LeftOut(first, f"has no record of rank {first.spec.prediction.rank}"))
+        left_out.append(OmittedTrial(first, f"has no record of rank {first.spec.prediction.rank}"))
     number = first.spec.prediction.rank
     pair = Pair(
         predicted=first,
@@ -208,7 +208,7 @@ def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: Pari
     )
     if pair.cells or left_out:
         return pair
-    return replace(pair, left_out=(LeftOut(first, "has no measured counterpart"),))
+    return replace(pair, left_out=(OmittedTrial(first, "has no measured counterpart"),))
 
 
 def _figures(repeats: Iterable[Trial], rank: int) -> Figures:
@@ -216,18 +216,20 @@ def _figures(repeats: Iterable[Trial], rank: int) -> Figures:
     return median([figures(record) for record in _ranks(repeats, rank)])
 
 
-def _left_out(measured: Trial, predicted: Trial, judge: ParityJudge) -> LeftOut | None:
+def _left_out(measured: Trial, predicted: Trial, judge: ParityJudge) -> OmittedTrial | None:
     """Why this measured trial is not held against this prediction; None where it is."""
     if not completed(measured):
-        return LeftOut(measured, _ending(measured))
+        return OmittedTrial(measured, _ending(measured))
     parity = judge.judge(measured)
     if parity is not None and not parity.agrees:
-        return LeftOut(measured, f"was measured, but its {parity.disagreeing} differ from those of", parity.reference)
+        return OmittedTrial(
+            measured, f"was measured, but its {parity.disagreeing} differ from those of", parity.reference
+        )
     rank = predicted.spec.prediction.rank
     if not _ranks([measured], rank):
-        return LeftOut(measured, f"was measured, but has no record of the predicted rank {rank}")
+        return OmittedTrial(measured, f"was measured, but has no record of the predicted rank {rank}")
     other = other_device(measured, predicted)
-    return None if other is None else LeftOut(measured, other)
+    return None if other is None else OmittedTrial(measured, other)
 
 
 def _ending(trial: Trial) -> str:

@@ -35,7 +35,7 @@ class LabelledTrial(Protocol):
 
 
 @dataclass(frozen=True)
-class Shown:
+class TableTrial:
     """A trial with the name it has in this run's tables and what is known of its losses."""
 
     trial: Trial

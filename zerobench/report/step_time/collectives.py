@@ -70,6 +70,6 @@ def _summed(
 
 def volume_psi(traffic: Iterable[KindTraffic]) -> float | None:
     """The paper's data volume of a step, in Psi: 2 for stages 0 to 2 and 3 for stage 3, by the paper."""
-    volumes = [one.volume_psi for one in traffic]
+    volumes = [collective.volume_psi for collective in traffic]
     known = [volume for volume in volumes if volume is not None]
     return sum(known) if len(known) == len(volumes) else None

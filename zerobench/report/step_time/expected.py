@@ -36,7 +36,7 @@ from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import Expected, Phases, expected, step
+from zerobench.timing.step import ExpectedStep, Phases, expected, step
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
@@ -48,7 +48,7 @@ _HOST_LINK_SHARE = 0.8
 _NVME_SHARE = 0.8
 
 
-class _Asked(NamedTuple):
+class _TimedWork(NamedTuple):
     """What a time is asked of."""
 
     work: Work
@@ -58,7 +58,7 @@ class _Asked(NamedTuple):
     """Of the update, without its communication: on the device, or else on the host."""
 
 
-def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
+def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     """What a steady step of `trial` is expected to take; None where the model does not know such work.
 
     Where a run of one's own was timed on such a GPU (`zerobench calibrate`), that says by how much the rates are off,
@@ -66,19 +66,19 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     all else is as sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins
     before it.
     """
-    found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
-    if found is None:
+    step, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
+    if step is None:
         return None
     bound = step_bound(trial, gpu, links)
     least_s = 0.0 if bound is None else bound.step_s or 0.0
     if own is not None:
-        found = _calibrated(found, *own, rates_of(gpu)[0].spread, least_s)
-    return replace(found, low_s=max(found.low_s, least_s))
+        step = _calibrated(step, *own, rates_of(gpu)[0].spread, least_s)
+    return replace(step, low_s=max(step.low_s, least_s))
 
 
-def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> Expected:
-    """`found` as the trials of run `run_id` have it; `spread` is of what they say nothing of."""
-    parts = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
+def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> ExpectedStep:
+    """`step` as the trials of run `run_id` have it; `spread` is of what they say nothing of."""
+    parts = (step.compute_s, step.exposed_communication_s, step.update_s, step.bubble_s)
     scaled = (True, not steps.of_passes, not steps.of_passes, True)
     seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
     longer = max(1.0, least_s / sum(seconds))
@@ -86,12 +86,12 @@ def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: fl
     what = "computing takes" if steps.of_passes else "steps take"
     words = f"{what} {steps.factor * longer:.3g} times the published rates' time, as in {trials} of {run_id}"
     share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
-    others = {each: spread for each, spread in found.assumed.items() if each not in steps.covered}
+    others = {each: spread for each, spread in step.assumed.items() if each not in steps.covered}
     assumed = {words: share * steps.spread, **others}
     return expected([longer * part for part in seconds], (1 - share) * spread, assumed)
 
 
-def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
+def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     """The same by the shipped rates alone."""
     asked = _asked(trial, gpu, links)
     if asked is None:
@@ -132,7 +132,7 @@ def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
     return None if classes is None else Roofline(asked.device, classes)
 
 
-def _asked_in_order(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
+def _asked_in_order(trial: Trial, gpu: Gpu, links: Links) -> _TimedWork | None:
     return None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
 
 
@@ -140,11 +140,11 @@ def _is_pipeline(spec: TrialSpec) -> bool:
     return spec.strategy == "pipeline"
 
 
-def _replay(asked: _Asked) -> Timeline | None:
+def _replay(asked: _TimedWork) -> Timeline | None:
     return None if asked.work.spec.adapter is not None else timeline_of(*asked)
 
 
-def _asked(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
+def _asked(trial: Trial, gpu: Gpu, links: Links) -> _TimedWork | None:
     spec = trial.spec
     device, decoder = device_of(gpu, spec.precision), decoder_of(spec.model)
     if device is None or decoder is None or not trial.ranks or why_unknown(spec) is not None:
@@ -153,14 +153,14 @@ def _asked(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
         decoder = decoder.cut(spec.world_size)
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
     update = _update_s(work, device)
-    return None if update is None else _Asked(work, device, decoder, update)
+    return None if update is None else _TimedWork(work, device, decoder, update)
 
 
 _Parts = tuple[float, float, float, float]
 """Seconds of computing, of communication that nothing hides, of the update, and of a pipeline's bubbles."""
 
 
-def _computing(asked: _Asked) -> Passes:
+def _computing(asked: _TimedWork) -> Passes:
     device, decoder, spec = asked.device, asked.decoder, asked.work.spec
     again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
     lora = None if spec.adapter is None else lora_of(spec.adapter)
@@ -170,13 +170,13 @@ def _computing(asked: _Asked) -> Passes:
     )
 
 
-def _in_order(asked: _Asked) -> _Parts | None:
+def _in_order(asked: _TimedWork) -> _Parts | None:
     """By its trace; None where there is none to replay."""
-    found = None if asked.work.spec.adapter is not None else parts_of(*asked)
-    return None if found is None else (*found, 0.0)
+    parts = None if asked.work.spec.adapter is not None else parts_of(*asked)
+    return None if parts is None else (*parts, 0.0)
 
 
-def _in_stages(asked: _Asked) -> _Parts | None:
+def _in_stages(asked: _TimedWork) -> _Parts | None:
     work, rates = asked.work, asked.device.rates
     stages = piped(work, _computing(asked), asked.decoder, rates, _replay(asked))
     update = _collectives_s(work, Phase.STEP)
@@ -186,7 +186,7 @@ def _in_stages(asked: _Asked) -> _Parts | None:
     return stages.compute_s, stages.exposed_s, updated, stages.bubble_s
 
 
-def _in_closed_form(asked: _Asked) -> _Parts | None:
+def _in_closed_form(asked: _TimedWork) -> _Parts | None:
     work, spec = asked.work, asked.work.spec
     communication, copying = _communication(work), offload(work)
     if communication is None or copying.passes_s is None or copying.update_s is None:
@@ -233,7 +233,7 @@ def _communication(work: Work) -> Phases | None:
     seconds = [_collectives_s(work, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
     if None in seconds:
         return None
-    forward, backward, update = (one or 0.0 for one in seconds)
+    forward, backward, update = (value or 0.0 for value in seconds)
     once = work.spec.strategy in _REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
     return Phases(forward / rounds, backward / rounds, update, rounds)
@@ -243,7 +243,10 @@ def _collectives_s(work: Work, phase: Phase) -> float | None:
     """Seconds of a phase's collectives: their bytes over the links, and each call's latency."""
     traffic, per_node = traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node
     moved = transfer_s(traffic, per_node, work.links, in_rings=True)
-    waits = [one.calls * latency_s(one.kind, one.group_size, nodes_of(one, per_node)) for one in traffic]
+    waits = [
+        collective.calls * latency_s(collective.kind, collective.group_size, nodes_of(collective, per_node))
+        for collective in traffic
+    ]
     return None if moved is None else moved + sum(waits)
 
 

@@ -51,29 +51,29 @@ def why_unknown(spec: TrialSpec) -> str | None:
 
 def assumptions(spec: TrialSpec) -> dict[str, float]:
     """What of this work the fitted rows have not, and the spread that it brings (of the time's logarithm)."""
-    found = dict(_DIVIDED.get(spec.strategy, {}))
+    spreads = dict(_DIVIDED.get(spec.strategy, {}))
     if spec.strategy not in {*_FITTED, *_DIVIDED}:
-        found[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.08
+        spreads[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.08
     if spec.strategy == "zero3":
-        found["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
+        spreads["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
-        found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+        spreads["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
     if spec.adapter is not None:
-        found["adapter matmuls are memory-bound"] = 0.15
+        spreads["adapter matmuls are memory-bound"] = 0.15
         if lora_of(spec.adapter).base is not None:
-            found["dequantising a matrix for each product is memory-bound"] = 0.1
+            spreads["dequantising a matrix for each product is memory-bound"] = 0.1
     if spec.world_size > _JUDGED_RANKS:
-        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
+        spreads[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
-        found[f"elementwise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
+        spreads[f"elementwise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
     decoder = decoder_of(spec.model)
     times = None if decoder is None else times_as_many(spec.model, decoder)
     if times is not None and times > _FUSES_MORE:
-        found[
+        spreads[
             f"element-wise kernels are fused as in the fitted runs: eager {spec.model.model_type} blocks of "
             f"transformers move {times:.1f} times as many bytes, which would make steps longer"
         ] = 0.0
-    return found
+    return spreads
 
 
 def overhead_assumption(overhead_s: float, step_s: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from zerobench.timing.trace import unpack
 
 
 @dataclass(frozen=True)
-class _Larger:
+class _ScaledTrial:
     """What a time is asked of."""
 
     spec: TrialSpec
@@ -33,7 +33,7 @@ def of_more_tokens(trial: Trial, times: int) -> Trial:
     tokens = spec.micro_batch_size * spec.sequence_length
     ranks = tuple(_rank(rank, tokens, times, sends_tokens=sends_tokens) for rank in trial.ranks)
     larger = spec.model_copy(update={"micro_batch_size": times * spec.micro_batch_size})
-    return _Larger(larger, trial.record, ranks)
+    return _ScaledTrial(larger, trial.record, ranks)
 
 
 def _rank(rank: RankRecord, tokens: int, times: int, *, sends_tokens: bool) -> RankRecord:

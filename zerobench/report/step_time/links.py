@@ -149,8 +149,8 @@ def _node_flow(messages: Iterable[Message], gpus_per_node: int, switch_reduces: 
 
 def _sum(flows: Iterable[Flow | None]) -> Flow | None:
     total = Flow()
-    for one in flows:
-        if one is None:
+    for flow in flows:
+        if flow is None:
             return None
-        total += one
+        total += flow
     return total

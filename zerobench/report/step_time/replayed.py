@@ -51,7 +51,7 @@ def parts_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> t
     lacking = micro_batches_per_step(work.spec, work.spec.world_size - 1) - trace.micro_batches
     times = [0] if lacking <= 0 or trace.micro_batches < 2 else [_UNTIL_ALIKE, _UNTIL_ALIKE + 1]
     timelines = [replay(trace.lengthened(more) if more else trace, pace) for more in times]
-    parts = [replayed(found, device.rates) for found in timelines if found is not None]
+    parts = [replayed(timeline, device.rates) for timeline in timelines if timeline is not None]
     if len(parts) < len(times):
         return None
     one_more = [later - sooner for sooner, later in zip(parts[0], parts[-1], strict=True)]
@@ -88,12 +88,12 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder, update
     for item in trace.items:
         if isinstance(item, Call):
             seconds.setdefault(item, _call_s(item, work))
-    known = {call: one for call, one in seconds.items() if one is not None}
+    known = {call: call_s for call, call_s in seconds.items() if call_s is not None}
     passes = _passes(trace, work, device, decoder)
     if passes is None or len(known) < len(seconds):
         return None
     byte_s, launch_s = passes
-    moved = sum(one.moved_bytes for phase, one in _works(trace) if phase == Phase.STEP)
+    moved = sum(kernels.moved_bytes for phase, kernels in _works(trace) if phase == Phase.STEP)
     per_byte = {Phase.FORWARD.value: byte_s, Phase.BACKWARD.value: byte_s}
     on_host = work.spec.offload_optimizer is not Offload.NONE
     per_byte[Phase.STEP.value] = moved_s(device, 1) if on_host else update_s / moved if moved else 0.0
@@ -116,10 +116,10 @@ def _rate(gb_per_s: float | None, ranks: int = 1) -> float | None:
 
 def _call_s(call: Call, work: Work) -> float | None:
     """Seconds of one collective: its bytes over the links, and its latency."""
-    one = KindTraffic(call.kind, call.group_size, 1, call.message_bytes, None, call.num_nodes)
+    traffic = KindTraffic(call.kind, call.group_size, 1, call.message_bytes, None, call.num_nodes)
     per_node = work.spec.gpus_per_node
-    moved = transfer_s([one], per_node, work.links, in_rings=True)
-    return None if moved is None else moved + latency_s(call.kind, call.group_size, nodes_of(one, per_node))
+    moved = transfer_s([traffic], per_node, work.links, in_rings=True)
+    return None if moved is None else moved + latency_s(call.kind, call.group_size, nodes_of(traffic, per_node))
 
 
 def _works(trace: StepTrace) -> list[tuple[str, Gathered]]:
@@ -134,15 +134,15 @@ def _passes(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> t
     spec = work.spec
     tokens = spec.micro_batch_size * spec.sequence_length
     of_block = attention_flops(tokens, spec.sequence_length, decoder.attention_width)
-    works = [one for phase, one in _works(trace) if phase != Phase.STEP]
-    forward, backward = (sum(one.attention[at] for one in works) / of_block[at] for at in (0, 1))
-    moved, launches = sum(one.moved_bytes for one in works), sum(one.launches for one in works)
+    works = [kernels for phase, kernels in _works(trace) if phase != Phase.STEP]
+    forward, backward = (sum(kernels.attention[at] for kernels in works) / of_block[at] for at in (0, 1))
+    moved, launches = sum(kernels.moved_bytes for kernels in works), sum(kernels.launches for kernels in works)
     if not forward or not moved:
         return None
     heads = sum(
         count * rows / tokens
-        for one in works
-        for (rows, columns, _), count in one.products
+        for kernels in works
+        for (rows, columns, _), count in kernels.products
         if columns == decoder.vocabulary
     )
     each = elementwise_bytes(decoder, device.rates, tokens)

@@ -23,7 +23,7 @@ from zerobench.timing.rates import Rates
 from zerobench.timing.replay import Timeline
 
 
-class Piped(NamedTuple):
+class PipelinePasses(NamedTuple):
     """Seconds of the passes."""
 
     compute_s: float
@@ -36,8 +36,10 @@ class Piped(NamedTuple):
     """The largest stage's parameters over the recorded stage's: so much longer it updates."""
 
 
-def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: Timeline | None) -> Piped | None:
-    """The passes of the pipeline of `work`; `found` is the replay of its recorded stage, if it has one.
+def piped(
+    work: Work, computing: Passes, decoder: Decoder, rates: Rates, replayed: Timeline | None
+) -> PipelinePasses | None:
+    """The passes of the pipeline of `work`; `replayed` is the replay of its recorded stage, if it has one.
 
     None where the rate of a link is not known.
     """
@@ -50,8 +52,8 @@ def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: 
         return None
     slower = 1 + rates.jitter * math.log(spec.world_size)
     times = [_stage(computing, len(blocks), slower, is_last=blocks is division[-1]) for blocks in division]
-    if found is not None:
-        longer = found.total_s("compute") / micro_batches / sum(times[recorded])
+    if replayed is not None:
+        longer = replayed.total_s("compute") / micro_batches / sum(times[recorded])
         times = [(longer * forward, longer * backward) for forward, backward in times]
     compute = micro_batches * max(map(sum, times))
 
@@ -61,7 +63,7 @@ def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: 
         return passes_s(stages, micro_batches, forward_first=forward_first)
 
     still = passed([0.0] * len(transfers))
-    return Piped(compute, passed(transfers) - still, still - compute, max(sizes) / sizes[recorded])
+    return PipelinePasses(compute, passed(transfers) - still, still - compute, max(sizes) / sizes[recorded])
 
 
 def divided(spec: TrialSpec) -> tuple[list[range], list[int]]:

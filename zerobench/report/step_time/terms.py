@@ -157,16 +157,17 @@ def communication(work: Work) -> Term:
 
 def _missing_link(work: Work, traffic: list[KindTraffic]) -> str:
     per_node = work.spec.gpus_per_node
-    if any(nodes_of(one, per_node) > 1 for one in traffic) and work.links.network_gb_per_s is None:
+    if any(nodes_of(collective, per_node) > 1 for collective in traffic) and work.links.network_gb_per_s is None:
         return "the network between nodes"
     return f"the link between GPUs of {work.gpu.name}, or a collective is not known"
 
 
 def _said(traffic: list[KindTraffic]) -> str:
     return ", ".join(
-        f"{one.kind} of {format_bytes(one.message_bytes)} among {one.group_size} ranks{_nodes_said(one)}"
-        for one in traffic
-        if one.message_bytes >= _TELLING * traffic[0].message_bytes
+        f"{collective.kind} of {format_bytes(collective.message_bytes)} among {collective.group_size} ranks"
+        f"{_nodes_said(collective)}"
+        for collective in traffic
+        if collective.message_bytes >= _TELLING * traffic[0].message_bytes
     )
 
 
@@ -190,13 +191,13 @@ def optimizer(work: Work) -> Term:
     """
     on_device, on_host = _update_bytes(work), _host_update_bytes(work)
     memory, host = work.gpu.memory_gb_per_s, work.links.host_memory_gb_per_s
-    said = []
+    parts = []
     if on_device and memory is not None:
-        said.append(f"{format_bytes(on_device)} through device memory at {memory:g} GB/s")
+        parts.append(f"{format_bytes(on_device)} through device memory at {memory:g} GB/s")
     if on_host and host is not None:
-        said.append(f"{format_bytes(on_host)} a node through host memory at {host:g} GB/s")
-    if said:
-        return timed("optimizer", 0.0, max(update_seconds(work)), f"optimizer: {' beside '.join(said)}")
+        parts.append(f"{format_bytes(on_host)} a node through host memory at {host:g} GB/s")
+    if parts:
+        return timed("optimizer", 0.0, max(update_seconds(work)), f"optimizer: {' beside '.join(parts)}")
     if on_host:
         return missing("optimizer", "host memory bandwidth not given")
     if on_device:

@@ -28,8 +28,8 @@ def offload(work: Work) -> Term:
         return missing("offload", f"the catalogue has no host link for {work.gpu.name}")
     moved = _host_link_bytes(work, share)
     passes, update = (max(moved[f"{when} up"], moved[f"{when} down"]) / (rate * 1e9) for when in ("passes", "update"))
-    said = ", ".join(f"{format_bytes(nbytes)} {words}" for words, nbytes in _directions(moved).items() if nbytes)
-    return timed("offload", passes, update, f"offload: {said} over the host link at {rate:g} GB/s each way")
+    sizes = ", ".join(f"{format_bytes(nbytes)} {words}" for words, nbytes in _directions(moved).items() if nbytes)
+    return timed("offload", passes, update, f"offload: {sizes} over the host link at {rate:g} GB/s each way")
 
 
 def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
@@ -61,7 +61,9 @@ def _gathered_share(work: Work) -> float:
     the parameters are (`ds_secondary_tensor.to(device)`).
     """
     traffic = traffic_by_kind(work.rank, work.spec.precision, phases=PASSES)
-    return sum(one.message_bytes / one.group_size for one in traffic if one.kind == "all_gather")
+    return sum(
+        collective.message_bytes / collective.group_size for collective in traffic if collective.kind == "all_gather"
+    )
 
 
 def _directions(moved: Mapping[str, float]) -> dict[str, float]:

@@ -37,7 +37,6 @@ class ComparedSide:
 
     @property
     def spec(self) -> TrialSpec:
-        """What was asked."""
         return self.figures.spec
 
     @property

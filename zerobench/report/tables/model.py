@@ -37,7 +37,6 @@ class Column(Generic[T]):
 
     @property
     def header(self) -> str:
-        """Name and unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def over(self, part: Callable[[S], T]) -> Column[S]:

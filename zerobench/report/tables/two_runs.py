@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from zerobench.report.column_units import MISSING
-from zerobench.report.compare.comparison import Comparison, Same, ended
+from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.compare.environment import Fact, hardware_warnings
 from zerobench.report.compare.gate import Verdict, gate_sentence, outcome, worst_of
 from zerobench.report.notes import listed
@@ -70,10 +70,10 @@ def _alike(facts: Sequence[Fact]) -> list[str]:
 def _outcomes(comparison: Comparison) -> Iterator[Part]:
     changed = [same for same in comparison.same if ended(same.base) != ended(same.new)]
     columns = [
-        Column[Same]("trial", lambda same: same.label, narrow="trial", is_text=True),
-        Column[Same]("BASE", lambda same: ended(same.base), narrow="BASE", is_text=True),
-        Column[Same]("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
-        Column[Same]("why", _why, narrow="why", is_text=True),
+        Column[SharedTrial]("trial", lambda same: same.label, narrow="trial", is_text=True),
+        Column[SharedTrial]("BASE", lambda same: ended(same.base), narrow="BASE", is_text=True),
+        Column[SharedTrial]("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
+        Column[SharedTrial]("why", _why, narrow="why", is_text=True),
     ]
     lines = [
         f"in {side} only: {listed(names, MOST_NAMED)}"
@@ -88,7 +88,7 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
         yield Part("Outcomes", caption, table, points=lines + more, warnings=warnings)
 
 
-def _why(same: Same) -> str:
+def _why(same: SharedTrial) -> str:
     return next(
         (repeat.reason for repeat in (*same.new, *same.base) if repeat.reason and not repeat.completed), MISSING
     )

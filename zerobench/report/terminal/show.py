@@ -21,7 +21,7 @@ from zerobench.report.nvml_view import why_no_nvml
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.recovery import loss_distance
-from zerobench.report.render.layout import Section, Shown
+from zerobench.report.render.layout import Section, TableTrial
 from zerobench.report.render.terminal import (
     Console,
     lines_section,
@@ -85,7 +85,7 @@ def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], widt
     """The header of the whole run, then the tables of the trials in `head`."""
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
-    shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
+    shown = [TableTrial(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
     figures = [
         trial_figures(labelled.trial).beside(labelled.label, labelled.parity, loss_distance(labelled.trial, head))
         for labelled in shown
@@ -110,7 +110,7 @@ def _predicted(
 
 
 def _sections(
-    shown: Sequence[Shown],
+    shown: Sequence[TableTrial],
     figures: Sequence[TrialFigures],
     predicted: Iterable[Section],
     joules: Mapping[str, float],
@@ -132,7 +132,7 @@ def _sections(
     yield from _notes(shown)
 
 
-def _compared(shown: Iterable[Shown]) -> list[ComparedSide]:
+def _compared(shown: Iterable[TableTrial]) -> list[ComparedSide]:
     """The sides of the trials, beside each other where a single process did their work."""
     key = {(labelled.trial.record.run_id, labelled.trial.record.trial_id): labelled for labelled in shown}
     return compare(
@@ -147,7 +147,7 @@ def _tables(tables: Sequence[Table[Any]], width: int) -> Iterator[Section]:
         yield from sections(table, width)
 
 
-def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
+def _driver(shown: Sequence[TableTrial], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
     """What the driver saw of the trials, of ranks and from outside; without any, one line that says why."""
     both = [(labelled.trial, row.name) for labelled, row in zip(shown, figures, strict=True)]
     rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
@@ -161,7 +161,7 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
     yield from sections(watched_table(watched, why_not), width)
 
 
-def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
+def _notes(shown: Sequence[TableTrial]) -> Iterator[Section]:
     """Each sentence once."""
     notes = each_once((labelled.label, sentence) for labelled in shown for sentence in sentences(labelled.trial))
     if notes:

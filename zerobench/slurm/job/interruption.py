@@ -118,7 +118,7 @@ def is_alive(start: Start | None) -> bool:
 
 
 @dataclass(frozen=True)
-class _Later:
+class _JobStanding:
     """Where the job of a record stands now."""
 
     answers: bool = True
@@ -146,17 +146,17 @@ class _Later:
         return "Slurm no longer knows it" if self.state is None else f"Slurm says: {self.state.state}"
 
 
-def _look_later(job: str) -> _Later:
+def _look_later(job: str) -> _JobStanding:
     try:
         job_id, task_id, restarts = parse_job(job)
     except ValueError:
-        return _Later()
+        return _JobStanding()
     states = job_states([job_id], _PATIENCE_S)
     if states is None:
-        return _Later(answers=False)
+        return _JobStanding(answers=False)
     tasks = states[job_id] or (ended_jobs([job_id], _PATIENCE_S) or {}).get(job_id, [])
     state = next((task for task in tasks if task.task_id == task_id), None)
-    return _Later(state=state, restarts=restarts)
+    return _JobStanding(state=state, restarts=restarts)
 
 
 def _interruption(status: Status, job: str, evidence: str, which: str | None = None) -> Interruption:

@@ -40,7 +40,6 @@ class Log(Observer):
             self.say(f"compiling DeepSpeed's kernel {kernel}")
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
-        """Say which begins."""
         self.say(f"trial {number} of {to_do}: {trial.trial_id}")
 
     def trial_ended(self, record: TrialRecord) -> None:

@@ -107,7 +107,7 @@ class RunStatus:
 
     @property
     def is_going(self) -> bool:
-        """Whether something may still come by itself."""
+        """Whether it still goes on without anybody's help."""
         return any(trial.standing in GOING for trial in self.trials)
 
     @property

@@ -47,7 +47,7 @@ kept: list[Any] = []
 def _replace(name: str, new: Callable[..., Any]) -> None:
     """In every module of torch that has taken it by name, as that of device meshes, which makes the first group."""
     old = getattr(dist, name)
-    for module in [one for key, one in sys.modules.items() if key.partition(".")[0] == "torch"]:
+    for module in [loaded for key, loaded in sys.modules.items() if key.partition(".")[0] == "torch"]:
         if vars(module).get(name) is old:
             setattr(module, name, new)
 

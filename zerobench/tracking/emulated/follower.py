@@ -1,4 +1,4 @@
-"""Follows the training in a user's script: finds it, lets a tracker look on, counts its steps, ends it.
+"""Follows the training in a user's script: finds it, lets a tracker watch, counts its steps, ends it.
 
 It hears of the training's calls (engine_hooks.Listener) and hands them on to the tracker, where there is one.
 """
@@ -20,10 +20,10 @@ import torch
 from zerobench.emulate.part import Part
 from zerobench.emulator.inside import kernels
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder
-from zerobench.memory.held import Held
+from zerobench.memory.held import Holdings
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.spec.trial import StepsSpec
-from zerobench.tracking.agreement import Agreed
+from zerobench.tracking.agreement import Agreement
 from zerobench.tracking.emulated.keeper import Keeper
 from zerobench.tracking.emulated.loop_hooks import LoopHooks
 from zerobench.tracking.emulated.works import EmulatedEngine, EmulatedLoop
@@ -35,7 +35,7 @@ _END = signal.SIGRTMAX - 3
 """By which a training in another thread ends the main one: no library is known to use it."""
 
 
-class Played(SystemExit):
+class AllStepsPlayed(SystemExit):
     """All steps that were asked for are done: the script ends, its exit hooks run."""
 
 
@@ -58,7 +58,7 @@ class Follower:
             signal.signal(_END, _end_main)
 
     def follow_deepspeed(self, deepspeed: ModuleType) -> None:
-        """Give DeepSpeed kernels that need no compiler, and look on at the engine that its `initialize` gives."""
+        """Give DeepSpeed kernels that need no compiler, and watch the engine that its `initialize` gives."""
         kernels.install()
         # Ranks make sure of each other by what rank 0 sends, which is what this one has.
         checks: Any = import_module("deepspeed.runtime.zero.utils")
@@ -107,12 +107,12 @@ class Follower:
             return
         part = self._part
         folder = TrialFolder(Path(os.environ[TRIAL_VARIABLE]))
-        agreed = Agreed(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
+        agreed = Agreement(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
         trial = work.trial(folder.path.name, StepsSpec(), None)
         self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme)
         self._tracker.look_back()
 
-    def _held(self) -> tuple[Held, str]:
+    def _held(self) -> tuple[Holdings, str]:
         tracker = self._tracker
         if tracker is None:
             at = "start-up" if self._keeper.account.tracked is None else f"step {self._keeper.account.num_steps + 1}"
@@ -131,22 +131,18 @@ class Follower:
             self._tracker.forward_begins(args, kwargs)
 
     def forward_ended(self, output: Any) -> None:
-        """To the tracker."""
         if self._tracker is not None:
             self._tracker.forward_ended(output)
 
     def backward_begins(self, loss: Any) -> None:
-        """To the tracker."""
         if self._tracker is not None:
             self._tracker.backward_begins(loss)
 
     def backward_ended(self) -> None:
-        """To the tracker."""
         if self._tracker is not None:
             self._tracker.backward_ended()
 
     def step_begins(self) -> None:
-        """To the tracker."""
         if self._tracker is not None and self._is_open:
             self._tracker.step_begins()
 
@@ -191,8 +187,8 @@ def end() -> NoReturn:
         if main is not None:
             signal.pthread_kill(main, _END)
         raise SystemExit(0)  # by its very type, which ends a thread without a word
-    raise Played(0)
+    raise AllStepsPlayed(0)
 
 
 def _end_main(_number: int, _frame: Any) -> None:
-    raise Played(0)
+    raise AllStepsPlayed(0)

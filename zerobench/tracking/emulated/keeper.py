@@ -12,11 +12,11 @@ import torch
 from zerobench.emulate.part import Account, Part, Refusal
 from zerobench.emulator.inside.account import managed_bytes, uncounted_workspaces, unmanaged_bytes
 from zerobench.folder import write_whole
-from zerobench.memory.held import Held, standing
+from zerobench.memory.held import Holdings, standing
 from zerobench.memory.ledger import Ledger
 from zerobench.records import Phase
 
-AskHeld = Callable[[], tuple[Held, str]]
+AskHeld = Callable[[], tuple[Holdings, str]]
 """What tensors hold now, and where the training is."""
 
 _HISTORY_ENTRIES = 1_000_000
@@ -118,20 +118,20 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
             warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
             held, during = None, "training"
-        found = standing(torch.device("cuda", device), held)
+        now = standing(torch.device("cuda", device), held)
         self.account.refusal = Refusal(
             bytes_asked=int(asked),
             bytes_free=int(free),
-            standing=found,
+            standing=now,
             during=during,
         )
         if self.account.touched_device is False:
-            self.account.touched_device = found.reserved_bytes > 0
+            self.account.touched_device = now.reserved_bytes > 0
 
-    def _reachable(self) -> tuple[Held, str]:
+    def _reachable(self) -> tuple[Holdings, str]:
         return self.reachable(), "start-up"
 
-    def reachable(self) -> Held:
+    def reachable(self) -> Holdings:
         """What the tensors hold that the garbage collector reaches, named by whose they are."""
         from zerobench.tracking.emulated.works import walk_everything
 

@@ -130,9 +130,9 @@ def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:
     from torch.distributed.run import determine_local_world_size
 
     processes = nodes = None
-    said = str(args.nproc_per_node)
-    if said not in ("gpu", "auto") and _names(arguments, "nproc"):
-        processes = (f"--nproc-per-node {said}", _within("torchrun", determine_local_world_size, said))
+    text = str(args.nproc_per_node)
+    if text not in ("gpu", "auto") and _names(arguments, "nproc"):
+        processes = (f"--nproc-per-node {text}", _within("torchrun", determine_local_world_size, text))
     if _names(arguments, "nnodes"):
         most = str(args.nnodes).rpartition(":")[2]
         if not most.isdecimal():
@@ -233,12 +233,12 @@ def _added(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _parsed(launcher: str, parse: Callable[..., Any], arguments: list[str]) -> Any:
     """What a launcher's parser reads. Raises UserError with its own last line where it refuses."""
-    said = io.StringIO()
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), _called(launcher):
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed), _called(launcher):
             return parse(arguments)
     except SystemExit as left:
-        lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
+        lines = [line.strip() for line in printed.getvalue().splitlines() if line.strip()]
         if not left.code:
             raise UserError(f"COMMAND: {launcher}: prints its help only; give it a script") from None
         raise UserError(f"COMMAND: {lines[-1] if lines else launcher}") from None

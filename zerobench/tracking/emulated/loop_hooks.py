@@ -1,6 +1,6 @@
 """Sees forward, backward and step in a training loop without DeepSpeed: plain torch, DDP, FSDP, a Trainer, accelerate.
 
-torch lets one look on at these three for all of a process: `torch.nn.Module.__call__`, `torch.autograd.backward`, and
+torch lets these three be watched for all of a process: `torch.nn.Module.__call__`, `torch.autograd.backward`, and
 hooks of every optimizer's step. The model is the first module that is called to be trained: it has parameters that
 want gradients, and gradients are on.
 """
@@ -17,24 +17,24 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from zerobench.tracking.engine_hooks import Listener
 
-Found = Callable[[torch.nn.Module], Listener | None]
+ListenerFinder = Callable[[torch.nn.Module], Listener | None]
 
 
 class LoopHooks:
-    """Looks on at all of this process's training, from `install` until `restore`.
+    """Watches all of this process's training, from `install` until `restore`.
 
-    `found` is asked for a listener once the model is known; it gives none where somebody else listens to it.
+    `find` is asked for a listener once the model is known; it gives none where somebody else listens to it.
     """
 
-    def __init__(self, found: Found) -> None:
-        self._found = found
+    def __init__(self, find: ListenerFinder) -> None:
+        self._find = find
         self._root: torch.nn.Module | None = None
         self._listener: Listener | None = None
         self._depth = 0
         self._undo: list[Callable[[], Any]] = []
 
     def install(self) -> None:
-        """Begin to look on."""
+        """Begin to watch."""
         module: Any = torch.nn.Module
         autograd: Any = torch.autograd
         call, backward = module.__call__, autograd.backward
@@ -50,10 +50,10 @@ class LoopHooks:
         ]
 
     def restore(self) -> None:
-        """Look on no longer; a second call does nothing."""
+        """Watch no longer; a second call does nothing."""
         undo, self._undo = self._undo, []
-        for one in undo:
-            one()
+        for restore in undo:
+            restore()
         self._listener = None
 
     def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +75,7 @@ class LoopHooks:
     def _is_root(self, module: torch.nn.Module) -> bool:
         if self._root is None and torch.is_grad_enabled() and module.training and _is_trained(module):
             self._root = module
-            self._listener = self._found(module)
+            self._listener = self._find(module)
         return module is self._root and torch.is_grad_enabled()
 
     def _going_back(self, backward: Callable[..., Any]) -> Callable[..., Any]:

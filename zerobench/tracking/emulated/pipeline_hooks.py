@@ -29,7 +29,9 @@ class PipelineHooks:
             "OptimizerStep": self._step,
         }
         instructions = self._engine._INSTRUCTION_MAP
-        ours = {one: wrap.get(one.__name__, _as_it_is)(run) for one, run in instructions.items()}
+        ours = {
+            instruction: wrap.get(instruction.__name__, _as_it_is)(run) for instruction, run in instructions.items()
+        }
         self._engine._INSTRUCTION_MAP = ours
 
     def restore(self) -> None:

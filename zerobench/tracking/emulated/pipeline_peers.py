@@ -49,12 +49,12 @@ class StagesBefore:
         sent = _passed_on(engine, _on_meta(self._batch()[0]))
         if isinstance(sent, torch.Tensor):
             return engine._allocate_or_extend_buffers(0, list(sent.shape), sent.dtype)
-        dtypes = [one.dtype for one in sent]
+        dtypes = [tensor.dtype for tensor in sent]
         if engine.has_attention_mask or engine.has_bool_tensors:
             dtypes[-1] = torch.float16  # as _exec_send_activations sends it
         parts = zip(sent, dtypes, strict=True)
         return tuple(
-            engine._allocate_or_extend_buffers(i, list(one.shape), dtype) for i, (one, dtype) in enumerate(parts)
+            engine._allocate_or_extend_buffers(i, list(part.shape), dtype) for i, (part, dtype) in enumerate(parts)
         )
 
     def _batch(self) -> Any:
@@ -75,7 +75,7 @@ class StagesBefore:
 def _on_meta(given: Any) -> Any:
     if isinstance(given, torch.Tensor):
         return torch.empty_like(given, device=_META)
-    return tuple(_on_meta(one) for one in given)
+    return tuple(_on_meta(value) for value in given)
 
 
 def _passed_on(engine: Any, inputs: Any) -> Any:
@@ -119,6 +119,6 @@ def _built(spec: Any, dtype: torch.dtype | None) -> torch.nn.Module:
 def _shapes(module: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
     named = itertools.chain(module.named_parameters(), module.named_buffers())
     return {
-        name: torch.empty_like(one, device=_META, dtype=dtype if one.is_floating_point() else None)
-        for name, one in named
+        name: torch.empty_like(tensor, device=_META, dtype=dtype if tensor.is_floating_point() else None)
+        for name, tensor in named
     }

@@ -66,8 +66,8 @@ def tell(error: BaseException) -> str:
 def last_line(error: BaseException) -> str:
     """As a traceback ends: the type and the first line of what it says."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    told = [line for line in text.splitlines() if line[:1].strip()]
-    return told[0] if told else text
+    entries = [line for line in text.splitlines() if line[:1].strip()]
+    return entries[0] if entries else text
 
 
 def _below_us(trace: TracebackType | None) -> TracebackType | None:

@@ -11,14 +11,14 @@ from typing import Any
 
 from zerobench.emulate.options import NAMES, Option, Value
 
-Told = Callable[[list[Option]], None]
+OptionsListener = Callable[[list[Option]], None]
 """Given the options that can be varied."""
 
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 
 
-def hear_options(told: Told) -> None:
-    """Call `told` whenever a parser has read the process's own arguments."""
+def hear_options(listener: OptionsListener) -> None:
+    """Call `listener` whenever a parser has read the process's own arguments."""
     parser: Any = argparse.ArgumentParser
     parse = parser.parse_known_args
 
@@ -27,7 +27,7 @@ def hear_options(told: Told) -> None:
         given = list(sys.argv[1:])
         read = parse(self, args, namespace, **more)
         if args is None or list(args) == given:
-            told(_options(self, read[0]))
+            listener(_options(self, read[0]))
         return read
 
     parser.parse_known_args = parse_known_args

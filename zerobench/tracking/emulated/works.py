@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.emulate.part import Part, as_emulated
 from zerobench.emulator.inside.account import outside_torch
-from zerobench.memory.engine_tensors import Named, walk_deepspeed, walk_module, walk_optimizer_states
+from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed, walk_module, walk_optimizer_states
 from zerobench.memory.flat_tensors import walk_flat
 from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Category, ContextMemory
@@ -24,11 +24,11 @@ from zerobench.tracking.own_trial import loop_trial
 from zerobench.tracking.work import EngineWork, Hooks
 
 
-class Heard:
+class InstalledHooks:
     """Hooks that somebody else has installed already."""
 
     def install(self) -> None:
-        """It is done."""
+        pass
 
     def restore(self) -> None:
         """It is not ours to do."""
@@ -42,7 +42,7 @@ class EmulatedEngine(EngineWork):
         self._part = part
 
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
-        """With how its figures were come by."""
+        """With how its figures were obtained."""
         return as_emulated(super().trial(name, steps, sequence_length), self._part)
 
     def context(self) -> ContextMemory | None:
@@ -50,8 +50,7 @@ class EmulatedEngine(EngineWork):
         return outside_torch()
 
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
-        """Installed before."""
-        return Heard()
+        return InstalledHooks()
 
     def heard_by(self, listener: Listener) -> Hooks:
         """How the engine's calls are heard: a pipeline takes its steps by itself."""
@@ -85,20 +84,19 @@ class EmulatedLoop:
         trial = loop_trial(inner_module(self.module), optimizers(), self.strategy, name, steps, sequence_length)
         return as_emulated(trial, self._part)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """The module's tensors and the optimizers' states."""
         yield from walk_trained(self.module)
         for optimizer in optimizers():
             yield from walk_optimizer_states(optimizer)
 
     def given(self) -> dict[str, Any]:
-        """There is none."""
         return {}
 
-    def found(self) -> dict[str, Any]:
+    def effective_config(self) -> dict[str, Any]:
         """The optimizers' settings."""
-        told = [_settings(optimizer) for optimizer in optimizers()]
-        return told[0] if len(told) == 1 else {"optimizers": told}
+        settings = [_settings(optimizer) for optimizer in optimizers()]
+        return settings[0] if len(settings) == 1 else {"optimizers": settings}
 
     def departures(self, world_size: int, num_params: int) -> list[str]:  # noqa: ARG002 -- as promised
         """No ZeRO."""
@@ -109,17 +107,21 @@ class EmulatedLoop:
         return outside_torch()
 
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
-        """The whole process is looked on at already."""
-        return Heard()
+        """The whole process is watched already."""
+        return InstalledHooks()
 
 
 def optimizers() -> list[torch.optim.Optimizer]:
     """Every optimizer of this process; of those that wrap another (accelerate's) the inner one."""
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
-    return [one for one in found if not isinstance(getattr(one, "optimizer", None), torch.optim.Optimizer)]
+    present = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
+    return [
+        optimizer
+        for optimizer in present
+        if not isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)
+    ]
 
 
-def walk_everything() -> Iterator[Named]:
+def walk_everything() -> Iterator[NamedTensor]:
     """Whatever this process trains, as far as the garbage collector reaches: before anybody knows what that is."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
     for module in modules:
@@ -139,13 +141,13 @@ def walk_everything() -> Iterator[Named]:
         yield from walk_optimizer_states(optimizer)
 
 
-def walk_trained(module: torch.nn.Module) -> Iterator[Named]:
+def walk_trained(module: torch.nn.Module) -> Iterator[NamedTensor]:
     """Parameters, gradients and buffers of a module, whoever divides them."""
     if is_fsdp2(module):
         yield from walk_fsdp(module, _NoStates(), are_masters=_gathers_in_16_bits(module))
     elif is_fsdp1(module):
         yield from walk_flat(module)
-        yield from (Named(buffer, Category.MODEL_BUFFERS) for buffer in module.buffers())
+        yield from (NamedTensor(buffer, Category.MODEL_BUFFERS) for buffer in module.buffers())
     else:
         yield from walk_module(module)
 

@@ -43,7 +43,7 @@ class _File:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        pass
 
     def metadata(self) -> dict[str, str] | None:
         """What the header says of the file."""
@@ -55,14 +55,14 @@ class _File:
 
     def get_slice(self, name: str) -> LazySlice:
         """A tensor, not made yet."""
-        said = self._tensors[name]
-        return LazySlice(partial(self.get_tensor, name), str(said["dtype"]), list(said["shape"]))
+        header = self._tensors[name]
+        return LazySlice(partial(self.get_tensor, name), str(header["dtype"]), list(header["shape"]))
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """A tensor on the host, without bytes."""
-        said = self._tensors[name]
+        header = self._tensors[name]
         with _disable_current_modes():
-            meta = torch.empty(said["shape"], dtype=_TYPES[said["dtype"]], device="meta")
+            meta = torch.empty(header["shape"], dtype=_TYPES[header["dtype"]], device="meta")
             made = FakeTensor(self._mode, meta, torch.device("cpu"))
         self._leave_out(made)
         return made

@@ -15,7 +15,7 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-from zerobench.timing.trace import Waits, tell
+from zerobench.timing.trace import EventWait, tell
 from zerobench.worker.simulation import streams
 from zerobench.worker.simulation.device import DEVICE
 
@@ -65,8 +65,7 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return False
 
     def synchronize(self, _device_index: int | None = None) -> None:
-        """Done."""
-        tell(Waits(None, None))
+        tell(EventWait(None, None))
 
     def use_host_timers(self) -> bool:
         """Device events take no time here."""
@@ -77,15 +76,12 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return DEVICE if device_index is None else f"{DEVICE}:{device_index}"
 
     def device(self, device_index: int | None = None) -> Any:
-        """The one device."""
         return torch.device(DEVICE, device_index or 0)
 
     def current_device(self) -> int:
-        """The one device."""
         return 0
 
     def current_device_name(self) -> str:
-        """The one device."""
         return f"{DEVICE}:0"
 
     def device_count(self) -> int:

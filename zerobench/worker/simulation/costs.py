@@ -54,8 +54,6 @@ _DEVICES = {DEVICE, "cuda"}
 
 
 class Cost(NamedTuple):
-    """Of one operation."""
-
     where: Where
     product: Product | None = None
     times: int = 1

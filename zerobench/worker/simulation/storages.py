@@ -9,7 +9,7 @@ import torch
 
 from zerobench.memory.host import MAPPED_FROM_BYTES
 from zerobench.memory.storages import Storage, StorageCounter
-from zerobench.timing.trace import Mapped, tell
+from zerobench.timing.trace import PageMapping, tell
 from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.streams import current_number
 from zerobench.worker.simulation.tensors import SimulatedTensors
@@ -54,7 +54,7 @@ class SimulatedCounter(StorageCounter):
         begin = int(out.storage_offset()) * out.element_size()
         touched, end = self._touched_bytes.get(entry.serial, 0), begin + out.nbytes
         if end > touched:
-            tell(Mapped(end - max(begin, touched)))
+            tell(PageMapping(end - max(begin, touched)))
             self._touched_bytes[entry.serial] = end
 
     def _grow(self, entry: Storage, delta: int) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from zerobench.timing.trace import Recorded, Waits, tell
+from zerobench.timing.trace import EventRecord, EventWait, tell
 
 _numbers = count()
 _events = count()
@@ -23,15 +23,12 @@ class Stream:
         self.number = next(_numbers)
 
     def synchronize(self) -> None:
-        """Done."""
         self.record_event().synchronize()
 
     def wait_stream(self, other: Stream) -> None:
-        """Done."""
         self.wait_event(other.record_event())
 
     def wait_event(self, event: Event) -> None:
-        """Done."""
         event.wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -41,37 +38,29 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        """Done."""
         return True
 
 
 class Event:
-    """It has happened."""
-
     def __init__(self, *_: Any, **__: Any) -> None:
         self._number: int | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Done."""
         self._number = next(_events)
-        tell(Recorded((stream or current()).number, self._number))
+        tell(EventRecord((stream or current()).number, self._number))
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Done."""
         if self._number is not None:
-            tell(Waits((stream or current()).number, self._number))
+            tell(EventWait((stream or current()).number, self._number))
 
     def synchronize(self) -> None:
-        """Done."""
         if self._number is not None:
-            tell(Waits(None, self._number))
+            tell(EventWait(None, self._number))
 
     def query(self) -> bool:
-        """Done."""
         return True
 
     def elapsed_time(self, _end: Any) -> float:
-        """No time passes."""
         return 0.0
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from zerobench.memory.device import Device
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Category, ParameterTensor, Phase
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.grad_norms import GradNorms
@@ -96,7 +96,7 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Every tensor that the strategy holds, with what it is."""
 
     def learning_rate(self) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Category
 from zerobench.worker.compilation import compile_whole
 from zerobench.worker.strategies.compression import attach
@@ -47,11 +47,11 @@ class Ddp(TorchLoop):
     def _accumulating(self) -> AbstractContextManager[None]:
         return self._ddp.no_sync()
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """What the loop holds, the gradients in their buckets; and what a hook keeps."""
         yield from super().walk()
         for kept in self._hook.tensors():
-            yield Named(kept, Category.REDUCE_BUFFERS)
+            yield NamedTensor(kept, Category.REDUCE_BUFFERS)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and what DDP says of its buckets."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from zerobench.checkpoint_files import ENGINE
 from zerobench.memory.engine_config import engine_config
-from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
 from zerobench.records import Category, Phase
 from zerobench.worker.optimizers import handed_to_deepspeed
 from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
@@ -145,7 +145,7 @@ class DeepSpeedPipeline(Strategy):
         if in_partitions and not self._engine._load_zero_checkpoint(str(folder), ENGINE):
             raise RuntimeError(f"DeepSpeed found no optimizer states in {folder}")
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Everything that the engine holds, what passes between the stages, and the batches that it keeps.
 
         Of the last stage it keeps the logits too, one micro-batch's in each buffer, until others take their place.
@@ -169,8 +169,8 @@ class DeepSpeedPipeline(Strategy):
         return {**engine_config(self._engine), "pipeline": {**own_part(self._stage, self.job.trial), "engine": engine}}
 
 
-def _named(held: Iterable[torch.Tensor | None], category: Category) -> Iterator[Named]:
-    return (Named(tensor, category) for tensor in held if tensor is not None)
+def _named(held: Iterable[torch.Tensor | None], category: Category) -> Iterator[NamedTensor]:
+    return (NamedTensor(tensor, category) for tensor in held if tensor is not None)
 
 
 class _OwnStage(torch.nn.Module):

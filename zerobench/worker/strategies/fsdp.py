@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Place
 from zerobench.spec.sharding import state_shard_size
@@ -96,7 +96,7 @@ class Fsdp(TorchLoop):
     def _offloads(self) -> bool:
         return self.job.trial.offload_param is Offload.CPU
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Everything that FSDP2 and the optimizer hold."""
         masters = self.job.trial.precision is not Precision.FP32
         place = Place.HOST if self._offloads else None

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.formulas.parameter_server import bytes_per_step
-from zerobench.memory.engine_tensors import Named, walk_module
+from zerobench.memory.engine_tensors import NamedTensor, walk_module
 from zerobench.records import Phase
 from zerobench.spec.roles import Role, num_servers, num_workers, role_of
 from zerobench.spec.trial import Consistency
@@ -204,7 +204,7 @@ class Worker(_Side):
         """The weights that the server saved."""
         load_whole(model_states(self.module), folder)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """The model and its gradients."""
         return walk_module(self.module)
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Category, Phase
 from zerobench.worker.strategies.base import Job, Phases
 from zerobench.worker.strategies.stages import Stage
@@ -59,15 +59,17 @@ class PhasedStage(PipelineStage):
         if tensor is not None:
             self._job.heard(kind, dist.get_world_size(), tensor.nbytes)
 
-    def walk(self) -> Iterator[Named]:
+    def walk(self) -> Iterator[NamedTensor]:
         """The buffers that activations and gradients are received in, and gradients on their way back."""
         for infos in (*self.args_recv_info.values(), *self.grad_recv_info.values()):
             for info in infos:
                 for tensor in () if info.buffer is None else (info.buffer, info.buffer.grad):
                     if tensor is not None:
-                        yield Named(tensor, Category.PIPELINE_BUFFERS)
+                        yield NamedTensor(tensor, Category.PIPELINE_BUFFERS)
         for gradients in self.bwd_cache.values():
-            yield from (Named(gradient, Category.PIPELINE_BUFFERS) for gradient in gradients if gradient is not None)
+            yield from (
+                NamedTensor(gradient, Category.PIPELINE_BUFFERS) for gradient in gradients if gradient is not None
+            )
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: torch.Tensor | None = None) -> torch.Tensor:
         """All stages have said their shapes, so nobody asks the others whether theirs must be found out."""

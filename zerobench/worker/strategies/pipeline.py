@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Category, Phase
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.pipeline import micro_batches_in_flight
@@ -119,11 +119,11 @@ class Pipeline(TorchLoop):
         others = [p for p, is_shared in zip(parameters, self._is_shared, strict=True) if counted or not is_shared]
         return clip_over_stages(parameters, others, largest)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """What the loop holds, the tokens of the step, and what passes between the stages."""
         yield from super().walk()
         if self._tokens is not None:
-            yield Named(self._tokens, Category.INPUTS)
+            yield NamedTensor(self._tokens, Category.INPUTS)
         yield from self._passes.walk()
 
     def effective_config(self) -> dict[str, Any]:

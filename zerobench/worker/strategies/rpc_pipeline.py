@@ -29,7 +29,7 @@ import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 from torch.distributed.optim import DistributedOptimizer
 
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Phase
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.trial import TrialSpec
@@ -67,7 +67,7 @@ class RpcPipeline(Strategy):
         self.whole_parameters = self._stage.stage.whole_parameters
         _join(self._rank, self.job.trial)
         if self._rank == DRIVER:
-            references = [one for held in self._ask_all(_parameter_references) for one in held]
+            references = [reference for held in self._ask_all(_parameter_references) for reference in held]
             self._optimizer = DistributedOptimizer(_local_optimizer, references)
         dist.barrier()
 
@@ -141,7 +141,7 @@ class RpcPipeline(Strategy):
         make_optimizer_states(self._stage.optimizer.inner)
         load_parts(self._stage.states(), folder)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """What this rank's stage holds."""
         return self._stage.walk()
 

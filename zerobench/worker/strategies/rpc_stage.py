@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 
-from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
+from zerobench.memory.engine_tensors import NamedTensor, walk_masters, walk_module, walk_optimizer_states
 from zerobench.records import Category, Phase
 from zerobench.worker.strategies.base import Job, Phases
 from zerobench.worker.strategies.checkpoint_states import States, named_states
@@ -90,11 +90,11 @@ class HeldStage:
             time.sleep(0.0005)
         self._context_id = None
 
-    def walk(self) -> Iterator[Named]:
+    def walk(self) -> Iterator[NamedTensor]:
         """The stage, its gradients wherever they are, and what its optimizer keeps."""
         yield from walk_module(self.stage)
         for gradient in self.gradients():
-            yield Named(gradient, Category.GRADIENTS)
+            yield NamedTensor(gradient, Category.GRADIENTS)
         yield from walk_masters(self.optimizer.masters)
         yield from walk_optimizer_states(self.optimizer.inner)
 

@@ -68,15 +68,15 @@ class Stage(torch.nn.Module):
         row = getattr(base, names.blocks)
         for place in range(len(row)):
             if place not in self.division[self.index]:
-                row[place] = _HandsOn()
+                row[place] = _PassThroughModule()
         if not self.is_first:
             if not (self.is_last and self.is_tied):
-                setattr(base, names.embedding, _HandsOn())
+                setattr(base, names.embedding, _PassThroughModule())
             if names.positions is not None:
                 setattr(base, names.positions, _NoPositions())
         if not self.is_last:
-            setattr(base, names.norm, _HandsOn())
-            self.model.set_output_embeddings(_HandsOn())
+            setattr(base, names.norm, _PassThroughModule())
+            self.model.set_output_embeddings(_PassThroughModule())
 
     def forward(self, received: torch.Tensor) -> torch.Tensor:
         """Tokens, int64 [batch, sequence], at the first stage, else hidden states [batch, sequence, hidden_size].
@@ -105,11 +105,10 @@ class Stage(torch.nn.Module):
         return weight
 
 
-class _HandsOn(torch.nn.Module):
+class _PassThroughModule(torch.nn.Module):
     """Stands where another stage's module is: what comes in goes out."""
 
     def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        """The same tensor."""
         return hidden_states
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
+from zerobench.memory.engine_tensors import NamedTensor, walk_masters, walk_module, walk_optimizer_states
 from zerobench.records import Phase
 from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.compilation import compile_blocks, compile_whole
@@ -110,7 +110,7 @@ class TorchLoop(Strategy):
             (loss * share).backward()
         return kept
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Module, masters and optimizer states."""
         yield from walk_module(self.module)
         if self._masters is not None:

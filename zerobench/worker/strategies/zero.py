@@ -10,7 +10,7 @@ import torch
 
 from zerobench.checkpoint_files import ENGINE, UNIVERSAL
 from zerobench.memory.engine_config import engine_config
-from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
 from zerobench.records import Phase
 from zerobench.spec.trial import Compile, Precision
 from zerobench.worker import compilation
@@ -88,7 +88,7 @@ class Zero(Strategy):
         tag = UNIVERSAL if is_universal else ENGINE
         load_engine(self._engine, folder, tag, trains_all=self.job.trial.trains_all)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Everything that the engine holds."""
         return walk_deepspeed(self._engine)
 

@@ -16,7 +16,7 @@ import torch
 from zerobench.emulator.gpu import VARIABLE
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows, NvmeAccount
 from zerobench.memory.storages import Storage, StorageCounter
@@ -70,7 +70,7 @@ class World(ABC):
         """The context in which model, engine and steps live."""
         return nullcontext()
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """Tensors that the world itself holds, with what they are."""
         return ()
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.memory.storages import Listener
-from zerobench.timing.trace import Recorded, Waits
+from zerobench.timing.trace import EventRecord, EventWait
 from zerobench.worker.simulation.costs import VALUE, cost_of, flops_of, runs_nothing
 from zerobench.worker.worlds.order import Order
 
@@ -71,7 +71,9 @@ class EmulatedOrder:
 
         NCCL's group runs what is not asynchronous on the stream that is current, and gives no work to wait for.
         """
-        boxes = [one for one in (out if isinstance(out, tuple) else (out,)) if isinstance(one, torch.ScriptObject)]
+        boxes = [
+            value for value in (out if isinstance(out, tuple) else (out,)) if isinstance(value, torch.ScriptObject)
+        ]
         in_backward = torch._C._current_graph_task_id() >= 0
         if boxes and not _is_asynchronous(func, args):
             waited()
@@ -92,8 +94,8 @@ class EmulatedOrder:
 
         def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
             done = wait(work, *args, **kwargs)
-            if (found := self._under_way.pop(id(work), None)) is not None:
-                found[1]()
+            if (entry := self._under_way.pop(id(work), None)) is not None:
+                entry[1]()
             return done
 
         dist.Work.wait = waited  # type: ignore[method-assign, assignment]
@@ -102,20 +104,20 @@ class EmulatedOrder:
         event: Any = torch.cuda.Event
         record, wait, synchronize = event.record, event.wait, event.synchronize
 
-        def recorded(one: Any, stream: Any = None) -> None:
-            record(one, stream)
-            setattr(one, _NUMBER, next(self._events))
-            self._order.issue(Recorded(_of(stream), getattr(one, _NUMBER)))
+        def recorded(event: Any, stream: Any = None) -> None:
+            record(event, stream)
+            setattr(event, _NUMBER, next(self._events))
+            self._order.issue(EventRecord(_of(stream), getattr(event, _NUMBER)))
 
-        def waits(one: Any, stream: Any = None) -> None:
-            wait(one, stream)
-            if hasattr(one, _NUMBER):
-                self._order.issue(Waits(_of(stream), getattr(one, _NUMBER)))
+        def waits(event: Any, stream: Any = None) -> None:
+            wait(event, stream)
+            if hasattr(event, _NUMBER):
+                self._order.issue(EventWait(_of(stream), getattr(event, _NUMBER)))
 
-        def synchronized(one: Any) -> None:
-            synchronize(one)
-            if hasattr(one, _NUMBER):
-                self._order.issue(Waits(None, getattr(one, _NUMBER)))
+        def synchronized(event: Any) -> None:
+            synchronize(event)
+            if hasattr(event, _NUMBER):
+                self._order.issue(EventWait(None, getattr(event, _NUMBER)))
 
         event.record, event.wait, event.synchronize = recorded, waits, synchronized
         stream_class: Any = torch.cuda.Stream
@@ -134,9 +136,9 @@ class EmulatedOrder:
         accelerator: Any = type(get_accelerator())
         synchronize = accelerator.synchronize
 
-        def synchronized(one: Any, device_index: int | None = None) -> Any:
-            done = synchronize(one, device_index)
-            self._order.issue(Waits(None, None))
+        def synchronized(accelerator: Any, device_index: int | None = None) -> Any:
+            done = synchronize(accelerator, device_index)
+            self._order.issue(EventWait(None, None))
             return done
 
         accelerator.synchronize = synchronized
@@ -144,7 +146,9 @@ class EmulatedOrder:
 
 def _is_asynchronous(func: Any, args: Sequence[Any]) -> bool:
     """By the argument of torch's operations of this name (c10d/Ops.cpp), which has a default."""
-    at = next((index for index, one in enumerate(func._schema.arguments) if one.name == "async_op"), len(args))
+    at = next(
+        (index for index, argument in enumerate(func._schema.arguments) if argument.name == "async_op"), len(args)
+    )
     return bool(args[at]) if at < len(args) else True
 
 

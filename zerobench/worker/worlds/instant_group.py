@@ -36,7 +36,7 @@ def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGr
     return group
 
 
-class _Done(dist.Work):
+class _EndedCollective(dist.Work):
     """A collective that is over, with its tensors for those who ask for them by a future (DDP's reducer)."""
 
     def __init__(
@@ -136,10 +136,10 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     def _heard(
         self, kind: str, message_bytes: int, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
-    ) -> _Done:
+    ) -> _EndedCollective:
         self.connect()
         waited = type(self).listener(kind, self._world_size, message_bytes, self.num_nodes())
-        return _Done(results, inputs, [] if waited is None else [waited])
+        return _EndedCollective(results, inputs, [] if waited is None else [waited])
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Each keeps its own."""
@@ -182,7 +182,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     ) -> Any:
         """The same for several."""
         parts = [self._allgather_base(output, own) for output, own in zip(outputs, inputs, strict=True)]
-        return _Done(outputs, inputs, [waited for part in parts for waited in part.waited])
+        return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -213,7 +213,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     ) -> Any:
         """The same for several."""
         parts = [self._reduce_scatter_base(output, whole) for output, whole in zip(outputs, inputs, strict=True)]
-        return _Done(outputs, inputs, [waited for part in parts for waited in part.waited])
+        return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -233,15 +233,15 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     def send(self, tensors: list[torch.Tensor], _to: int, _tag: int) -> Any:
         """Nothing to move; strategies/server_link.py tells the listeners, as it does among real ranks."""
-        return _Done(tensors)
+        return _EndedCollective(tensors)
 
     def recv(self, tensors: list[torch.Tensor], _from: int, _tag: int) -> Any:
         """Nobody sends: the tensor keeps what it holds."""
-        return _Done(tensors)
+        return _EndedCollective(tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], _tag: int) -> Any:
         """The same from anyone."""
-        return _Done(tensors)
+        return _EndedCollective(tensors)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
         """The rank gets its own part, where it is the root; elsewhere `inputs` is empty."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zerobench.memory.traffic import Traffic
 from zerobench.timing import trace
-from zerobench.timing.trace import Copied, Host, Item
+from zerobench.timing.trace import Host, HostCopy, Item
 from zerobench.worker.simulation.costs import Cost, Where
 
 _SMALL_BYTES = 1 << 16
@@ -38,7 +38,6 @@ class Order:
             self._traffic.issued.attention(self._stream(), flops, is_backward=is_backward)
 
     def charge(self, cost: Cost) -> None:
-        """An operation."""
         issued, stream = self._traffic.issued, self._stream()
         if issued is None:
             return
@@ -47,6 +46,6 @@ class Order:
         elif cost.where is Where.DEVICE or not self._on_gpu:
             issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
         elif cost.where is not Where.HOST:
-            issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
+            issued.add(HostCopy(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
         elif cost.moved_bytes > _SMALL_BYTES:
             issued.add(Host(cost.moved_bytes))

@@ -17,7 +17,7 @@ from zerobench.memory.allocator_settings import settings_notes
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
-from zerobench.memory.engine_tensors import Named
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows
 from zerobench.memory.storages import Storage, StorageCounter
@@ -129,9 +129,9 @@ class SimulatedWorld(DevicelessWorld):
         """From files that have no values."""
         return files_without_values(self._tensors, counter.leave_out)
 
-    def walk(self) -> Iterable[Named]:
+    def walk(self) -> Iterable[NamedTensor]:
         """The matrix library's workspaces."""
-        return [Named(tensor, Category.WORKSPACES) for tensor in self._tensors.workspaces.values()]
+        return [NamedTensor(tensor, Category.WORKSPACES) for tensor in self._tensors.workspaces.values()]
 
     def block_bytes(self, storage: Storage) -> int:
         """Powers of two in page-locked memory; those of the device are the allocator's model's (device_totals)."""

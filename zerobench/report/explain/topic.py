@@ -1,4 +1,4 @@
-"""What an explanation is made of: passages of sentences for people, and the same figures as data for programs."""
+"""What an explanation is made of: sentences for people, by topic, and the same figures as data for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Passage:
+class Topic:
     """Sentences under a title, and the figures that they are made of."""
 
     title: str
@@ -37,9 +37,9 @@ def says(*sentences: str | None, depth: int = 0) -> list[Line]:
     return [Line(sentence, depth) for sentence in sentences if sentence]
 
 
-def in_brief(passages: Sequence[Passage], most_rows: int, width: int = 80) -> list[Passage]:
+def in_brief(topics: Sequence[Topic], most_rows: int, width: int = 80) -> list[Topic]:
     """The same in short, less the last lines of it where that is more than `most_rows` on the screen."""
-    short = [passage if passage.brief is None else replace(passage, lines=passage.brief) for passage in passages]
+    short = [topic if topic.brief is None else replace(topic, lines=topic.brief) for topic in topics]
     while as_text(short, width).count("\n") >= most_rows:
         last = next((at for at in reversed(range(len(short))) if short[at].brief), None)
         if last is None:
@@ -56,14 +56,14 @@ def heads(lines: Sequence[Line], most: int) -> list[Line]:
     return sentences if more <= 0 else [*sentences[:most], Line(f"and {more} more")]
 
 
-def as_text(passages: Sequence[Passage], width: int = 80) -> str:
+def as_text(topics: Sequence[Topic], width: int = 80) -> str:
     """Plain text that wraps at `width` columns; what names and logs hold is made harmless to a terminal."""
-    return "\n\n".join(_text(passage, width) for passage in passages if passage.lines)
+    return "\n\n".join(_text(topic, width) for topic in topics if topic.lines)
 
 
-def _text(passage: Passage, width: int) -> str:
-    title = textwrap.fill(plain(passage.title), width, subsequent_indent=_INDENT, break_long_words=False)
-    return "\n".join([title, *(_wrapped(line, width) for line in passage.lines)])
+def _text(topic: Topic, width: int) -> str:
+    title = textwrap.fill(plain(topic.title), width, subsequent_indent=_INDENT, break_long_words=False)
+    return "\n".join([title, *(_wrapped(line, width) for line in topic.lines)])
 
 
 def _wrapped(line: Line, width: int) -> str:
@@ -78,15 +78,13 @@ def _wrapped(line: Line, width: int) -> str:
     )
 
 
-def as_data(passages: Sequence[Passage]) -> dict[str, Any]:
-    """The figures of all passages together, and their sentences, ready to be written as JSON."""
+def as_data(topics: Sequence[Topic]) -> dict[str, Any]:
+    """The figures of all topics together, and their sentences, ready to be written as JSON."""
     figures: dict[str, Any] = {}
-    for passage in passages:
-        figures |= passage.figures
+    for topic in topics:
+        figures |= topic.figures
     texts = [
-        {"title": passage.title, "sentences": [line.text for line in passage.lines]}
-        for passage in passages
-        if passage.lines
+        {"title": topic.title, "sentences": [line.text for line in topic.lines]} for topic in topics if topic.lines
     ]
     return {**figures, "passages": texts}
 
