@@ -16,7 +16,7 @@ from zerobench.memory.nvml_samples import read_samples
 from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
-from zerobench.report.charts.render import NARROW, WIDTH, Mark, Specification, arranged, data, drawn, layered
+from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
 from zerobench.report.charts.shown import doubt_sentence, most_telling, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
@@ -90,12 +90,12 @@ def figure(runs: RunFigures) -> Figure | None:
     title = "Device memory within a step"
     caption = _caption(panels, chosen, len(preferred), len(trials) - len(preferred))
     plot = partial(_plot, panels, unit)
-    return Figure(_KEY, title, caption, columns=_table(panels, unit), **drawn(_KEY, title, plot))
+    return Figure(_KEY, title, caption, drawing(plot, _KEY, title), _table(panels, unit))
 
 
-def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, narrow: bool = False) -> Specification:
-    width = NARROW - 62 if narrow else WIDTH - 70
-    return arranged([_panel_plot(panel, unit, panels, width) for panel in panels], 1, 14)
+def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, width: float) -> Specification:
+    _, each = in_columns(width, 1)
+    return arranged([_panel_plot(panel, unit, panels, each) for panel in panels], 1, 14)
 
 
 def _steady(trial: TrialFigures) -> list[PhaseFigures]:
@@ -203,9 +203,7 @@ def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
         if (phase.end - phase.begin) * scale > _LETTER * len(phase.name)
     ]
     place = {"x": x, "y": alt.value(1), "text": alt.Text("text:N")}
-    halo = alt.Chart(data(rows)).mark_text(fontSize=11, baseline="top", stroke="var(--paper)", strokeWidth=4)
-    name = alt.Chart(data(rows)).mark_text(fontSize=11, baseline="top", color="var(--muted)")
-    return [halo.encode(**place), name.encode(**place)]
+    return haloed(alt.Chart(data(rows)), place, fontSize=11, baseline="top", color="var(--muted)")
 
 
 def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
