@@ -94,8 +94,10 @@ def figure(runs: RunFigures) -> Figure | None:
 
 
 def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, width: float) -> Specification:
-    _, each = in_columns(width, 1)
-    return arranged([_panel_plot(panel, unit, panels, each) for panel in panels], 1, 14)
+    columns, each = in_columns(width, len(panels))
+    lowest = panels[-columns:]
+    plots = [_panel_plot(panel, unit, panels, each, is_lowest=panel in lowest) for panel in panels]
+    return arranged(plots, columns, 14)
 
 
 def _steady(trial: TrialFigures) -> list[PhaseFigures]:
@@ -148,7 +150,9 @@ def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
     ]
 
 
-def _panel_plot(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float) -> Specification:
+def _panel_plot(
+    panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float, *, is_lowest: bool
+) -> Specification:
     top = max(other.largest_bytes for other in panels)
     y = alt.Y(
         "size:Q",
@@ -157,7 +161,7 @@ def _panel_plot(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: 
         scale=alt.Scale(domain=[0, unit.of(top) * 1.2], nice=False),
     )
     end = panel.phases[-1].end
-    title = "seconds since the start of the step" if panel is panels[-1] else None
+    title = "seconds since the start of the step" if is_lowest else None
     axis = alt.Axis(title=title, tickCount=round(width / _TICKS_APART)) if panel.is_timed else None
     x = alt.X("begin:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
     layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x, width)]
@@ -229,7 +233,7 @@ def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: in
     if any(panel.is_timed for panel in panels):
         text += " Steps under the memory ledger are slower than timed ones."
     if not all(panel.is_timed for panel in panels):
-        text += " Predicted steps have no times: phases of equal width."
+        text += " Steps without phase times: phases of equal width."
     left_out = (
         f" {len(panels)} of {known:,} trials: the largest of each stage and offload." if known > len(panels) else ""
     )
