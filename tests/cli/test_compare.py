@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +50,25 @@ def test_the_exit_status_is_1_where_a_limit_is_exceeded(compare: Call, new: str,
     found, out, err = compare("before", new, "--fail-on", limits)
     assert (found, err) == (code, "")
     assert ("speed:5%: FAILED, 1 trial judged" in out) == (code == 1)
+
+
+def test_a_log_opens_with_the_verdict_and_the_worst_line(compare: Call) -> None:
+    _, out, _ = compare("before", "slower", "--fail-on", "speed:5%")
+    title, verdict, *_ = out.splitlines()
+    assert title == "Gate"
+    assert verdict.startswith("- FAILED: speed:5%: zero1: ")
+    _, out, _ = compare("before", "same")
+    assert out.splitlines()[:2] == ["Summary", "No peak grew"]
+
+
+def test_a_screen_ends_with_what_it_comes_to(compare: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zerobench.cli.compare.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    _, out, _ = compare("before", "same")
+    assert out.startswith("BASE and NEW")
+    assert out.splitlines()[-4:-1] == ["Summary", "No peak grew", ""]
+    _, out, _ = compare("before", "slower", "--fail-on", "speed:5%")
+    assert out.startswith("BASE and NEW")
+    assert out.index("Speed, ") < out.index("Gate\n- FAILED: speed:5%: zero1: ")
 
 
 def test_a_gate_that_can_never_fire_is_exit_status_2_after_the_tables(compare: Call) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -15,9 +17,12 @@ from zerobench.folder import write_pieces, write_whole
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.document import comparison_document
 from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
+from zerobench.report.compare.headline import headline
 from zerobench.report.exporters.libraries import require_page
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.model import Table
+from zerobench.report.tables.part import Part
 from zerobench.report.tables.two_runs import TITLE, comparison_parts, document_parts, gate_part
 from zerobench.store import find_run, load_run
 
@@ -61,20 +66,26 @@ def compare_runs(request: CompareRequest) -> Answer:
     verdicts = judge(comparison, limits)
     for option, path in files.items():
         _write(option, path, comparison, verdicts)
-    parts = list(comparison_parts(comparison, details=request.details))
-    gate = [gate_part(verdicts)] if verdicts else []
+    parts = _parts(comparison, verdicts, details=request.details)
     refused = refusal(verdicts)
     if refused is not None:
-        print_parts([*parts, *gate])
+        print_parts(parts)
         raise UserError(refused)
     passed = all(verdict.passed for verdict in verdicts)
 
     def show() -> None:
-        print_parts([*parts, *gate])
+        print_parts(parts)
         if not request.details:
             typer.echo("--details for categories and causes")
 
     return Answer(lambda: comparison_document(comparison, verdicts), show, 0 if passed else 1)
+
+
+def _parts(comparison: Comparison, verdicts: Sequence[Verdict], *, details: bool) -> list[Part | Table[Any]]:
+    """The tables below what they come to, or on a screen, which has only their end, above it."""
+    answer = gate_part(verdicts) if verdicts else Part("Summary", text=headline(comparison, verdicts))
+    tables = comparison_parts(comparison, details=details)
+    return [*tables, answer] if sys.stdout.isatty() else [answer, *tables]
 
 
 def _paths(request: CompareRequest) -> tuple[Path, Path]:

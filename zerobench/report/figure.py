@@ -42,6 +42,8 @@ class Drawing:
     """The chart in Vega-Lite, with variables for colours."""
     draw: Callable[[], str]
     """Gives the `<svg>` element, drawn anew each time."""
+    narrow: Callable[[], str]
+    """The same laid out for a telephone: an SVG that shrinks makes its letters too small to read."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,6 @@ class Figure:
     Values in it are escaped by whoever makes it. A mark's `aria-label` is what hovering it shows."""
     columns: Columns
     """What the chart shows, its columns named and its cells formatted for people."""
-    narrow: Drawing | None = None
-    """The same chart laid out for a telephone; None where the one drawing serves both."""
 
     @property
     def svg(self) -> str | None:

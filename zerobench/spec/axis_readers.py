@@ -131,7 +131,7 @@ def or_null(reader: Reader) -> Reader:
 
 
 def batch_ramp(axis: str, raw: object) -> list[Any]:
-    """A mapping with the fields of AskedRamp, or none."""
+    """A mapping with the fields of RampRequest, or none."""
     if raw in (None, "none"):
         return [None]
     if not isinstance(raw, dict):

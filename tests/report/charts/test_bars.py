@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -176,7 +177,7 @@ def test_the_figure_beside_a_bar_lies_on_one_side_of_the_capacity(scaling_frames
     near = replace(bar, name="near", needed_bytes=capacity - short_bytes, capacity_bytes=capacity)
     over = replace(bar, name="over", needed_bytes=capacity + 3 * GIB, capacity_bytes=capacity)
     unit = ByteAxis("GiB", GIB)
-    drawn = drawing(chart([near, over], [], unit, "GiB", [capacity]), "bars", "bars").draw()
+    drawn = drawing(partial(chart, [near, over], [], unit, "GiB", [capacity]), "bars", "bars").draw()
     root = ET.fromstring(drawn)  # noqa: S314 -- our own drawing
     (line,) = [horizontal(mark) for mark in root.iter() if "device capacity" in mark.attrib.get("aria-label", "")]
     figures = [text for text in root.iter(f"{SVG}text") if "needs" in (text.text or "")]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, spec
+from zerobench.report import palette
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.figure import Figure
 from zerobench.report.figures.trial import trial_figures
@@ -64,6 +65,21 @@ def test_models_are_not_compared_with_each_other(scaling_frames: RunFrames, scal
     fronts = figure.table[figure.table["on the front"] == "yes"]
     assert set(fronts["model"]) == set(scaling_frames.trials["model"])
     assert "gpt2-1.5b, sequence length 1024" in texts(figure)
+
+
+def test_a_strategy_has_its_colour_in_each_of_the_plots_side_by_side(scaling_figures: dict[str, Figure]) -> None:
+    drawn = scaling_figures["throughput-against-memory"].drawing
+    assert drawn is not None
+    scales = [
+        layer["encoding"]["stroke"]["scale"]
+        for plot in drawn.specification["concat"]
+        for layer in plot["layer"]
+        if layer["mark"]["type"] == "point"
+    ]
+    assert len(scales) > 4
+    strategies = ["zero1", "zero2", "zero3"]
+    expected = {"domain": strategies, "range": [palette.strategy_colour(name) for name in strategies]}
+    assert scales == [expected] * len(scales)
 
 
 def test_the_odd_rank_is_named(gpu_frames: RunFrames, gpu_figures: dict[str, Figure]) -> None:

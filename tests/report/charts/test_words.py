@@ -45,6 +45,6 @@ def test_only_places_of_a_drawing_are_rounded_and_never_its_words() -> None:
         .mark_bar()
         .encode(x=alt.X("x:Q"), y=alt.Y("name:N"), description=alt.Description("said:N"))
     )
-    drawn = render.drawing(render.layered([mark], 200, 50), "key", "0.123456").draw()
+    drawn = render.drawing(lambda width: render.layered([mark], width, 50), "key", "0.123456").draw()
     assert drawn.count("0.123456") >= 3
     assert "333333" not in drawn

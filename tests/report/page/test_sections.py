@@ -239,7 +239,7 @@ def test_a_figure_brings_its_caption_and_its_table_folded(sample_frames: RunFram
     table = {"trial": ["zero1", "zero2"], "peak, GiB": ["1.5", "-"], "note": ["", "<b>"]}
     empty: dict[str, list[str]] = {name: [] for name in table}
     figures = [
-        Figure("a", "One.", "Read it so.", Drawing({}, lambda: svg), table),
+        Figure("a", "One.", "Read it so.", Drawing({}, lambda: svg, lambda: svg), table),
         Figure("b", "Two", "No data.", None, empty),
     ]
     page = parsed(page_html(sample_frames, figures=figures))

@@ -32,7 +32,9 @@ from tests.report.sample_run import (
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status
+from zerobench.report.figures.runs import run_figures
 from zerobench.report.frames.tidy_tables import write_tables
+from zerobench.report.headline.sentences import headline
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
@@ -40,9 +42,9 @@ GOLDEN = Path(__file__).parent / "golden"
 RUNS = {"gpu": sample_trials, "cpu": cpu_trials, "predicted": predicted_trials}
 
 
-def shown(run: Path, width: int = 80, **options: int) -> str:
+def shown(run: Path, width: int = 80, *, on_screen: bool = False, **options: int) -> str:
     """What `show_run` prints, without colour and without blanks at the ends of lines."""
-    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console = Console(width=width, file=io.StringIO(), color_system=None, force_terminal=on_screen)
     show_run(run, console, **options)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
@@ -52,6 +54,25 @@ def shown_trials(path: Path, trials: Sequence[SampleTrial], width: int = 80) -> 
     """What `show_run` prints for a run of these trials."""
     write_run(path / "run", trials, samples=False)
     return shown(path / "run", width)
+
+
+def test_the_answer_comes_before_all_tables_and_on_a_screen_after_them(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", sample_trials())
+    answer = [line.split()[0] for line in headline(run_figures([load_run(tmp_path / "run")]))]
+    assert len(answer) >= 4
+    lines = shown(tmp_path / "run", width=400).splitlines()
+    assert [line.split()[0] for line in lines[1 : 1 + len(answer)]] == answer
+    on_screen = shown(tmp_path / "run", width=400, on_screen=True).splitlines()
+    assert on_screen[-len(answer) - 2 : -len(answer) - 1] == ["Summary"]
+    assert [line.split()[0] for line in on_screen[-len(answer) - 1 : -1]] == answer
+    assert on_screen[1] == lines[1 + len(answer)]
+
+
+def test_a_run_of_more_trials_than_are_shown_leaves_its_summary_to_the_report(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", sample_trials())
+    text = shown(tmp_path / "run", most_trials=2)
+    assert "fit" not in text.splitlines()[1]
+    assert "Summary of all: zerobench report" in text
 
 
 def test_gradients_of_another_size_are_marked_above_all_tables_and_in_their_own(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.palette import colours, resolved
 
-__all__ = ["colours", "figures", "resolved"]
+__all__ = ["MAKERS", "colours", "figures", "resolved"]
 
-_MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
+MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     bars.device_figure,
     course.figure,
     model_states.figure,
@@ -66,7 +66,7 @@ def figures(runs: RunFigures) -> Iterator[Figure]:
         UserError: a file of NVML samples, or a record that a chart reads again, is corrupt.
 
     """
-    for make in _MAKERS:
+    for make in MAKERS:
         figure = make(runs)
         if figure is not None:
             yield figure

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import HATCH, NARROW, Mark, Specification, data, layered, plot_width
+from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
+from zerobench.report.charts.render import HATCH, Mark, Specification, data, haloed, is_narrow, layered
 from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import ByteAxis, part_sentence
 from zerobench.units import format_bytes
 
-_BAR_HEIGHT = 18.72
 _THINNEST = 0.2
 """Pixels of a part that is drawn."""
 _BEYOND = 2.0
@@ -23,60 +22,8 @@ _APART = 0.2
 """Of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
 """About what a letter of a name within a bar, or of a figure beside it, takes."""
-_LETTER = 6.5
-"""About what a letter of a line above a bar takes."""
 _GAP = 6
 """Pixels between the end of a bar, or the line of the capacity, and a figure."""
-_LINE = 15
-"""Of text, in pixels."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a bar's name and figure stand: on its left and right, or in lines above it where the drawing is narrow."""
-
-    width: float
-    """Of the plot."""
-    num_lines: int = 0
-    """Above each bar: its name, and its figure in the same line or in one of its own."""
-    room: float = 1.2
-    """How far the axis goes on beyond the longest bar, for what stands at its end."""
-
-    @classmethod
-    def beside(cls, names: Sequence[str]) -> Layout:
-        return cls(plot_width(names))
-
-    @classmethod
-    def above(cls, names: Sequence[str], figures: Sequence[str]) -> Layout:
-        width = NARROW - 12
-        longest = max(len(f"{name} {figure}") for name, figure in zip(names, figures, strict=True))
-        return cls(width, 1 if longest * _LETTER <= width else 2, 1.03)
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Of the groups of categories, in the legend."""
-        return palette.NARROW_NAMES if self.num_lines else palette.CATEGORY_NAMES
-
-    @property
-    def legend_columns(self) -> int:
-        """Of the legend of those groups."""
-        return 2 if self.num_lines else 5
-
-    @property
-    def row_height(self) -> float:
-        return 26 + (_LINE + 3) * (self.num_lines > 0) + _LINE * (self.num_lines > 1)
-
-    def rows(self, names: Sequence[str]) -> alt.Y:
-        """The places of the bars; lines of text stand over the first one, too."""
-        bands = alt.Scale(domain=names, paddingInner=1 - _BAR_HEIGHT / self.row_height)
-        if not self.num_lines:
-            return alt.Y("name:N", title=None, sort=None, scale=bands)
-        bands["align"] = 1
-        return alt.Y("name:N", sort=None, scale=bands, axis=None)
-
-    def line(self, at: int) -> float:
-        """How far the middle of a line of text, the lowest being 0, is from its bar's."""
-        return -(_BAR_HEIGHT / 2 + 9 + _LINE * at)
 
 
 def chart(
@@ -86,22 +33,21 @@ def chart(
     axis: str,
     capacity: Sequence[int],
     *,
-    narrow: bool = False,
+    width: float,
 ) -> Specification:
     """The plot: a bar for each trial, made of its parts, and a row of words for each that `failed`.
 
-    `capacity` is empty where no line is to be drawn; `axis` is the words of the axis of bytes; `narrow` is for a
-    telephone.
+    `capacity` is empty where no line is to be drawn; `axis` is the words of the axis of bytes.
     """
     names = [*(bar.name for bar in bars), *failed]
     figures = [*(_total(bar, unit) for bar in bars), *("" for _ in failed)]
-    layout = Layout.above(names, figures) if narrow else Layout.beside(names)
-    widest = unit.of(max([bar.reach for bar in bars] + list(capacity))) * layout.room
+    layout, narrow = BarRows.of(width, names, figures), is_narrow(width)
+    widest = unit.of(max([bar.reach for bar in bars] + list(capacity))) * layout.room(1.2)
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest], nice=False))
-    y = layout.rows(names)
+    y = layout.y
     scale = layout.width / widest
     layers = [
-        _segments(bars, unit, x, y, scale, layout),
+        _segments(bars, unit, x, y, scale, group_names(width)),
         _tails(bars, unit, y),
         _hatch(bars, unit, y),
         *_names(bars, unit, y, scale),
@@ -114,9 +60,7 @@ def chart(
         layers.append(text.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
     if capacity:
         layers += _capacity(bars, capacity, unit, y, scale, narrow=narrow)
-    if narrow:
-        layers += lines_above(names, figures, y, layout)
-    return layered(layers, layout.width, layout.row_height * len(names))
+    return layered([*layers, *layout.lines_above()], layout.width, layout.height)
 
 
 def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
@@ -128,17 +72,6 @@ def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
     return [bar.cut_at(limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
 
 
-def lines_above(names: Sequence[str], figures: Sequence[str], y: alt.Y, layout: Layout) -> list[Mark]:
-    """Each row's name over its bar, its figure at the right end."""
-    rows = alt.Chart(data([{"name": name, "text": text} for name, text in zip(names, figures, strict=True)]))
-    name = rows.mark_text(align="left", dy=layout.line(layout.num_lines - 1), limit=layout.width)
-    figure = rows.mark_text(align="right", dy=layout.line(0), color="var(--muted)")
-    return [
-        name.encode(x=alt.value(0), y=y, text=alt.Text("name:N")),
-        figure.encode(x=alt.value(layout.width), y=y, text=alt.Text("text:N")),
-    ]
-
-
 def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     """Two strokes through a bar that is cut off."""
     rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
@@ -146,7 +79,7 @@ def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return mark.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
 
 
-def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, layout: Layout) -> Mark:
+def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, names: Mapping[str, str]) -> Mark:
     """The parts that are wide enough to be seen; `scale` is pixels for one of `unit`."""
     drawn = [
         (bar, part, start, end)
@@ -160,14 +93,14 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
             "name": bar.name,
             "start": unit.of(start),
             "end": unit.of(end),
-            "group": layout.names[part.group],
+            "group": names[part.group],
             "description": _description(bar, part),
         }
         for bar, part, start, end in drawn
     ]
     groups = {part.group for _, part, _, _ in drawn}
     present = [group for group in palette.CATEGORY_COLOURS if group in groups]
-    colour = group_colour(present, layout.names, columns=layout.legend_columns)
+    colour = group_colour(present, names)
     return (
         alt.Chart(data(rows))
         .mark_bar(stroke="var(--paper)", strokeWidth=0.7)
@@ -175,7 +108,12 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     )
 
 
-def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEGORY_NAMES, **legend: Any) -> alt.Color:
+def group_names(width: float) -> Mapping[str, str]:
+    """Of the groups of categories, in the legend of a drawing of this width."""
+    return palette.NARROW_NAMES if is_narrow(width) else palette.CATEGORY_NAMES
+
+
+def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEGORY_NAMES) -> alt.Color:
     """The colours of groups of categories, which rows name in `group`."""
     return alt.Color(
         "group:N",
@@ -184,7 +122,7 @@ def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEG
             domain=[names[group] for group in groups],
             range=[palette.category_colour(group) for group in groups],
         ),
-        legend=alt.Legend(symbolType="square", offset=24, **legend),
+        legend=alt.Legend(symbolType="square", offset=24),
     )
 
 
@@ -274,11 +212,8 @@ def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacit
         {"name": bar.name, "at": _beside(unit.of(bar.reach), text, _limit(bar, unit, capacity), scale), "text": text}
         for bar, text in zip(bars, texts, strict=True)
     ]
-    # A border in the colour of the paper keeps the figure readable where a line of the grid runs through it.
-    halo = alt.Chart(data(rows)).mark_text(align="left", dx=_GAP, stroke="var(--paper)", strokeWidth=3)
-    plain = alt.Chart(data(rows)).mark_text(align="left", dx=_GAP)
     place = {"x": alt.X("at:Q"), "y": y, "text": alt.Text("text:N")}
-    return [halo.encode(**place), plain.encode(**place)]
+    return haloed(alt.Chart(data(rows)), place, align="left", dx=_GAP)
 
 
 def _limit(bar: Bar, unit: ByteAxis, capacity: Sequence[int]) -> float | None:
@@ -322,7 +257,7 @@ def _capacity(
         return [rule.encode(x=alt.X("at:Q"), description=alt.Description("description:N")), labels]
     rows = [{"name": name, "at": unit.of(size), "description": _holds(size)} for name, size in known]
     ticks = alt.Chart(data(rows)).mark_tick(
-        orient="vertical", size=_BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
+        orient="vertical", size=BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
     )
     return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("description:N")), labels]
 

@@ -11,7 +11,7 @@ from functools import partial
 from zerobench.records import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.bar_marks import cut
-from zerobench.report.charts.render import drawn
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import (
     doubt_sentence,
     evidence_sentence,
@@ -48,9 +48,7 @@ def device_figure(runs: RunFigures) -> Figure | None:
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(trials, bars, len(known))
     )
-    return Figure(
-        "memory-per-gpu", title, caption, columns=bars_table(bars, unit), **drawn("memory-per-gpu", title, chart)
-    )
+    return Figure("memory-per-gpu", title, caption, drawing(chart, "memory-per-gpu", title), bars_table(bars, unit))
 
 
 def _ran_out(trial: TrialFigures) -> bool:
@@ -80,9 +78,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
     caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
         trials, bars, len(known)
     )
-    return Figure(
-        "memory-of-host", title, caption, columns=bars_table(bars, unit), **drawn("memory-of-host", title, chart)
-    )
+    return Figure("memory-of-host", title, caption, drawing(chart, "memory-of-host", title), bars_table(bars, unit))
 
 
 def capacities(bars: Sequence[Bar]) -> list[int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import altair as alt
 
 from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.charts.marks import point, points, strategy_stroke
-from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.render import Specification, arranged, data, drawing, in_columns, layered
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
 from zerobench.report.charts.words import byte_axis
 from zerobench.report.figure import Figure
@@ -38,25 +39,30 @@ def figure(runs: RunFigures) -> Figure | None:
     )
     trials = [trial for trial, _ in batches]
     caption += evidence_sentence(trials) + doubt_sentence(trials)
-    plots = list(_plots(batches))
-    drawn = drawing(arranged(plots, 2, 40), _KEY, title) if plots else None
+    drawn = drawing(partial(_chart, batches), _KEY, title) if list(_plots(batches, 1)) else None
     return Figure(_KEY, title, caption, drawn, table_columns(batch_ramp_table(runs.figures)))
 
 
-def _plots(batches: Sequence[Size]) -> Iterator[Specification]:
+def _chart(batches: Sequence[Size], *, width: float) -> Specification:
+    columns, each = in_columns(width, 2)
+    return arranged(list(_plots(batches, each)), columns, 40)
+
+
+def _plots(batches: Sequence[Size], width: float) -> Iterator[Specification]:
     timed = [(trial, size, rate) for trial, size in batches if (rate := size.tokens_per_s) is not None]
     watched = [(trial, size, peak) for trial, size in batches if (peak := size.peak_bytes) is not None]
     if timed:
-        yield _plot(timed, "tokens/s", lambda rate: f"{rate:,.0f} tokens/s", legend=True)
+        yield _plot(timed, "tokens/s", lambda rate: f"{rate:,.0f} tokens/s", width, legend=True)
     if watched:
         unit = byte_axis(peak for _, _, peak in watched)
-        yield _plot(watched, f"device peak ({unit.name})", format_bytes, legend=not timed, unit=unit.size)
+        yield _plot(watched, f"device peak ({unit.name})", format_bytes, width, legend=not timed, unit=unit.size)
 
 
 def _plot(
     batches: Sequence[tuple[TrialFigures, BatchFigures, float]],
     title: str,
     say: Callable[[float], str],
+    width: float,
     *,
     legend: bool,
     unit: float = 1.0,
@@ -76,4 +82,4 @@ def _plot(
     stroke = strategy_stroke([row.strategy for row in rows], legend=legend)
     line = alt.Chart(data(rows)).mark_line(strokeWidth=1.8, aria=False)
     layers = [line.encode(x=x, y=y, detail=alt.Detail("trial:N"), stroke=stroke), *points(rows, x, y, legend=legend)]
-    return layered(layers, (WIDTH - 200) / 2, _HEIGHT)
+    return layered(layers, width, _HEIGHT)

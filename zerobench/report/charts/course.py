@@ -15,8 +15,8 @@ import altair as alt
 
 from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
-from zerobench.report.charts.bar_marks import group_colour
-from zerobench.report.charts.render import NARROW, WIDTH, Mark, Specification, arranged, data, drawn, layered
+from zerobench.report.charts.bar_marks import group_colour, group_names
+from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence, whole
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
@@ -86,18 +86,15 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(chosen)
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(
-        KEY, heading, caption, columns=_table(panels, unit), **drawn(KEY, heading, partial(_plot, panels, unit))
-    )
+    plot = partial(_plot, panels, unit)
+    return Figure(KEY, heading, caption, drawing(plot, KEY, heading), _table(panels, unit))
 
 
-def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, narrow: bool = False) -> Specification:
-    """The panels in two columns, or on a telephone one above the other."""
-    columns = 1 if narrow or len(panels) == 1 else 2
-    width = NARROW - 62 if narrow else (WIDTH - 130) / 2 if columns == 2 else WIDTH - 70
-    names = palette.NARROW_NAMES if narrow else palette.CATEGORY_NAMES
-    colour = group_colour(_groups(panels), names, columns=2 if narrow else 5)
-    plots = [_panel_plot(panel, unit, panels, width, colour, names) for panel in panels]
+def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, width: float) -> Specification:
+    columns, each = in_columns(width, len(panels))
+    names = group_names(width)
+    colour = group_colour(_groups(panels), names)
+    plots = [_panel_plot(panel, unit, panels, each, colour, names) for panel in panels]
     return arranged(plots, columns, 18, y="independent", x="independent")
 
 
@@ -227,10 +224,7 @@ def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     place = {"x": x, "y": y}
     dot = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=45, opacity=1, aria=False)
     text: dict[str, Any] = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
-    halo = alt.Chart(data(rows)).mark_text(stroke="var(--paper)", strokeWidth=3, **text)
-    plain = alt.Chart(data(rows)).mark_text(**text)
-    label = {**place, "text": alt.Text("text:N")}
-    return [dot.encode(**place), halo.encode(**label), plain.encode(**label)]
+    return [dot.encode(**place), *haloed(alt.Chart(data(rows)), {**place, "text": alt.Text("text:N")}, **text)]
 
 
 def _sources(panels: Sequence[_Panel]) -> str:

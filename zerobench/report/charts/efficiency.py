@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import altair as alt
@@ -45,7 +46,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     x_axis, _ = ranks_axis([place.x for place in places])
     top = max(110.0, max((place.interval or (0.0, place.y))[1] for place in places) * 1.05)
     y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100 %")
-    chart = lines.chart(drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
+    chart = partial(lines.chart, drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
         f"Throughput per GPU on N ranks relative to the line's smallest number of ranks; fixed {fixed}. "

@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 import altair as alt
 
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import point, points, strategy_stroke
-from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered
+from zerobench.report.charts.render import Mark, Specification, arranged, data, in_columns, is_narrow, layered, wrapped
 from zerobench.report.charts.series import Place, Series
 
-_PLOT_WIDTH, _PLOT_HEIGHT, _LABEL_GAP = WIDTH - 270, 340, 13
+_PLOT_HEIGHT, _LABEL_GAP = 340, 13
+_NAMES = 195
+"""What the names of lines take beside a plot."""
+_LETTERS = ascii_lowercase
+"""What a line is called at its end where its name stands in a list below."""
+_LETTER_ROOM = 16
+"""What that takes."""
 
 
 def chart(
@@ -22,6 +29,7 @@ def chart(
     x_axis: alt.Axis,
     y_axis: alt.Axis,
     *,
+    width: float,
     x_size: float = 1.0,
     y_domain: tuple[float, float] | None = None,
     rules: Sequence[tuple[float, str]] = (),
@@ -39,15 +47,18 @@ def chart(
     y_scale = alt.Scale(type="linear" if y_domain else "log", domain=[foot, top], nice=False, zero=False)
     x_of = alt.X("x:Q", axis=x_axis, scale=alt.Scale(type="log", domain=reach, nice=False))
     y_of = alt.Y("y:Q", axis=y_axis, scale=y_scale)
-    upright = _VerticalScale(foot, top, is_log=y_domain is None)
+    upright, below = _VerticalScale(foot, top, is_log=y_domain is None), is_narrow(width)
+    plot = in_columns(width, 1)[1] - (_LETTER_ROOM if below else _NAMES)
+    names = list(_LETTERS) if below else [line.name for line in lines]
     rows = [point(place.trial, place.x / x_size, place.y, say(place)) for place in places]
     layers = [
         *intervals.bands(lines, x_size, x_of, y_of),
         _lines(lines, x_size, x_of, y_of),
         *points(rows, x_of, y_of),
-        _ends(lines, x_size, x_of, y_of, upright),
+        _ends(lines, names, x_size, x_of, y_of, upright),
     ]
-    return layered([*_rules(rules, y_of), *layers], _PLOT_WIDTH, _PLOT_HEIGHT)
+    drawn = layered([*_rules(rules, y_of, plot), *layers], plot, _PLOT_HEIGHT)
+    return arranged([drawn, _list(lines, width)], 1, 12) if below else drawn
 
 
 def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> Mark:
@@ -71,9 +82,25 @@ def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> 
     )
 
 
-def _ends(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y, scale: _VerticalScale) -> Mark:
+def _list(lines: Sequence[Series], width: float) -> Specification:
+    """The names of the lines, each behind its letter."""
+    texts = [
+        {"letter": letter if not at else "", "text": text}
+        for letter, line in zip(_LETTERS, lines, strict=False)
+        for at, text in enumerate(wrapped(line.name, width - 2 * _LETTER_ROOM))
+    ]
+    rows = alt.Chart(data([{"row": row, **text} for row, text in enumerate(texts)]))
+    mark, y = rows.mark_text(align="left", fontSize=11), alt.Y("row:O", axis=None)
+    columns = (("letter:N", 0), ("text:N", _LETTER_ROOM))
+    marks = [mark.encode(x=alt.value(at), y=y, text=alt.Text(name)) for name, at in columns]
+    return layered(marks, width - 2 * _LETTER_ROOM, 15 * len(texts))
+
+
+def _ends(
+    lines: Sequence[Series], names: Sequence[str], x_size: float, x_of: alt.X, y_of: alt.Y, scale: _VerticalScale
+) -> Mark:
     """The name of each line behind its last point, moved apart where they would lie over each other."""
-    last = [(*line.medians[-1], line.name) for line in lines]
+    last = [(*line.medians[-1], name) for line, name in zip(lines, names, strict=False)]
     rows = []
     for x in sorted({x for x, _, _ in last}):
         group = [(y, name) for at, y, name in last if at == x]
@@ -133,14 +160,14 @@ def _too_close(lower: tuple[float, int], upper: tuple[float, int], gap: float) -
     return upper[0] - lower[0] < gap * (lower[1] + upper[1]) / 2
 
 
-def _rules(rules: Sequence[tuple[float, str]], y_of: alt.Y) -> list[Mark]:
+def _rules(rules: Sequence[tuple[float, str]], y_of: alt.Y, width: float) -> list[Mark]:
     layers: list[Mark] = []
     for height, text in rules:
         rows = [{"y": height, "text": text}]
         line = alt.Chart(data(rows)).mark_rule(color="var(--limit)", strokeWidth=1.5, strokeDash=[8, 4])
-        words = alt.Chart(data(rows)).mark_text(dy=-7, color="var(--limit)")
+        words = alt.Chart(data(rows)).mark_text(align="right", dy=-7, color="var(--limit)")
         layers += [
             line.encode(y=y_of, description=alt.Description("text:N")),
-            words.encode(x=alt.value(_PLOT_WIDTH / 2), y=y_of, text=alt.Text("text:N")),
+            words.encode(x=alt.value(width), y=y_of, text=alt.Text("text:N")),
         ]
     return layers

@@ -73,14 +73,17 @@ def _shape(offloads: Sequence[str], *, legend: bool) -> alt.Shape:
     return alt.Shape("offload:N", title=None, scale=scale, legend=shown if len(present) > 1 else None)
 
 
-def points(rows: Sequence[Point], x: alt.X, y: alt.Y, *, legend: bool = True) -> list[Mark]:
+def points(
+    rows: Sequence[Point], x: alt.X, y: alt.Y, *, among: Sequence[Point] = (), legend: bool = True
+) -> list[Mark]:
     """Layers that draw `rows` (point), the strategies' figures on them where there are few.
 
+    Plots side by side have one legend: `among` are the points of all.
     A strategy's points and figures lie over those of the one before it, so that no figure shows through a point.
     """
     few = len(rows) <= _MOST_FIGURES
-    stroke = strategy_stroke([row.strategy for row in rows], legend=legend)
-    shape = _shape([row.offload for row in rows], legend=legend)
+    stroke = strategy_stroke([row.strategy for row in among or rows], legend=legend)
+    shape = _shape([row.offload for row in among or rows], legend=legend)
     layers = []
     for strategy in sorted({row.strategy for row in rows}):
         own = alt.Chart(data([row for row in rows if row.strategy == strategy]))
@@ -90,7 +93,7 @@ def points(rows: Sequence[Point], x: alt.X, y: alt.Y, *, legend: bool = True) ->
             dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description=alt.Description("description:N"))
         )
         if few:
-            figures = own.mark_text(fontSize=9, fontWeight="bold", baseline="middle", dy=_BASELINE)
+            figures = own.mark_text(fontSize=11, fontWeight="bold", baseline="middle", dy=_BASELINE)
             layers.append(figures.encode(x=x, y=y, text=alt.Text("figure:N"), color=alt.Color("ink:N", scale=None)))
     return layers
 

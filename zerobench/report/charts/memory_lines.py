@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import altair as alt
 
@@ -58,7 +59,7 @@ def memory_lines(
 
     y_axis = alt.Axis(title=f"peak memory per device ({unit.name})", format="~g", tickCount=6)
     x_axis, x_size = axis([place.x for place in places])
-    chart = lines.chart(scaled, describe, x_axis, y_axis, x_size=x_size, rules=rules)
+    chart = partial(lines.chart, scaled, describe, x_axis, y_axis, x_size=x_size, rules=rules)
     title = f"Device memory over {words}"
     caption = (
         "Largest peak of any rank, including start-up; logarithmic axes. "

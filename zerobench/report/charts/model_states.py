@@ -10,8 +10,9 @@ from typing import Any
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.bar_marks import Layout, group_colour, lines_above
-from zerobench.report.charts.render import Mark, Specification, data, drawn, layered
+from zerobench.report.charts.bar_marks import group_colour
+from zerobench.report.charts.bar_rows import BarRows
+from zerobench.report.charts.render import Mark, Specification, data, drawing, layered
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.words import ByteAxis, decimal_axis
 from zerobench.report.figure import Columns, Figure
@@ -57,16 +58,16 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(shown)
         + shown_sentence(len(shown), len(known))
     )
-    return Figure(_KEY, title, caption, columns=_table(bars, unit), **drawn(_KEY, title, partial(_chart, bars, unit)))
+    return Figure(_KEY, title, caption, drawing(partial(_chart, bars, unit), _KEY, title), _table(bars, unit))
 
 
-def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, narrow: bool = False) -> Specification:
+def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, width: float) -> Specification:
     names, figures = [bar.name for bar in bars], [_sums(bar, unit) for bar in bars]
-    layout = Layout.above(names, figures) if narrow else Layout.beside(names)
+    rows = BarRows.of(width, names, figures)
     largest = max(max(bar.row.states.total_bytes, bar.row.paper.total_bytes if bar.row.paper else 0) for bar in bars)
-    scale = alt.Scale(domain=[0, unit.of(largest) * (layout.room if narrow else _ROOM)], nice=False)
+    scale = alt.Scale(domain=[0, unit.of(largest) * rows.room(_ROOM)], nice=False)
     x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale)
-    y = layout.rows(names)
+    y = rows.y
     parts = alt.Chart(data([part for bar in bars for part in _parts(bar, unit)])).mark_bar(
         stroke="var(--paper)", strokeWidth=0.7
     )
@@ -75,9 +76,9 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, narrow: bool = False) -> Spe
             x=x, x2=alt.X2("end:Q"), y=y, color=group_colour(_STATES), description=alt.Description("description:N")
         ),
         _papers(bars, unit, y),
-        *(lines_above(names, figures, y, layout) if narrow else [_ends(bars, unit, y)]),
+        *(rows.lines_above() or [_ends(bars, unit, y)]),
     ]
-    return layered(layers, layout.width, layout.row_height * len(names))
+    return layered(layers, rows.width, rows.height)
 
 
 def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import altair as alt
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
-from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, drawing, layered, plot_width
+from zerobench.report.charts.bar_rows import BarRows
+from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import (
     doubt_sentence,
     evidence_sentence,
@@ -25,7 +27,7 @@ from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 
 _KEY = "offload-traffic"
-_ROW_HEIGHT = 26
+_SPACING = 30
 _COLOURS = {"read": palette.category_colour("parameters"), "written": palette.category_colour("gradients")}
 _PLACES = {"host": "var(--category-buffers)", "nvme": "var(--category-logits)"}
 _RATE = 10**9
@@ -69,9 +71,9 @@ def figure(runs: RunFigures) -> Figure | None:
     rates = _rates(trials)
     unit = byte_axis(held_bytes.whole for held_bytes in chosen)
     title = "Offloaded states and NVMe traffic" if rates else "Location of offloaded states"
-    drawn = _chart(chosen, rates, unit)
+    chart = partial(_chart, chosen, rates, unit)
     caption = _caption(trials, len(offloading), has_rates=bool(rates))
-    return Figure(_KEY, title, caption, drawing(drawn, _KEY, title), _table(chosen, unit))
+    return Figure(_KEY, title, caption, drawing(chart, _KEY, title), _table(chosen, unit))
 
 
 def _held(trial: TrialFigures) -> _OffloadedBytes:
@@ -106,17 +108,19 @@ def _directions(trial: TrialFigures) -> list[tuple[str, float | None]]:
     return [(name, rate if summary.is_measured else None) for name, rate in zip(_COLOURS, rates, strict=True)]
 
 
-def _chart(trials: Sequence[_OffloadedBytes], rates: Sequence[dict[str, Any]], unit: ByteAxis) -> Specification:
-    names = [held.trial.marked_label for held in trials]
-    room = plot_width(names, 30)
-    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.3))
-    height = _ROW_HEIGHT * len(names)
+def _chart(
+    trials: Sequence[_OffloadedBytes], rates: Sequence[dict[str, Any]], unit: ByteAxis, *, width: float
+) -> Specification:
+    rows = BarRows.of(width, [held.trial.marked_label for held in trials], beside=30)
+    names, marks = rows.lines_above(), _places(trials, unit, rows.y)
     if not rates:
-        return layered(_places(trials, unit, y), room, height)
-    places = layered(_places(trials, unit, y), room * 0.52, height)
-    bare = alt.Y("name:N", title=None, sort=None, axis=None, scale=alt.Scale(domain=names, paddingInner=0.3))
-    traffic = layered([_traffic(rates, bare)], room * 0.48 - 40, height)
-    return arranged([places, traffic], 2, 30, fill="independent")
+        return layered([*marks, *names], rows.width, rows.height)
+    columns = 1 if names else 2
+    each = (rows.width - _SPACING * (columns - 1)) / columns
+    bare = rows.y
+    bare["axis"] = None  # names stand above each plot's bars, or on the left of the first one
+    places, traffic = (layered([*own, *names], each, rows.height) for own in (marks, [_traffic(rates, bare)]))
+    return arranged([places, traffic], columns, _SPACING, fill="independent")
 
 
 def _places(trials: Sequence[_OffloadedBytes], unit: ByteAxis, y: alt.Y) -> list[Mark]:

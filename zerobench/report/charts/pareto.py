@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import altair as alt
 
 from zerobench.report.charts import intervals
-from zerobench.report.charts.marks import SIDES, point, points, strategies_sentence
-from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.marks import SIDES, Point, point, points, strategies_sentence
+from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import plain
@@ -28,8 +30,8 @@ _LETTER = 6.2
 """About the width of a letter of a name."""
 _CROWD = 60
 """More points than this leave no room for names."""
-_MOST_NAMES = 8
-"""Trials of a front that are named beside their points."""
+_RADIUS, _RAISED = 8, 9
+"""Pixels of a point, and how far above its middle its name stands."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,22 @@ def figure(runs: RunFigures) -> Figure | None:
     plots = [on_front(places) for places in groups.values()]
     names = dict(zip(map(id, plots), _names_of(list(groups)), strict=True))
     panels = sorted(plots, key=lambda places: -len(places))[:_MOST_PANELS]
-    width = WIDTH - 90 if len(panels) == 1 else (WIDTH - 160) / 2
-    drawn = [
-        _plot(panel, names[id(panel)], unit, width, is_first=panel is panels[0], alone=len(panels) == 1)
-        for panel in panels
-    ]
+    chart = partial(_chart, panels, [names[id(panel)] for panel in panels], unit)
     title, order = "Throughput against memory", {id(trial): place for place, (trial, _, _) in enumerate(known)}
     places = sorted((place for plot in plots for place in plot), key=lambda place: order[id(place.trial)])
-    chart = drawn[0] if len(drawn) == 1 else arranged(drawn, 2, 26)
     return Figure(_KEY, title, _caption(places, len(plots)), drawing(chart, _KEY, title), _table(places, unit))
+
+
+def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: ByteAxis, *, width: float) -> Specification:
+    columns, each = in_columns(width, len(panels))
+    alone = len(panels) == 1
+    rows = [[point(place.trial, place.size, place.speed, _description(place)) for place in panel] for panel in panels]
+    among = [row for panel in rows for row in panel]
+    drawn = [
+        _plot(panel, own, among, None if alone else name, unit, each, is_titled=at % columns == 0)
+        for at, (panel, own, name) in enumerate(zip(panels, rows, names, strict=True))
+    ]
+    return drawn[0] if alone else arranged(drawn, columns, 26)
 
 
 def _work(trial: TrialFigures) -> tuple[str, ...]:
@@ -105,23 +114,29 @@ def on_front(places: Sequence[Place]) -> list[Place]:
 
 
 def _plot(
-    places: Sequence[Place], name: str, unit: ByteAxis, width: float, *, is_first: bool, alone: bool
+    places: Sequence[Place],
+    rows: Sequence[Point],
+    among: Sequence[Point],
+    name: str | None,
+    unit: ByteAxis,
+    width: float,
+    *,
+    is_titled: bool,
 ) -> Specification:
-    y_title = "tokens/s per GPU" if is_first or alone else None
+    y_title = "tokens/s per GPU" if is_titled else None
     top = max((place.interval or (0.0, place.speed))[1] for place in places) * 1.12
     x_top = max(place.size for place in places) * 1.12
     x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
     y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=alt.Scale(domain=[0, top], nice=False))
-    height = 330 if alone else 250
-    rows = [point(place.trial, place.size, place.speed, _description(place)) for place in places]
+    height = 330 if name is None else 250
     front = sorted((place for place in places if place.is_best), key=lambda place: place.size)
     layers = [
         *intervals.bars([(place.size, place.interval) for place in places if place.interval], x, y),
         _front(front, x, y),
-        *points(rows, x, y),
-        *_names(front, x, y, (x_top, top), (width, height), is_crowded=len(places) > _CROWD),
+        *points(rows, x, y, among=among),
+        *_names(front, places, x, y, (x_top, top), (width, height)),
     ]
-    return layered(layers, width, height, None if alone else name)
+    return layered(layers, width, height, name)
 
 
 def _description(place: Place) -> str:
@@ -142,47 +157,55 @@ def _front(front: Sequence[Place], x: alt.X, y: alt.Y) -> Mark:
 
 def _names(
     front: Sequence[Place],
+    places: Sequence[Place],
     x: alt.X,
     y: alt.Y,
     reach: tuple[float, float],
     size: tuple[float, float],
-    *,
-    is_crowded: bool,
 ) -> list[Mark]:
-    """Names beside the front's points, to the left where there is no room on the right; those in the way left out.
+    """Names beside the front's points, on the right or else the left; those left out for which neither has room.
 
-    Among very many points only the fastest and the leanest are named.
+    Among very many points only the fastest and the leanest are named, over whatever is there.
     """
-    rows: list[_Name] = []
-    taken: list[tuple[float, float, float]] = []
+    is_crowded = len(places) > _CROWD
+    taken = [] if is_crowded else [_around(*_at(place, reach, size)) for place in places]
+    named: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     ordered = sorted(front, key=lambda place: -place.speed)
     for place in [ordered[0], ordered[-1]] if is_crowded and len(ordered) > 1 else ordered:
+        across, up = _at(place, reach, size)
         name = place.trial.marked_label
-        across, up = place.size / reach[0] * size[0], place.speed / reach[1] * size[1]
-        length = min(_LETTER * len(name), size[0] / 2)
-        is_right = bool(across + length + 11 < size[0])
-        start = across if is_right else across - length
-        if all(abs(up - other) > 13 or start > right or start + length < left for left, right, other in taken):
-            taken.append((start, start + length, up))
-            rows.append(_Name(place.size, place.speed, name, is_right))
-    layers = []
-    for align, dx, is_right in SIDES:
-        own = alt.Chart(data([row for row in rows[:_MOST_NAMES] if row.is_right == is_right]))
-        for border in (3, 0):  # first a border in the paper's colour, which keeps the name readable on lines
-            mark = own.mark_text(align=align, dx=dx, dy=-9, fontSize=11, limit=size[0] / 2, strokeWidth=border)
-            stroke = alt.value("var(--paper)" if border else "transparent")
-            layers.append(mark.encode(x=x, y=y, text=alt.Text("text:N"), stroke=stroke))
-    return layers
+        length = _LETTER * len(name)
+        for _, dx, is_right in SIDES:
+            start = across + dx - (0 if is_right else length)
+            box = start, start + length, up + _RAISED - 6, up + _RAISED + 6
+            if 0 <= start <= size[0] - length and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                named[is_right].append({"x": place.size, "y": place.speed, "text": name})
+                break
+    text = {"x": x, "y": y, "text": alt.Text("text:N")}
+    return [
+        mark
+        for align, dx, is_right in SIDES
+        for mark in haloed(alt.Chart(data(named[is_right])), text, align=align, dx=dx, dy=-_RAISED, fontSize=11)
+    ]
 
 
-@dataclass(frozen=True)
-class _Name:
-    """A name beside a point."""
+_Box = tuple[float, float, float, float]
+"""Left, right, lower and upper end, in pixels."""
 
-    x: float
-    y: float
-    text: str
-    is_right: bool
+
+def _at(place: Place, reach: tuple[float, float], size: tuple[float, float]) -> tuple[float, float]:
+    """Where it lies, in pixels from the left and from the foot."""
+    return place.size / reach[0] * size[0], place.speed / reach[1] * size[1]
+
+
+def _around(across: float, up: float) -> _Box:
+    """What a point covers."""
+    return across - _RADIUS, across + _RADIUS, up - _RADIUS, up + _RADIUS
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
 def _caption(places: Sequence[Place], number: int) -> str:

@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import altair as alt
 
 from zerobench.records import Place, StepKind
-from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.render import Specification, arranged, data, drawing, in_columns, layered
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
@@ -22,6 +23,8 @@ from zerobench.units import counted, format_bytes
 _KEY = "predicted-against-measured"
 _PLACES = {Place.DEVICE: ("var(--category-parameters)", "circle"), Place.HOST: ("var(--category-gradients)", "square")}
 _MOST_BINS = 21
+_HEIGHT = 0.9
+"""Of a plot, for one of its width."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,6 @@ def figure(runs: RunFigures) -> Figure | None:
     if not pairs:
         return None
     unit = byte_axis(pair.cell.measured_bytes for pair in pairs)
-    drawn = arranged([_scatter(pairs, unit), _histogram(pairs)], 2, 34)
     worst = max(pairs, key=lambda pair: abs(pair.error))
     sizes: dict[str, list[float]] = {}
     for pair in pairs:
@@ -70,7 +72,7 @@ def figure(runs: RunFigures) -> Figure | None:
         "Right: distribution of errors, negative where the prediction is too small. Worst: "
         f"{_percent(worst.error, signed=True)} ({worst.trial.marked_label}, {worst.cell.place})."
     )
-    return Figure(_KEY, title, caption, drawing(drawn, _KEY, title), _table(pairs, unit))
+    return Figure(_KEY, title, caption, drawing(partial(_chart, pairs, unit), _KEY, title), _table(pairs, unit))
 
 
 def largest_peaks(runs: RunFigures) -> list[Pair]:
@@ -88,7 +90,12 @@ def largest_peaks(runs: RunFigures) -> list[Pair]:
     return [largest[key] for key in sorted(largest, key=lambda key: (key[0], key[2].value))]
 
 
-def _scatter(pairs: Sequence[Pair], unit: ByteAxis) -> Specification:
+def _chart(pairs: Sequence[Pair], unit: ByteAxis, *, width: float) -> Specification:
+    columns, each = in_columns(width, 2)
+    return arranged([_scatter(pairs, unit, each), _histogram(pairs, each)], columns, 34)
+
+
+def _scatter(pairs: Sequence[Pair], unit: ByteAxis, width: float) -> Specification:
     rows = [
         _Dot(
             unit.of(pair.cell.measured_bytes),
@@ -113,31 +120,31 @@ def _scatter(pairs: Sequence[Pair], unit: ByteAxis) -> Specification:
     line = identity.mark_line(color="var(--muted)", strokeWidth=1.2, aria=False).encode(x=x, y=y)
     dots = alt.Chart(data(rows)).mark_point(size=55, strokeWidth=1.6, opacity=0.9)
     points = dots.encode(x=x, y=y, stroke=colour, shape=shape, description=alt.Description("description:N"))
-    return layered([line, points], 400, 360)
+    return layered([line, points], width, _HEIGHT * width)
 
 
-def _histogram(pairs: Sequence[Pair]) -> Specification:
-    """Errors in bins of a round width, zero in the middle of one."""
+def _histogram(pairs: Sequence[Pair], width: float) -> Specification:
+    """Errors in bins of a round size, zero in the middle of one."""
     percents = [100 * pair.error for pair in pairs]
-    width = bin_width(max(map(abs, percents)))
-    bins = Counter(round(percent / width) for percent in percents)
+    size = bin_width(max(map(abs, percents)))
+    bins = Counter(round(percent / size) for percent in percents)
     rows = [
         {
-            "start": (at - 0.5) * width,
-            "end": (at + 0.5) * width,
+            "start": (at - 0.5) * size,
+            "end": (at + 0.5) * size,
             "count": count,
-            "description": f"{counted(count, 'peak')} from {(at - 0.5) * width:+g} % to {(at + 0.5) * width:+g} % off",
+            "description": f"{counted(count, 'peak')} from {(at - 0.5) * size:+g} % to {(at + 0.5) * size:+g} % off",
         }
         for at, count in sorted(bins.items())
     ]
-    reach = (max(map(abs, bins)) + 1) * width
+    reach = (max(map(abs, bins)) + 1) * size
     x = alt.X("start:Q", title="error (%)", scale=alt.Scale(domain=[-reach, reach], nice=False))
     y = alt.Y("count:Q", title="peaks", axis=alt.Axis(format="d", tickMinStep=1))
     bars = alt.Chart(data(rows)).mark_bar(color="var(--category-buffers)", stroke="var(--ink)", strokeWidth=0.7)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--muted)", strokeWidth=1.2, aria=False)
     description = alt.Description("description:N")
     columns = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), description=description)
-    return layered([columns, zero.encode(x=x)], WIDTH - 400 - 34 - 130, 360)
+    return layered([columns, zero.encode(x=x)], width, _HEIGHT * width)
 
 
 def bin_width(largest: float) -> float:

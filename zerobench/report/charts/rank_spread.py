@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import altair as alt
 
+from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.marks import SIDES
-from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
+from zerobench.report.charts.render import Specification, data, drawing, layered
 from zerobench.report.charts.shown import MOST_ROWS, doubt_sentence, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -22,8 +24,6 @@ from zerobench.spec.roles import Role
 from zerobench.units import counted, format_bytes
 
 _KEY = "spread-over-ranks"
-_ROW_HEIGHT = 22
-
 
 Spread = tuple[TrialFigures, RankSpread]
 
@@ -49,7 +49,7 @@ def figure(runs: RunFigures) -> Figure | None:
         caption += f" {len(shown)} of {len(uneven):,} uneven trials, those with the widest spread."
     caption += doubt_sentence([trial for trial, _ in shown])
     table = _table(shown, byte_axis(spread.maximum for _, spread in shown))
-    return Figure(_KEY, title, caption.strip(), drawing(_chart(shown, unit), _KEY, title), table)
+    return Figure(_KEY, title, caption.strip(), drawing(partial(_chart, shown, unit), _KEY, title), table)
 
 
 def spreads(runs: RunFigures) -> list[Spread]:
@@ -73,8 +73,9 @@ def _even_sentence(number: int) -> str:
     return "" if not number else f"Equal on all ranks in {number:,} more trials."
 
 
-def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
+def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specification:
     names = [trial.marked_label for trial, _ in shown]
+    rows = BarRows.of(width, names)
     spans = [
         _Span(
             name,
@@ -92,7 +93,7 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
         title=f"device peak minus the median ({unit.name})",
         scale=alt.Scale(domain=[low - room, high + room * 1.6], nice=False),
     )
-    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names))
+    y = rows.y
     rules = alt.Chart(data(spans)).mark_bar(height=4, color="var(--muted)", opacity=0.6)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--ink)", strokeWidth=1, aria=False)
     points = [row for trial, spread in shown for row in _points(trial, spread, unit)]
@@ -109,7 +110,7 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
     for align, dx, is_right in SIDES:
         texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
         layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text=alt.Text("text:N")))
-    return layered(layers, plot_width(names), _ROW_HEIGHT * len(names))
+    return layered([*layers, *rows.lines_above()], rows.width, rows.height)
 
 
 _MOST_RANKS = 64

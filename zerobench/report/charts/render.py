@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -30,6 +31,8 @@ WIDTH = 900
 """Of a drawing, in its own units; a page scales it."""
 NARROW = 360
 """Of a drawing for a telephone, so that its letters keep their size there."""
+_BESIDE = 75
+"""What the figures and the title of an axis take beside a plot, and the last figure of the axis below it."""
 
 _LABEL_LIMIT, _LETTER = 340, 6.6
 """The most that the label of a row takes of a drawing, and about what one of its letters does."""
@@ -72,6 +75,7 @@ _LEGEND = {
     "labelLimit": 300,
 }
 _HEADER = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "labelFontWeight": "bold"}
+_LEGEND_COLUMNS = {WIDTH: 5, NARROW: 2}
 CONFIG: Mapping[str, Any] = {
     "background": "transparent",
     "font": _FONT,
@@ -94,9 +98,33 @@ def data(rows: Iterable[Any]) -> alt.InlineData:
     return alt.InlineData(values=json.dumps(plain, allow_nan=False), format=alt.JsonDataFormat(type="json"))
 
 
-def plot_width(names: Iterable[str], beside: float = 24) -> float:
+def is_narrow(width: float) -> bool:
+    """Whether a drawing of this width has no room for words beside its plots, nor for two plots side by side."""
+    return width < 2 * NARROW
+
+
+def plot_width(names: Iterable[str], beside: float = 24, width: float = WIDTH) -> float:
     """What of a drawing rows of these names leave to its plot, with so much `beside` it."""
-    return WIDTH - min(_LABEL_LIMIT, _LETTER * max(map(len, names))) - beside
+    return width - min(_LABEL_LIMIT, _LETTER * max(map(len, names))) - beside
+
+
+def in_columns(width: float, num_plots: int) -> tuple[int, float]:
+    """How many plots stand side by side in a drawing, two at most, and the width of each."""
+    columns = 1 if is_narrow(width) else min(2, num_plots)
+    return columns, width / columns - _BESIDE
+
+
+def wrapped(text: str, width: float) -> list[str]:
+    """`text` in lines that are no longer than `width`."""
+    return textwrap.wrap(text, int(width / _LETTER)) or [""]
+
+
+def haloed(rows: Any, place: Mapping[str, Any], **text: Any) -> list[Mark]:
+    """The text of `rows` (an altair chart) at a `place`, first a border in the paper's colour, which keeps it readable
+    on lines.
+    """
+    border = rows.mark_text(**{**text, "stroke": "var(--paper)", "strokeWidth": 3})
+    return [border.encode(**place), rows.mark_text(**text).encode(**place)]
 
 
 def layered(marks: Sequence[Mark], width: float, height: float, title: str | None = None) -> Specification:
@@ -107,7 +135,7 @@ def layered(marks: Sequence[Mark], width: float, height: float, title: str | Non
     drawn = [mark.to_dict(validate=False) for mark in marks]
     datasets = {name: rows for mark in drawn for name, rows in mark.get("datasets", {}).items()}
     layers = [{key: mark[key] for key in ("data", "mark", "encoding")} for mark in drawn]
-    name = {} if title is None else {"title": {"text": title, "fontSize": 12, "offset": 4}}
+    name = {} if title is None else {"title": {"text": wrapped(title, width), "fontSize": 12, "offset": 4}}
     return {"layer": layers, "width": width, "height": height, "datasets": datasets, **name}
 
 
@@ -119,20 +147,25 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
     return {"concat": bare, "columns": columns, "spacing": spacing, "datasets": datasets, **resolve}
 
 
-def drawing(plot: Specification, key: str, label: str) -> Drawing:
-    """`plot` (layered or arranged) as what an `<svg>` element is drawn of that takes the width it is given; `label`
-    names it as a whole.
+def drawing(plot: Callable[..., Specification], key: str, label: str) -> Drawing:
+    """What `plot` (layered or arranged) makes of a `width`, as `<svg>` elements that take the width they are given;
+    `label` names it as a whole.
 
     Raises UserError: this process may not draw. Its `draw` raises ValueError: Vega-Lite refuses the specification.
     """
     _check_addresses()
-    specification = {"$schema": alt.SCHEMA_URL, **plot, "config": dict(CONFIG)}
-    return Drawing(specification, partial(_svg, specification, key, label))
+    wide, narrow = (
+        {"$schema": alt.SCHEMA_URL, **plot(width=width), "config": _config(width)} for width in (WIDTH, NARROW)
+    )
+    return Drawing(wide, partial(_svg, wide, key, label), partial(_svg, narrow, key, label))
 
 
-def drawn(key: str, label: str, plot: Callable[..., Specification]) -> dict[str, Drawing]:
-    """The two drawings of a figure whose `plot` has a `narrow` layout, by the figure's names for them."""
-    return {"drawing": drawing(plot(), key, label), "narrow": drawing(plot(narrow=True), key, label)}
+def _config(width: int) -> dict[str, Any]:
+    """CONFIG with legends that find room; one below the other where two do not stand side by side."""
+    legend = {**_LEGEND, "columns": _LEGEND_COLUMNS[width]}
+    if is_narrow(width):
+        legend["layout"] = {"top": {"direction": "vertical", "anchor": "start"}}
+    return {**CONFIG, "legend": legend}
 
 
 def _svg(specification: Specification, key: str, label: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Mark, Specification, data, drawing, layered
+from zerobench.report.charts.render import Mark, Specification, data, drawing, haloed, in_columns, layered
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import share
 from zerobench.report.column_units import time_unit
@@ -51,10 +52,10 @@ def _figure(trial: TrialFigures, roofline: Roofline) -> Figure:
         f" moves once. Solid: datasheet peaks. Dashed: {bandwidth} of the bandwidth, which element-wise"
         f" kernels and the update achieve, and {products} of the peak, which large products do."
     )
-    return Figure(_KEY, title, caption, drawing(_drawn(roofline), _KEY, title), _table(roofline))
+    return Figure(_KEY, title, caption, drawing(partial(_chart, roofline), _KEY, title), _table(roofline))
 
 
-def _drawn(roofline: Roofline) -> Specification:
+def _chart(roofline: Roofline, *, width: float) -> Specification:
     device, bounded = roofline.device, [kernels for kernels in roofline.classes if kernels.intensity]
     intensities = [kernels.intensity or 1.0 for kernels in bounded]
     reach = (min([_LEAST, *intensities]) / 2, max([_MOST, *intensities]) * 2)
@@ -72,7 +73,7 @@ def _drawn(roofline: Roofline) -> Specification:
         _line(achieved, x, y, dash=[5, 4]),
         *_points(roofline, bounded, x, y),
     ]
-    return layered(layers, WIDTH - 90, _HEIGHT)
+    return layered(layers, in_columns(width, 1)[1], _HEIGHT)
 
 
 def _roof(reach: tuple[float, float], peak_flops: float, bytes_per_s: float) -> list[dict[str, float]]:
@@ -96,10 +97,10 @@ def _points(roofline: Roofline, bounded: Sequence[KernelClass], x: alt.X, y: alt
     named = [row for row in rows if row not in products] + [{**row, "name": "matrix products"} for row in products[:1]]
     dots = alt.Chart(data(rows)).mark_circle(opacity=0.75)
     colour, size = alt.Color("colour:N", scale=None), alt.Size("area:Q", scale=None)
-    names = alt.Chart(data(named)).mark_text(align="right", dx=-16, dy=16, fontSize=11)
+    place = {"x": x, "y": y, "text": alt.Text("name:N")}
     return [
         dots.encode(x=x, y=y, size=size, color=colour, description=alt.Description("description:N")),
-        names.encode(x=x, y=y, text=alt.Text("name:N")),
+        *haloed(alt.Chart(data(named)), place, align="right", dx=-16, dy=16, fontSize=11),
     ]
 
 

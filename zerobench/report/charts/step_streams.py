@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.render import Specification, arranged, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import most_telling, shown_sentence, whole
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -46,21 +47,24 @@ def figure(runs: RunFigures) -> Figure | None:
     panels = [_Panel(trial, step) for trial in chosen if (step := _step(runs, trial)) is not None]
     if not panels:
         return None
-    drawn = arranged([_drawn(panel) for panel in panels], 1, 14, y="independent", x="independent")
     title = "Streams over the expected step"
     caption = (
         "The engine's issue order, replayed at the rates of the GPU and its links. exposed:"
         " collectives not overlapped with kernels. Excludes data loading and logging."
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(KEY, title, caption, drawing(drawn, KEY, title), _table(panels))
+    return Figure(KEY, title, caption, drawing(partial(_chart, panels), KEY, title), _table(panels))
 
 
 def _step(runs: RunFigures, trial: TrialFigures) -> Timeline | None:
     return predicted_timeline(runs.run(trial.run_id).trial(trial.trial_id))
 
 
-def _drawn(panel: _Panel) -> Specification:
+def _chart(panels: Sequence[_Panel], *, width: float) -> Specification:
+    return arranged([_drawn(panel, width) for panel in panels], 1, 14, y="independent", x="independent")
+
+
+def _drawn(panel: _Panel, width: float) -> Specification:
     lanes = panel.step.lanes(panel.step.step_s * _THINNEST)
     unit = time_unit([panel.step.step_s])
     rows = [
@@ -79,7 +83,7 @@ def _drawn(panel: _Panel) -> Specification:
     mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
     colour = alt.Color("colour:N", scale=None)
     bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("description:N"))
-    return layered([bars], WIDTH - 170, _ROW * len(lanes), panel.trial.marked_label)
+    return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), panel.trial.marked_label)
 
 
 def _table(panels: Sequence[_Panel]) -> Columns:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Mark, Specification, data, drawing, layered, plot_width
+from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
+from zerobench.report.charts.render import Mark, Specification, data, drawing, layered
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import ComparedSide, is_comparison
 from zerobench.units import counted, format_seconds
 
-_ROW_HEIGHT, _MOST_ROWS = 24, 40
+_MOST_ROWS = 40
 
 
 def speed_figure(frames: RunFigures) -> Figure | None:
@@ -26,7 +28,7 @@ def speed_figure(frames: RunFigures) -> Figure | None:
         "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
         "servers counted as ranks."
     ) + _left_out(frames)
-    return Figure(key, title, caption, drawing(_speed_chart(rows), key, title), _speed_table(rows))
+    return Figure(key, title, caption, drawing(partial(_speed_chart, rows), key, title), _speed_table(rows))
 
 
 def _shown(frames: RunFigures) -> Sequence[ComparedSide]:
@@ -43,34 +45,33 @@ def _name(row: ComparedSide) -> str:
     return f"{'' if row.is_believed else '! '}{row.label}{': server' if row.figures.is_server else ''}"
 
 
-def _speed_chart(rows: Sequence[ComparedSide]) -> Specification:
-    names = [_name(row) for row in rows]
+def _speed_chart(rows: Sequence[ComparedSide], *, width: float) -> Specification:
+    names, speeds = [_name(row) for row in rows], [f"{row.speed_up or 0:.2f} x" for row in rows]
+    places = BarRows.of(width, names, speeds, beside=70)
     points = [
         {
             "name": _name(row),
             "speed": row.speed_up,
             "ideal": row.spec.world_size,
             "colour": palette.strategy_colour(row.spec.strategy),
-            "text": f"{row.speed_up or 0:.2f} x",
-            "description": f"{_name(row)}: {row.speed_up or 0:.2f} x on {counted(row.spec.world_size, 'rank')},"
+            "text": speed,
+            "description": f"{_name(row)}: {speed} on {counted(row.spec.world_size, 'rank')},"
             f" {format_seconds(row.figures.step_s)} a step",
         }
-        for row in rows
+        for row, speed in zip(rows, speeds, strict=True)
     ]
-    top = max(max(row.spec.world_size, row.speed_up or 0) for row in rows) * 1.12
+    top = max(max(row.spec.world_size, row.speed_up or 0) for row in rows) * places.room(1.12)
     x = alt.X("speed:Q", title="speed-up over one process", scale=alt.Scale(domain=[0, top], nice=False))
-    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
+    y = places.y
     bars = alt.Chart(data(points)).mark_bar(stroke="var(--ink)", strokeWidth=0.6)
-    ideal = alt.Chart(data(points)).mark_tick(
-        orient="vertical", thickness=2, size=_ROW_HEIGHT - 6, color="var(--limit)"
-    )
+    ideal = alt.Chart(data(points)).mark_tick(orient="vertical", thickness=2, size=BAR_HEIGHT, color="var(--limit)")
     words = alt.Chart(data(points)).mark_text(align="left", dx=5)
     layers: list[Mark] = [
         bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description=alt.Description("description:N")),
         ideal.encode(x=alt.X("ideal:Q"), y=y),
-        words.encode(x=alt.X("speed:Q"), y=y, text=alt.Text("text:N")),
+        *(places.lines_above() or [words.encode(x=alt.X("speed:Q"), y=y, text=alt.Text("text:N"))]),
     ]
-    return layered(layers, plot_width(names, 70), _ROW_HEIGHT * len(names))
+    return layered(layers, places.width, places.height)
 
 
 def _speed_table(rows: Sequence[ComparedSide]) -> Columns:

@@ -16,7 +16,7 @@ from zerobench.memory.nvml_samples import read_samples
 from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
-from zerobench.report.charts.render import NARROW, WIDTH, Mark, Specification, arranged, data, drawn, layered
+from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
 from zerobench.report.charts.shown import doubt_sentence, most_telling, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
@@ -90,12 +90,14 @@ def figure(runs: RunFigures) -> Figure | None:
     title = "Device memory within a step"
     caption = _caption(panels, chosen, len(preferred), len(trials) - len(preferred))
     plot = partial(_plot, panels, unit)
-    return Figure(_KEY, title, caption, columns=_table(panels, unit), **drawn(_KEY, title, plot))
+    return Figure(_KEY, title, caption, drawing(plot, _KEY, title), _table(panels, unit))
 
 
-def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, narrow: bool = False) -> Specification:
-    width = NARROW - 62 if narrow else WIDTH - 70
-    return arranged([_panel_plot(panel, unit, panels, width) for panel in panels], 1, 14)
+def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, width: float) -> Specification:
+    columns, each = in_columns(width, len(panels))
+    lowest = panels[-columns:]
+    plots = [_panel_plot(panel, unit, panels, each, is_lowest=panel in lowest) for panel in panels]
+    return arranged(plots, columns, 14)
 
 
 def _steady(trial: TrialFigures) -> list[PhaseFigures]:
@@ -148,7 +150,9 @@ def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
     ]
 
 
-def _panel_plot(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float) -> Specification:
+def _panel_plot(
+    panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float, *, is_lowest: bool
+) -> Specification:
     top = max(other.largest_bytes for other in panels)
     y = alt.Y(
         "size:Q",
@@ -157,7 +161,7 @@ def _panel_plot(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: 
         scale=alt.Scale(domain=[0, unit.of(top) * 1.2], nice=False),
     )
     end = panel.phases[-1].end
-    title = "seconds since the start of the step" if panel is panels[-1] else None
+    title = "seconds since the start of the step" if is_lowest else None
     axis = alt.Axis(title=title, tickCount=round(width / _TICKS_APART)) if panel.is_timed else None
     x = alt.X("begin:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
     layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x, width)]
@@ -208,9 +212,7 @@ def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
         if (phase.end - phase.begin) * scale > _LETTER * len(phase.name)
     ]
     place = {"x": x, "y": alt.value(1), "text": alt.Text("text:N")}
-    halo = alt.Chart(data(rows)).mark_text(fontSize=11, baseline="top", stroke="var(--paper)", strokeWidth=4)
-    name = alt.Chart(data(rows)).mark_text(fontSize=11, baseline="top", color="var(--muted)")
-    return [halo.encode(**place), name.encode(**place)]
+    return haloed(alt.Chart(data(rows)), place, fontSize=11, baseline="top", color="var(--muted)")
 
 
 def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
@@ -236,7 +238,7 @@ def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: in
     if any(panel.is_timed for panel in panels):
         text += " Steps under the memory ledger are slower than timed ones."
     if not all(panel.is_timed for panel in panels):
-        text += " Predicted steps have no times: phases of equal width."
+        text += " Steps without phase times: phases of equal width."
     left_out = (
         f" {len(panels)} of {known:,} trials: the largest of each stage and offload." if known > len(panels) else ""
     )

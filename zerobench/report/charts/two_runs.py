@@ -8,7 +8,7 @@ from functools import partial
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.charts.bar_marks import chart, cut
 from zerobench.report.charts.bars import bars_table, cut_sentence
-from zerobench.report.charts.render import drawn
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
 from zerobench.report.charts.words import byte_axis
@@ -47,7 +47,7 @@ def _figure(where: Where, peaks: Sequence[Peak]) -> Figure:
     evidence = evidence_sentence([peak.change.base.middle for peak in shown])
     caption = f"Largest rank, median repeat. Largest growth first.{counted}{cut_sentence(bars)}{evidence}"
     plot = partial(chart, bars, [], unit, f"peak {name} memory ({unit.name})", [])
-    return Figure(key, title, caption, columns=bars_table(bars, unit), **drawn(key, title, plot))
+    return Figure(key, title, caption, drawing(plot, key, title), bars_table(bars, unit))
 
 
 def _pair(peak: Peak) -> Iterator[Bar]:

@@ -11,7 +11,7 @@ from functools import partial
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import NARROW, WIDTH, Specification, data, drawn, layered
+from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Columns, Figure
@@ -21,6 +21,8 @@ from zerobench.units import format_bytes
 
 _KEY = "nvml-to-categories"
 _ROW_HEIGHT = 24
+_FIGURE = 75
+"""Pixels of a size at the end of its bar."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def figure(runs: RunFigures) -> Figure | None:
         "used by NVML (outlined), reserved by torch, tensors at the peak, tensors by category. "
         f"Unexplained: {format_bytes(breakdown.unexplained_bytes)}."
     )
-    return Figure(_KEY, title, caption, columns=_table(steps, unit), **drawn(_KEY, title, partial(_chart, steps, unit)))
+    return Figure(_KEY, title, caption, drawing(partial(_chart, steps, unit), _KEY, title), _table(steps, unit))
 
 
 def steps_of(breakdown: Waterfall) -> list[Step]:
@@ -109,8 +111,9 @@ def _categories(breakdown: Waterfall) -> list[tuple[str, int, str]]:
     return [(name.replace("_", " "), sizes[name], palette.category_colour(palette.GROUP_OF[name])) for name in names]
 
 
-def _chart(steps: list[Step], unit: ByteAxis, *, narrow: bool = False) -> Specification:
-    width, room = (NARROW - 135, 1.45) if narrow else (WIDTH - 170, 1.14)
+def _chart(steps: list[Step], unit: ByteAxis, *, width: float) -> Specification:
+    names = [step.name for step in steps]
+    plot = plot_width(names, width=width)
     used = steps[0].num_bytes
     rows = [
         {
@@ -124,9 +127,8 @@ def _chart(steps: list[Step], unit: ByteAxis, *, narrow: bool = False) -> Specif
         }
         for step in steps
     ]
-    names = [step.name for step in steps]
     low, high = min(0, *(step.start for step in steps)), max(step.tip for step in steps)
-    reach = [unit.of(low), unit.of(high) * room]
+    reach = [unit.of(low), unit.of(high) * plot / (plot - _FIGURE)]
     x = alt.X("start:Q", title=f"memory per device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
@@ -134,7 +136,7 @@ def _chart(steps: list[Step], unit: ByteAxis, *, narrow: bool = False) -> Specif
     fill, description = alt.Fill("fill:N", scale=None), alt.Description("description:N")
     parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=description)
     sizes = texts.encode(x=alt.X("tip:Q"), y=y, text=alt.Text("text:N"))
-    return layered([parts, sizes], width, _ROW_HEIGHT * len(names))
+    return layered([parts, sizes], plot, _ROW_HEIGHT * len(names))
 
 
 def _table(steps: list[Step], unit: ByteAxis) -> Columns:

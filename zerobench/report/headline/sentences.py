@@ -166,7 +166,7 @@ def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
         return ""
     sentences = [_fastest_of(name, group) for name, group in list(groups.items())[:_MOST_GROUPS]]
     left = len(groups) - len(sentences)
-    return "; ".join(sentences) + (f"; {left} more kinds of work in the tables." if left else ".")
+    return "; ".join(sentences) + (f"; {counted(left, 'more kind')} of work in the tables." if left else ".")
 
 
 def _fastest_of(name: str, group: Sequence[Candidate]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import count
@@ -38,7 +38,6 @@ class PageFigure:
     caption: str
     drawing: Drawing | None
     grid: Grid
-    narrow: Drawing | None = None
 
     @property
     def place(self) -> Markup:
@@ -72,24 +71,24 @@ def drawn(figures: Iterable[Figure]) -> Iterator[PageFigure]:
         number = None if figure.drawing is None else next(numbers)
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
         table = columns_grid(f"{title}.", figure.columns)
-        yield PageFigure(figure.key, number, title, caption, figure.drawing, table, figure.narrow)
+        yield PageFigure(figure.key, number, title, caption, figure.drawing, table)
 
 
 def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
     """The page a piece at a time, its charts drawn as they are asked for: by then only its text is held, and no value
     that it was made of.
 
-    `page` has what `template` writes, as text that it escapes; its `figures` (Drawn) are shown in that order.
+    `page` has what `template` writes, as text that it escapes; its `figures` (PageFigure) are shown in that order.
     """
     texts = _text(template, page).split(_PLACE)
     return _with_drawings(texts, [place for figure in page["figures"] for place in _places(figure)])
 
 
-def _places(figure: PageFigure) -> Iterator[tuple[Drawing, str, str]]:
-    """Its charts in the template's order: each with its figure's key and what its ids begin with."""
-    for chart, ids in ((figure.drawing, figure.key), (figure.narrow, f"{figure.key}-narrow")):
-        if chart is not None:
-            yield chart, figure.key, ids
+def _places(figure: PageFigure) -> Iterator[tuple[Callable[[], str], str, str]]:
+    """Its drawings in the template's order: each with its figure's key and what its ids begin with."""
+    if figure.drawing is not None:
+        yield figure.drawing.draw, figure.key, figure.key
+        yield figure.drawing.narrow, figure.key, f"{figure.key}-narrow"
 
 
 def _text(template: str, page: Mapping[str, Any]) -> str:
@@ -109,10 +108,10 @@ def _text(template: str, page: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def _with_drawings(texts: Sequence[str], drawings: Sequence[tuple[Drawing, str, str]]) -> Iterator[str]:
+def _with_drawings(texts: Sequence[str], drawings: Sequence[tuple[Callable[[], str], str, str]]) -> Iterator[str]:
     yield texts[0]
-    for (chart, key, ids), text in zip(drawings, texts[1:], strict=True):
-        yield drawing(chart.draw(), key, ids)
+    for (draw, key, ids), text in zip(drawings, texts[1:], strict=True):
+        yield drawing(draw(), key, ids)
         yield text
 
 

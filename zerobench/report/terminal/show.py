@@ -12,7 +12,9 @@ from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
 from zerobench.report.energy import energies
 from zerobench.report.environment_facts import predicted_with
+from zerobench.report.figures.runs import run_figures
 from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.headline.sentences import headline
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.node_facts import node_lines
 from zerobench.report.nodes import node_name
@@ -74,15 +76,21 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     run = store.load_run(path)
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
-        parts = _report(run, trials, trials[:most_trials], console.width)
+        answer = headline(run_figures([run])) if 0 < len(trials) <= most_trials else []
+        above = [] if console.is_terminal else answer
+        parts = _report(run, trials, trials[:most_trials], above, console.width)
     if len(trials) > most_trials:
-        more = f"{len(trials) - most_trials} more trials"
-        parts.append(lines_section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
+        more, folder = f"{len(trials) - most_trials} more trials", plain(str(run.folder.path))
+        parts.append(lines_section(more, f"In {folder}: trials.csv, memory.csv. Summary of all: zerobench report"))
+    if answer and console.is_terminal:  # what stands above the tables has left the screen when they end
+        parts.append(lines_section("Summary", answer[0], answer[1:]))
     print_sections(parts, console)
 
 
-def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
-    """The header of the whole run, then the tables of the trials in `head`."""
+def _report(
+    run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], answer: Sequence[str], width: int
+) -> list[Section]:
+    """The header of the whole run, which opens with the `answer`, then the tables of the trials in `head`."""
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
     shown = [TableTrial(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
@@ -92,7 +100,7 @@ def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], widt
     ]
     predicted = _predicted(trials, head, names, judge, width)
     return [
-        _header(run, trials, head, figures, shared_lines(specs)),
+        _header(run, trials, head, figures, answer, shared_lines(specs)),
         *_sections(shown, figures, predicted, energies(run), width),
     ]
 
@@ -175,6 +183,7 @@ def _header(
     trials: Sequence[Trial],
     head: Sequence[Trial],
     figures: Sequence[TrialFigures],
+    answer: Sequence[str],
     shared: Sequence[str],
 ) -> Section:
     """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
@@ -184,8 +193,9 @@ def _header(
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{counted(len(run.plan.trials), 'trial')}: {', '.join([*ended, *pending])}"
     engine = predicted_with(run.environment, (trial.spec for trial in head))
-    lines = [*shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
-    return lines_section(f"Run {plain(run.run_id)}", total, [*lines, *disbelieved(figures)])
+    first, *rest = [*answer, total]
+    lines = [*rest, *shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
+    return lines_section(f"Run {plain(run.run_id)}", first, [*lines, *disbelieved(figures)])
 
 
 def _devices(head: Sequence[Trial]) -> list[str]:
