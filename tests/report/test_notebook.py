@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -95,9 +96,10 @@ def test_charts_draw_themselves_one_below_the_other(tmp_path: Path) -> None:
 
 def test_figures_keep_their_types_where_none_is_known(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    whole, one = plan.table().dtypes, plan.predictions[0].table().dtypes
-    assert whole["host_needed_bytes"] == "Int64"
-    assert one.to_dict() == whole.to_dict()
+    unknown = Prediction(replace(plan.predictions[0].row, expected=None), PLACE).table()
+    assert unknown["expected_step_s"].isna().all()
+    assert unknown.dtypes.to_dict() == plan.table().dtypes.to_dict()
+    assert unknown.dtypes["host_needed_bytes"] == "Int64"
 
 
 def test_a_mistake_is_one_line_in_a_notebook() -> None:
