@@ -40,6 +40,7 @@ SLOWER = {
     "tests/cli/test_explain.py::test_explaining_imports_neither": "an interpreter of its own",
     "tests/cli/test_export.py::test_a_run_goes_to_each_tool": "TensorBoard, which imports TensorFlow where it is",
     "tests/cli/test_json.py": "plans and runs, which ask the machine's programs",
+    "tests/cli/test_memory_gate.py": "the action's steps, each a process",
     "tests/cli/test_plan.py::test_what_a_plan_does_not_read": "a run, which asks the machine's programs",
     "tests/cli/test_plan.py::test_a_sweep_is_planned_by_formula": "a run, which asks the machine's programs",
     "tests/cli/test_plan.py::test_a_global_batch": "runs, which ask the machine's programs",
