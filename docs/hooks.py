@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))
 
 from docs import reference  # noqa: E402 -- mkdocs loads this file by its path
 
-ELSEWHERE = ("CONTRIBUTING.md", "CHANGELOG.md", "slurm/*.md", "reports/README.md", "reports/kept/*")
-"""Pages and pictures of the repository that are shown as they are."""
+ELSEWHERE = ("CONTRIBUTING.md", "CHANGELOG.md", "action.yml", "slurm/*.md", "reports/README.md", "reports/kept/*")
+"""Pages, pictures and files of the repository that are shown as they are."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -36,7 +36,7 @@ def test_a_plan_is_that_of_the_command(tmp_path: Path) -> None:
     assert list(table.index) == [one.name for one in plan.predictions]
     assert not table.loc["zero0", "fits"]
     assert table.loc[plan.best.name, "needed_bytes"] == plan.best.needed_bytes
-    assert "<table" in plan._repr_html_()
+    assert plan._repr_html_().startswith("<p><b>llama-7b on 8 x H200 SXM: take ")
 
 
 def test_a_prediction_of_ones_own_configuration_adds_up(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import read_plan, request_of
 from zerobench.search.predict import predict as run_predictions
 from zerobench.search.searched import WIDTH, searched
+from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import expand
 from zerobench.spec.machine import detect_machine
 from zerobench.spec.sweep import load_sweep
@@ -50,12 +51,14 @@ if TYPE_CHECKING:
 REPORTS = Path("reports")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """One configuration on one cluster; bytes are of one GPU and None where not known."""
 
     row: PlanRow
     """As `zerobench plan` has it."""
+    cluster: Cluster
+    """What it was predicted for."""
 
     @property
     def name(self) -> str:
@@ -113,11 +116,18 @@ class Prediction:
         """Its figures as a frame of one row."""
         return _frame([self.row])
 
+    def __repr__(self) -> str:
+        from zerobench.report.notebook import row_lines  # noqa: PLC0415 -- pandas is for who asks
+
+        return "\n".join(row_lines(self.row, self.cluster))
+
     def _repr_html_(self) -> str:
-        return str(self.table().to_html())
+        from zerobench.report.notebook import row_html  # noqa: PLC0415 -- as above
+
+        return row_html(self.row, self.cluster)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanResult:
     """What was tried, and what to take."""
 
@@ -125,24 +135,36 @@ class PlanResult:
     """The run's folder."""
     predictions: Sequence[Prediction]
     choice: Choice[PlanRow] | None
+    cluster: Cluster
 
     @property
     def best(self) -> Prediction | None:
         """The one to take; None where nothing fits with room."""
-        return None if self.choice is None else Prediction(self.choice.best)
+        return None if self.choice is None else Prediction(self.choice.best, self.cluster)
 
     @property
     def reason(self) -> str:
         return "nothing fits with room" if self.choice is None else self.choice.reason
 
     def table(self) -> Frame:
-        return _frame([prediction.row for prediction in self.predictions])
+        return _frame(self._rows)
+
+    @property
+    def _rows(self) -> list[PlanRow]:
+        return [prediction.row for prediction in self.predictions]
+
+    def __repr__(self) -> str:
+        from zerobench.report.notebook import plan_lines  # noqa: PLC0415 -- pandas is for who asks
+
+        return "\n".join(plan_lines(self._rows, self.choice, self.cluster))
 
     def _repr_html_(self) -> str:
-        return str(self.table().to_html())
+        from zerobench.report.notebook import plan_html  # noqa: PLC0415 -- as above
+
+        return plan_html(self._rows, self.choice, self.cluster)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunTables:
     """The tables of a run; their columns are those of the files beside it."""
 
@@ -167,22 +189,29 @@ class RunTables:
         return memory_frame(self.run)
 
     @cached_property
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The charts of its page, by their keys (needs the extra `report`)."""
         from zerobench.report.charts import figures  # noqa: PLC0415 -- altair is for who asks
         from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
 
-        return {
-            figure.key: Chart(figure, figure.drawing)
+        return Charts(
+            (figure.key, Chart(figure, figure.drawing))
             for figure in figures(run_frames([self.run]))
             if figure.drawing is not None
-        }
+        )
+
+    def __repr__(self) -> str:
+        from zerobench.report.notebook import run_line  # noqa: PLC0415 -- pandas is for who asks
+
+        return run_line(self.run)
 
     def _repr_html_(self) -> str:
-        return str(self.trials.to_html())
+        from zerobench.report.notebook import run_html  # noqa: PLC0415 -- as above
+
+        return run_html(self.run)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chart:
     """One chart of a run, which a notebook draws."""
 
@@ -203,6 +232,9 @@ class Chart:
 
         return chart_of(self.drawing, resolved)
 
+    def __repr__(self) -> str:
+        return self.figure.title
+
     def _repr_html_(self) -> str:
         from zerobench.report.palette import colours  # noqa: PLC0415 -- altair is for who asks
 
@@ -210,6 +242,13 @@ class Chart:
         title, caption = escape(self.figure.title), escape(self.figure.caption)
         style = f"{declared};color:var(--ink);background:var(--paper)"
         return f'<figure style="{style}"><b>{title}</b>{self.drawing.draw()}<figcaption>{caption}</figcaption></figure>'
+
+
+class Charts(dict[str, Chart]):
+    """Charts by their keys, which a notebook draws one below the other."""
+
+    def _repr_html_(self) -> str:
+        return "\n".join(chart._repr_html_() for chart in self.values())
 
 
 def plan(
@@ -237,7 +276,7 @@ def plan(
     wanted = read_plan(request_of(arguments | {"ds_config": own, "reports": folder}))
     result = run_predictions(wanted.planned, wanted.name, wanted.document, folder, Observer())
     _, rows = read_rows(result.folder.path, wanted.cluster)
-    return PlanResult(result.folder.path, [Prediction(row) for row in rows], recommended(rows))
+    return _result(result.folder.path, rows, recommended(rows), wanted.cluster)
 
 
 def tune(
@@ -259,7 +298,7 @@ def tune(
     wanted = read_plan(request_of(locals() | {"reports": Path(reports), "tunes": True}))
     search = searched(wanted, Path(reports), Observer(), WIDTH)
     rows = named_rows(search.rows)
-    return PlanResult(search.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
+    return _result(search.result.folder.path, rows, recommended(rows, AS_FAST), wanted.cluster)
 
 
 def predict(
@@ -321,6 +360,10 @@ def run(
 def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:
     """The path of a configuration; of one that is given by its keys, of a file that is kept beside the runs."""
     return keep_config(ds_config, reports) if isinstance(ds_config, Mapping) else str(ds_config)
+
+
+def _result(path: Path, rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster) -> PlanResult:
+    return PlanResult(path, [Prediction(row, cluster) for row in rows], choice, cluster)
 
 
 def _frame(rows: Sequence[PlanRow]) -> Frame:

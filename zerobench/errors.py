@@ -9,6 +9,10 @@ from collections.abc import Iterable
 class UserError(Exception):
     """A mistake in what the user wrote: one line that names the field, the value and the choices."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it, in a notebook as everywhere: the line alone."""
+        return [f"zerobench: {self}"]
+
 
 def nearest(value: str, choices: Iterable[str], count: int = 3) -> list[str]:
     """The choices that look most like `value`, best first; empty when none is close."""

@@ -27,8 +27,10 @@ MORE_RANKS_THAN_CORES = ["quickstart", "--set", "world_size=4096", "--only", "st
         (["run"], "SWEEP is missing: a sweep file, or a shipped one: "),
         (["run", "quikstart"], "did you mean 'quickstart'"),
         (["run", "here.yaml"], "no such file"),
-        (["run", "quickstart", "--repeats", "many"], "--repeats"),
-        (["run", "quickstart", "--repeats", "0"], "--repeats"),
+        (["run", "quickstart", "--repeats", "many"], "--repeats: 'many': input should be a valid integer"),
+        (["run", "quickstart", "--repeats", "0"], "--repeats: '0': input should be greater than or equal to 1"),
+        (["status", "--follow", "-3"], "--follow: '-3': input should be greater than or equal to 1"),
+        (["run", "."], "sweep: '.' is a folder"),
         (["run", "quickstart", "--set", "stratgy=zero1"], "did you mean 'strategy'"),
         (["run", "quickstart", "--set", "ds_config.reduce_bucket_sise=1"], "reduce_bucket_size"),
         (["run", "quickstart", "--only", "strategy=zero9"], "no trial has 'zero9'"),
@@ -47,6 +49,12 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(call: Call, arguments
     assert err.endswith("\n")
     assert err.count("\n") == 1
     assert words.lower() in err.lower()
+
+
+def test_the_list_of_commands_tells_each_in_a_whole_sentence(call: Call) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    assert [line for line in out.splitlines()[1:] if line.endswith("...")] == []
 
 
 def test_help_imports_nothing_heavy() -> None:

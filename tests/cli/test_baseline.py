@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.cli.conftest import Call
 from tests.report.compare.runs import BASE_S, SLOWER_S, lay_out, repeats
 from tests.report.sample_run import spec
-from tests.tools.imports import ROOT
-from zerobench.cli.app import commands
 
 SMALL = spec("zero1", gpus_per_node=1)
 GATE = ("--fail-on", "memory:2%,speed:5%")
@@ -44,15 +40,6 @@ def test_a_baseline_is_no_run_of_its_own_and_is_replaced_by_the_next(kept: Call)
     assert kept("baseline", "set", "main", "slower")[0] == 0
     assert kept("compare", "slower", "--against", "main", *GATE)[0] == 0
     assert kept("baseline") == (0, "main: slower, in reports/baselines/main\n", "")
-
-
-def test_the_workflow_to_copy_has_commands_that_are_understood() -> None:
-    [job] = yaml.safe_load((ROOT / "docs/memory-gate.yml").read_text())["jobs"].values()
-    lines = [shlex.split(step["run"]) for step in job["steps"] if step.get("run", "").startswith("zerobench ")]
-    assert [words[1] for words in lines] == ["doctor", "run", "compare"]
-    known = {command.name: command for command in commands()}
-    for _, name, *words in lines:
-        known[name].make_context(name, words)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*PLAN, "--stage", "3,5"], "--stage: '5' is not known"),
         ([*PLAN, "--frontier", "modle"], "did you mean 'model'"),
         ([*PLAN, "--frontier", "model", "--tokens", "1B"], "--tokens does not go with --frontier"),
+        ([*PLAN, "--write", "."], "--write: .: a folder, not a file; for example ds_config.json"),
         ([*PLAN, "--write", "nowhere/ds.json"], "--write: nowhere/ds.json: no folder nowhere"),
         ([*PLAN, "--ds-config", "nowhere.json"], "no such file"),
         ([*PLAN, "--ds-config", "zero2.json", "--stage", "1"], "--stage does not go with --ds-config"),

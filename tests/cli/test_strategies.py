@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,9 @@ def test_a_named_one_is_told_whole_and_alone(call: Call, name: str, fact: str) -
     _, out, _ = call("strategies", name)
     assert fact in out
     assert [line.partition(":")[0] for line in out.splitlines() if not line.startswith(" ")] == [name]
+    document = json.loads(call("strategies", name, "--json")[1])
+    listed = [one["strategy"] for one in document["strategies"]] + [one["optimizer"] for one in document["optimizers"]]
+    assert listed == [name]
     code, out, err = call("strategies", f"{name}x")
     assert (code, out) == (2, "")
     assert f"NAME: '{name}x' is not known; did you mean" in err

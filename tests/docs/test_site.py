@@ -12,7 +12,16 @@ import pytest
 
 from tests.tools.imports import ROOT
 
-NEEDED = ("docs", "mkdocs.yml", "reports/kept", "reports/README.md", "slurm", "CONTRIBUTING.md", "CHANGELOG.md")
+NEEDED = (
+    "docs",
+    "mkdocs.yml",
+    "action.yml",
+    "reports/kept",
+    "reports/README.md",
+    "slurm",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
 
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:

@@ -119,6 +119,9 @@ def _complain(message: str) -> int:
 
 def _usage(error: Any) -> str:
     """What is wrong with the command line, with the nearest command where one was mistyped."""
+    refused = _refused(error)
+    if refused is not None:
+        return refused
     message = str(error.format_message()).rstrip(".")
     commands = list(getattr(error.ctx.command if error.ctx else None, "commands", {}))
     if not message.startswith("No such command") or "Did you mean" in message:
@@ -126,6 +129,20 @@ def _usage(error: Any) -> str:
     close = nearest(message.split("'")[1], commands, count=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{message}; {hint}choices: {', '.join(commands)}"
+
+
+def _refused(error: Any) -> str | None:
+    """The option, its value and what it should be, where its type refused it.
+
+    Typer's message names no value: it stands in the error of pydantic, by which typer reads options, behind it.
+    """
+    faults = getattr(error.__context__, "errors", None)
+    parameter = getattr(error, "param", None)
+    if faults is None or parameter is None:
+        return None
+    [fault, *_] = faults()
+    should = str(fault["msg"]).partition(",")[0]
+    return f"{parameter.opts[0]}: {str(fault['input'])!r}: {should[0].lower()}{should[1:]}"
 
 
 def _show_version(asked: bool) -> None:

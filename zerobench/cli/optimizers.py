@@ -9,11 +9,12 @@ from zerobench.report.explain.topic import Topic, says
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
 
 
-def as_plain() -> list[dict[str, Any]]:
-    """The same facts of each, for programs."""
+def as_plain(name: str | None = None) -> list[dict[str, Any]]:
+    """The same facts of `name`, or of each, for programs."""
     return [
         {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_facts(info))}
         for info in OPTIMIZERS.values()
+        if name in {None, info.name}
     ]
 
 

@@ -47,9 +47,9 @@ def listing(machine: Machine, name: str | None = None) -> str:
     return as_text([*(entry(info, machine) for info in ways), *map(optimizers.entry, updates)], _WIDTH)
 
 
-def as_plain(machine: Machine) -> list[dict[str, Any]]:
-    """The same facts of each, for programs."""
-    return [
+def as_plain(machine: Machine, name: str | None = None) -> dict[str, Any]:
+    """The same facts of `name`, or of each, for programs."""
+    strategies = [
         {
             "strategy": info.name,
             "summary": info.summary,
@@ -57,7 +57,9 @@ def as_plain(machine: Machine) -> list[dict[str, Any]]:
             "facts": dict(_facts(info, machine)),
         }
         for info in STRATEGIES.values()
+        if name in {None, info.name}
     ]
+    return {"strategies": strategies, "optimizers": optimizers.as_plain(name)}
 
 
 def entry(info: StrategyInfo, machine: Machine) -> Topic:

@@ -106,10 +106,18 @@ class Plan:
     """What is varied of each of `planned`; None: each is predicted as it stands."""
 
 
+def _can_be_written(path: Path) -> None:
+    """Before minutes of predictions, not after. Raises UserError."""
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--write: {path}: no folder {path.parent}")
+    if path.is_dir():
+        raise UserError(f"--write: {path}: a folder, not a file; for example {path / 'ds_config.json'}")
+
+
 def read_plan(request: PlanRequest) -> Plan:
     """The plan that `request` asks for. Raises UserError, one line, for the first thing wrong in it."""
-    if request.write is not None and not request.write.absolute().parent.is_dir():
-        raise UserError(f"--write: {request.write}: no folder {request.write.parent}")
+    if request.write is not None:
+        _can_be_written(request.write)
     if request.frontier is not None:
         frontier_axis(request.frontier)
         _refuse(request, "--frontier", ("write", "tokens", "price", *_BATCH))

@@ -165,6 +165,8 @@ def find_sweep(name: str, or_models: Iterable[str] = ()) -> Path:
         path = Path(name).expanduser()
         if path.is_file():
             return path
+        if path.is_dir():
+            raise UserError(one_line(f"sweep: {name!r} is a folder, not a file; shipped sweeps: {', '.join(known)}"))
     except (OSError, RuntimeError, ValueError):  # no such user, a zero byte, a name too long
         pass
     if "/" in name or name.endswith((".yaml", ".yml")):

@@ -55,7 +55,7 @@ def explain(
     sequence_length: Annotated[str | None, typer.Option(metavar="N", help="For a log: sequence length.")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Explain a trial's memory and time, two trials' difference, or an out-of-memory log."""
+    """Explain why a trial takes its memory and time. Also two trials' difference, or an out-of-memory log."""
     from zerobench.cli.explain import explain, of_log
 
     request = of_log(

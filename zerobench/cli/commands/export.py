@@ -42,7 +42,7 @@ def export(
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Export a run to Prometheus, TensorBoard, Weights & Biases, torch's memory_viz or Perfetto."""
+    """Export a run to other tools. Prometheus, TensorBoard, Weights & Biases, torch's memory_viz, Perfetto."""
     from zerobench.cli.export import export
 
     destinations = {

@@ -19,7 +19,6 @@ def strategies(
     ] = False,
 ) -> Answer:
     """List strategies and optimizers, and which can run here. With requirements and states."""
-    from zerobench.cli import optimizers
     from zerobench.cli.strategies import as_plain, brief, listing
     from zerobench.report.render.terminal import screen_width
     from zerobench.spec.machine import detect_machine
@@ -27,7 +26,4 @@ def strategies(
     machine = detect_machine()
     is_brief = name is None and not details
     text = "\n".join(brief(machine, screen_width())) if is_brief else listing(machine, name)
-    return Answer(
-        lambda: {"strategies": as_plain(machine), "optimizers": optimizers.as_plain()},
-        lambda: typer.echo(text),
-    )
+    return Answer(lambda: as_plain(machine, name), lambda: typer.echo(text))

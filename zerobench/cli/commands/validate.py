@@ -33,7 +33,7 @@ def validate(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
     ] = None,
 ) -> Answer:
-    """Run a sweep measured and predicted, and show prediction errors."""
+    """Show prediction errors of a sweep, run measured and predicted."""
     from zerobench.cli import validate
 
     return validate.validate(

@@ -9,6 +9,11 @@ import pandas as pd
 from zerobench.report.plan.document import VALUES, row_values
 from zerobench.report.plan.rows import PlanRow
 
+_TYPES = {
+    name: "Int64" if name.endswith("_bytes") else "Float64" for name in VALUES if name not in {"configuration", "fits"}
+}
+"""Of the figures, also of a column in which none is known."""
+
 Frame = pd.DataFrame
 """For those who name what they hand on without importing pandas."""
 
@@ -16,4 +21,4 @@ Frame = pd.DataFrame
 def plan_frame(rows: Sequence[PlanRow]) -> pd.DataFrame:
     """A row for each configuration, by its name: bytes, whether it fits, seconds and tokens/s; None where not known."""
     figures = pd.DataFrame([row_values(row) for row in rows], columns=list(VALUES))
-    return figures.set_index("configuration").convert_dtypes()
+    return figures.set_index("configuration").convert_dtypes().astype(_TYPES)

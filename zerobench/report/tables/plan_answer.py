@@ -49,6 +49,13 @@ def answer(
     return PlanAnswer(title, [_memory(best), _speed(best, cluster.gpu)], rest)
 
 
+def one_answer(row: PlanRow, cluster: Cluster) -> PlanAnswer:
+    """Of one configuration that nothing is held against: whether it fits, what it needs, how fast it is."""
+    verdict = "fits" if row.fits else "does not fit"
+    title = f"{_where([row], cluster)}: {_taken(row)} {verdict}"
+    return PlanAnswer(title, [_memory(row), _speed(row, cluster.gpu)])
+
+
 def _taken(best: PlanRow) -> str:
     """Its name, and its strategy where that is in no name because all have it."""
     strategy, label = best.trial.spec.strategy, plain(best.shown.label)
