@@ -51,13 +51,16 @@ def bash(project: Path, script: str, variables: Mapping[str, str] = {}) -> int:
         "GITHUB_STEP_SUMMARY": str(project / "summary.md"),
     }
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-    done = subprocess.run(command, cwd=project, env=os.environ | own | variables, capture_output=True, check=False)
+    done = subprocess.run(
+        command, cwd=project, env={**os.environ, **own, **variables}, capture_output=True, check=False
+    )
     return done.returncode
 
 
 def gate(project: Path, given: Mapping[str, str]) -> list[int]:
     """The exit status of each of the action's shell steps after the installation; a failure leaves out the next."""
-    inputs = {name: one.get("default", "") for name, one in ACTION["inputs"].items()} | given
+    defaults: dict[str, str] = {name: one.get("default", "") for name, one in ACTION["inputs"].items()}
+    inputs = {**defaults, **given}
     codes: list[int] = []
     for step in ACTION["runs"]["steps"][2:]:
         if any(codes) and step.get("if") != "always()":
