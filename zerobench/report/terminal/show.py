@@ -62,8 +62,8 @@ MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
 
 
-def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> None:
-    """Print the tables of the run in folder `path`, of its first `most_trials` trials.
+def show_run(path: Path, console: Console | None = None, most_trials: int = MOST_TRIALS) -> None:
+    """Print the tables of the run in folder `path`, of its first `most_trials` trials, by default on standard output.
 
     Only what is shown is read, so the tables of a run of a thousand trials stand within a second.
 
@@ -71,6 +71,7 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
         UserError: `path` is no run, or a record that is shown is torn, corrupt or newer than this version.
 
     """
+    console = console or Console(highlight=False)
     run = store.load_run(path)
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
