@@ -31,8 +31,8 @@ from zerobench.store import find_run, load_run
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """What the command line asks for."""
+class SweepRequest:
+    """The sweep that a command line asks for, or the run that it resumes."""
 
     sweep: str | None
     sets: Sequence[str]
@@ -40,6 +40,12 @@ class RunRequest:
     repeats: int | None
     resume: str | None
     reports: Path
+
+
+@dataclass(frozen=True)
+class RunRequest(SweepRequest):
+    """What `zerobench run` is asked for."""
+
     hostfile: Path | None
     frontier: str | None = None
     capacity: str | None = None
