@@ -46,7 +46,7 @@ from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
 from zerobench.report.tables.standing import standing_table
-from zerobench.report.tables.strategies import claims_part, compared_table
+from zerobench.report.tables.strategies import claims_part, strategies_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.trials import (
     Trial,
@@ -126,7 +126,7 @@ def _sections(
     speed = (speed_table(figures, joules), batch_ramp_table(figures), server_table(figures))
     yield from _tables((*speed, checkpoints_table(figures), pipeline_table(figures)), width)
     rows = _compared(shown)
-    yield from sections(compared_table(rows), width)
+    yield from sections(strategies_table(rows), width)
     yield from (part_section(part, width) for part in claims_part(rows))
     yield from sections(parity_table(figures), width)
     yield from _tables((outcomes_table(figures), standing_table(figures)), width)

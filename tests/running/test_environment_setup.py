@@ -13,7 +13,7 @@ import pytest
 from zerobench.environments import PACKAGES, Environment, environment
 from zerobench.errors import UserError
 from zerobench.running import environments
-from zerobench.running.environments import HOROVOD, requirements, set_up, steps, unpack_and_patch
+from zerobench.running.environment_setup import HOROVOD, requirements, set_up, steps, unpack_and_patch
 from zerobench.running.setup_steps import Step
 
 GOLDEN = Path(__file__).parent / "golden"
