@@ -93,7 +93,7 @@ SLOWER = {
     "tests/running/test_attempt.py": "ranks",
     "tests/running/test_compile_locks.py": "processes that hold locks",
     "tests/running/test_environment.py": "the machine's programs",
-    "tests/running/test_environments.py": "the setup's commands",
+    "tests/running/test_environment_setup.py": "the setup's commands",
     "tests/running/test_kernels.py": "compilers",
     "tests/running/test_launched.py": "ranks",
     "tests/running/test_launcher.py::test_the_launcher_is": "torch",

@@ -104,7 +104,7 @@ def test_only_the_readers_of_the_driver_import_pynvml() -> None:
 
 
 def test_only_what_is_live_on_a_screen_and_the_renderers_import_rich() -> None:
-    live = r"cli\.(live|live_bars|live_predictions|live_trial|watch|status|status_view|emulate|run|commands\.show)"
+    live = r"cli\.(live|live_bars|live_predictions|live_trial|watch|status|status_view|emulate)"
     assert outside({"rich"}, rf"zerobench\.({live}|report\.render(\..*)?)") == []
 
 

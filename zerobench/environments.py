@@ -1,7 +1,7 @@
 """Environments of their own for strategies that cannot share one with the suite: where they lie, whether they are made.
 
 Horovod is built from source against one torch, and TensorFlow pins its own NumPy and protobuf: each has a virtual
-environment that `zerobench setup NAME` makes (zerobench.running.environments). Ranks run there by its Python, the same
+environment that `zerobench setup NAME` makes (running/environment_setup.py). Ranks run there by its Python, the same
 zerobench that started them: it is reached through a folder that holds a link to this package and nothing beside it,
 because a whole `site-packages` on the path would lend the ranks packages that are not theirs.
 """

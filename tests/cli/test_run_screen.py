@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerobench.cli.live import LiveView, PlainView
-from zerobench.cli.run import screen
+from zerobench.cli.live import LiveView, PlainView, screen
 
 
 @pytest.mark.parametrize(

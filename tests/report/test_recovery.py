@@ -75,7 +75,7 @@ def test_a_save_is_as_slow_as_its_slowest_rank_and_memory_is_that_of_the_rank_th
     assert found is not None
     assert found.save is not None
     assert found.load is not None
-    assert (found.num_saves, found.save.seconds, found.save.host_bytes) == (3, 3.0, 50 * MIB)
+    assert (found.save.seconds, found.save.host_bytes) == (3.0, 50 * MIB)
     assert found.save.bytes_per_s == pytest.approx(4e9 / 3)
     assert (found.load.seconds, found.load.host_bytes, found.load.device_bytes) == (4.0, 200 * MIB, None)
     assert (found.loss_distance, found.steps_lost, found.recover_s, found.restart_s) == (0.0, None, None, 20.0)

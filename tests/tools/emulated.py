@@ -20,7 +20,7 @@ from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import is_made, places
 from zerobench.environments import VARIABLE, environment
 from zerobench.errors import UserError
-from zerobench.running.environments import set_up
+from zerobench.running.environment_setup import set_up
 from zerobench.spec.gpu_names import known_gpu
 
 _DOWNLOADS = ("torch", "triton", "headers")

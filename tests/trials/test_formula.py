@@ -91,12 +91,18 @@ GRID: dict[str, tuple[Any, int, int, dict[str, Any]]] = {
 }
 """Model, stage, ranks and what else is asked; checkpointing unless it says otherwise."""
 
+FROZEN: dict[str, tuple[Any, int, int, dict[str, Any]]] = {
+    **{f"zero{stage} lora": (LLAMA, stage, 8, {"adapter": "lora-8"}) for stage in (0, 1, 2, 3)},
+    "zero2 wide lora": (WIDE, 2, 8, {"adapter": "lora-8"}),
+    "zero2 frozen": (LLAMA, 2, 8, {"frozen": "embed_tokens|layers"}),
+}
+
 Pairs = dict[str, tuple[TrialSpec, RankRecord, RankRecord]]
-"""Of each trial of the grid what was asked, the simulated rank and the formula's."""
+"""Of each trial what was asked, the simulated rank and the formula's."""
 
 
 def asked(name: str) -> TrialSpec:
-    model, stage, ranks, axes = GRID[name]
+    model, stage, ranks, axes = (GRID | FROZEN)[name]
     return gpu_trial(model, stage, ranks, **({"sequence_length": 1024} | axes))
 
 
@@ -106,9 +112,9 @@ def by_formula(trial: TrialSpec) -> RankRecord:
 
 @pytest.fixture(scope="module")
 def pairs() -> Pairs:
-    trials = [asked(name) for name in GRID]
-    records = simulate(trials)
-    return {name: (trial, rank, by_formula(trial)) for name, trial, rank in zip(GRID, trials, records, strict=True)}
+    trials = {name: asked(name) for name in (*GRID, *FROZEN)}
+    ranks = simulate(list(trials.values()))
+    return {name: (trials[name], rank, by_formula(trials[name])) for name, rank in zip(trials, ranks, strict=True)}
 
 
 def cluster(**words: str) -> Cluster:
@@ -197,19 +203,9 @@ def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str
     assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=WITHIN)
 
 
-ADAPTED = {
-    **{f"zero{stage} lora": (LLAMA, stage, {"adapter": "lora-8"}) for stage in (0, 1, 2, 3)},
-    "zero2 wide lora": (WIDE, 2, {"adapter": "lora-8"}),
-    "zero2 frozen": (LLAMA, 2, {"frozen": "embed_tokens|layers"}),
-}
-
-
-@pytest.mark.parametrize("name", ADAPTED)
-def test_start_up_by_formula_draws_a_frozen_model(name: str) -> None:
-    model, stage, axes = ADAPTED[name]
-    trial = gpu_trial(model, stage, 8, sequence_length=1024, **axes)
-    [simulated] = simulate([trial])
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in (simulated, by_formula(trial))]
+@pytest.mark.parametrize("name", FROZEN)
+def test_start_up_by_formula_draws_a_frozen_model(pairs: Pairs, name: str) -> None:
+    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in pairs[name][1:]]
     assert peaks[0] is not None
     assert peaks[1] is not None
     assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=0.001)

@@ -29,7 +29,7 @@ from zerobench.store import find_run, load_run
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What the command line asks for."""
+    """What `zerobench compare` is asked for."""
 
     base: str | None
     new: str | None

@@ -226,3 +226,10 @@ def _duration_s(record: TrialRecord) -> float | None:
     if record.started_at_s is None or record.ended_at_s is None:
         return None
     return record.ended_at_s - record.started_at_s
+
+
+def screen() -> PlainView:
+    """What shows a run on standard output: a screen that moves on a terminal, plain lines elsewhere."""
+    console = Console(highlight=False)
+    moves = console.is_terminal and not console.is_dumb_terminal
+    return LiveView(console) if moves else PlainView(console)

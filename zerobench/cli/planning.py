@@ -12,9 +12,10 @@ from typing import Any
 import typer
 
 from zerobench.cli.answer import Answer
+from zerobench.cli.live import screen
 from zerobench.cli.live_predictions import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
-from zerobench.cli.run import notes_of, screen
+from zerobench.cli.run import notes_of
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole

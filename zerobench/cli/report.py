@@ -26,7 +26,7 @@ STANDARD_OUTPUT = Path("-")
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What the command line asks for."""
+    """What `zerobench report` is asked for."""
 
     runs: Sequence[str]
     """Empty: the newest one."""

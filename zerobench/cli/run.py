@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from zerobench.cli.answer import Answer
-from zerobench.cli.live import LiveView, PlainView
+from zerobench.cli.live import screen
 from zerobench.cli.paths import shortest
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
@@ -32,8 +31,8 @@ from zerobench.store import find_run, load_run
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """What the command line asks for."""
+class SweepRequest:
+    """The sweep that a command line asks for, or the run that it resumes."""
 
     sweep: str | None
     sets: Sequence[str]
@@ -41,6 +40,12 @@ class RunRequest:
     repeats: int | None
     resume: str | None
     reports: Path
+
+
+@dataclass(frozen=True)
+class RunRequest(SweepRequest):
+    """What `zerobench run` is asked for."""
+
     hostfile: Path | None
     frontier: str | None = None
     capacity: str | None = None
@@ -165,13 +170,6 @@ def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> 
     return resume_run(earlier, environment=capture_environment(), site=site, observer=screen(), planned=planned)
 
 
-def screen() -> PlainView:
-    """What shows a run on standard output: a screen that moves on a terminal, plain lines elsewhere."""
-    console = Console(highlight=False)
-    moves = console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console) if moves else PlainView(console)
-
-
 def _write_tables(result: RunResult) -> None:
     from zerobench.report.frames.tidy_tables import tables_stand, write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
 
@@ -184,7 +182,7 @@ def _show(result: RunResult) -> None:
     """The tables, then where the run lies and how to go on with it."""
     path = shortest(result.folder.path)
     if not result.interrupted:
-        show_run(result.folder.path, Console(highlight=False))
+        show_run(result.folder.path)
     typer.echo(f"run: {path}")
     if result.exit_code:
         typer.echo(f"continue with: zerobench run --resume {path}")

@@ -19,6 +19,7 @@ import typer
 
 from zerobench.cli import run
 from zerobench.cli.answer import Answer
+from zerobench.cli.live import screen
 from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
@@ -126,18 +127,18 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
 
 
 def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
-    screen = run.screen()
+    view = screen()
     for trial_id, reason in search.skipped.items():
-        screen.say(f"  skipped {trial_id}: {reason}")
-    predicted = predicted_first(search, folder / "predicted", prediction_view(), screen.say)
-    answer = measured(search, predicted, folder / "measured", screen, screen.say)
+        view.say(f"  skipped {trial_id}: {reason}")
+    predicted = predicted_first(search, folder / "predicted", prediction_view(), view.say)
+    answer = measured(search, predicted, folder / "measured", view, view.say)
     rows = run_frontier_rows(search, predicted, answer)
     document = frontier_document(search, rows)
     write_whole(folder / "frontier.json", json.dumps(document, indent=1))
     with refusing_impossible_values(folder):
         print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
     for label, reason in answer.given_up.items():
-        screen.say(f"given up: {label}: {reason}")
+        view.say(f"given up: {label}: {reason}")
     typer.echo(f"runs: {folder}")
     exit_code = 0 if len(answer.frontiers) == len(search.cells) else 1
     return Answer(lambda: {"runs": str(folder), **document}, exit_code=exit_code)

@@ -12,7 +12,7 @@ import typer
 
 from zerobench.cli.answer import Answer
 from zerobench.cli.paths import shortest
-from zerobench.cli.run import notes_of, running
+from zerobench.cli.run import SweepRequest, notes_of, running
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -53,15 +53,9 @@ from zerobench.units import counted
 
 
 @dataclass(frozen=True)
-class SubmitRequest:
-    """What the command line asks for."""
+class SubmitRequest(SweepRequest):
+    """What `zerobench submit` is asked for."""
 
-    sweep: str | None
-    sets: Sequence[str]
-    only: Sequence[str]
-    repeats: int | None
-    resume: str | None
-    reports: Path
     options: Mapping[str, Any]
     """By the names of SubmitOptions; None where nothing was said."""
     local: bool = False

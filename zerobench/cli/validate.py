@@ -31,7 +31,7 @@ PREDICTING: list[Evidence] = [world for world in Evidence if world is not Eviden
 
 @dataclass(frozen=True)
 class ValidateRequest:
-    """What the command line asks for."""
+    """What `zerobench validate` is asked for."""
 
     sweep: str | None
     sets: Sequence[str]

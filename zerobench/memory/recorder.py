@@ -77,13 +77,13 @@ class PlainPhases:
         pass
 
 
-class TimedPhases:
+class TimedPhases(PlainPhases):
     """A timed step: two clock marks around each phase and nothing else."""
 
     def __init__(self, device: Device, marks: Marks) -> None:
+        super().__init__(marks)
         self._device = device
         self._clock = Clock(device)
-        self._marks = marks
         self._spans: list[tuple[Phase, Any, Any]] = []
         self._unix_offset = time.time() - time.perf_counter()
 
@@ -93,16 +93,6 @@ class TimedPhases:
         start = self._clock.mark()
         yield
         self._spans.append((phase, start, self._clock.mark()))
-
-    def mark_loss(self, loss: torch.Tensor) -> None:
-        pass
-
-    def elsewhere(self) -> AbstractContextManager[None]:
-        """Nothing to look at."""
-        return nullcontext()
-
-    def came_in(self, tensor: torch.Tensor, category: Category) -> None:
-        pass
 
     @contextmanager
     def step(self, into: list[StepTime]) -> Iterator[None]:

@@ -42,7 +42,6 @@ class Transfers:
 class CheckpointFigures:
     """What a trial's checkpoints cost and what they were good for. None: not available."""
 
-    num_saves: int
     save: Transfers | None
     formula_bytes: int | None
     """Size by closed form (formulas/checkpoint.py)."""
@@ -70,7 +69,6 @@ def resumed(trial: Trial, uninterrupted: Sequence[float]) -> CheckpointFigures |
     saves = [transfer for rank in trial.ranks for transfer in rank.checkpoints if transfer.kind == "save"]
     count = num_trained(trial)
     return CheckpointFigures(
-        num_saves=len({transfer.step for transfer in saves}),
         save=_transfers(saves),
         formula_bytes=None if count is None else checkpoint_bytes(trial.spec, count),
         load=_transfers(recovery.loads),

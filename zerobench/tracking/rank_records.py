@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -180,12 +180,7 @@ def _rank_record(
     flops, formula = _flops(trial, parameters, backward) if trial.knows("sequence_length") else (None, None)
     return RankRecord(
         trial_id=trial.trial_id,
-        rank=tracked.rank.rank,
-        local_rank=tracked.rank.local_rank,
-        world_size=tracked.rank.world_size,
-        hostname=tracked.rank.hostname,
-        node=tracked.rank.node,
-        pid=tracked.rank.pid,
+        **asdict(tracked.rank),
         status=tracked.status,
         failure=tracked.failure,
         device_type=device.torch_device.type,

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -77,13 +78,8 @@ class RankRun:
         self._norms = GradNorms(clipping, are_kept=self.world.trains and not self.world.is_alone)
         self.record = RankRecord(
             trial_id=trial.trial_id,
-            rank=rank.rank,
-            local_rank=rank.local_rank,
-            world_size=rank.world_size,
+            **asdict(rank),
             role=role_of(trial, rank.rank),
-            hostname=rank.hostname,
-            node=rank.node,
-            pid=rank.pid,
             status=Status.CRASH,
             device_type="unknown",
             device_name="unknown",

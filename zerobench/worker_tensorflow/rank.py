@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -70,13 +71,8 @@ class TensorflowRun:
         self._losses: list[list[float]] = []
         self.record = RankRecord(
             trial_id=trial.trial_id,
-            rank=rank.rank,
-            local_rank=rank.local_rank,
-            world_size=trial.world_size,
+            **asdict(replace(rank, world_size=trial.world_size)),
             role=role_of(trial, rank.rank),
-            hostname=rank.hostname,
-            node=rank.node,
-            pid=rank.pid,
             status=Status.CRASH,
             device_type="tpu" if trial.tf_strategy is TfStrategy.TPU else "cpu",
             device_name="TPU" if trial.tf_strategy is TfStrategy.TPU else processor_name() or "cpu",

@@ -75,7 +75,7 @@ def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
     found = waterfall_of(gpu_frames.run(str(gpu_frames.trials["run_id"].iloc[0])).trial(str(fullest)))
     assert found is not None
     steps = waterfall.steps_of(found)
-    levels = [step for step in steps if step.is_level]
+    levels = [step for step in steps if step.colour == "none"]
     assert [step.name for step in levels] == ["used (NVML)", "reserved by torch", "tensors"]
     for level, below in zip(levels, [*levels[1:], None], strict=True):
         parts = steps[steps.index(level) + 1 : steps.index(below) if below else None]

@@ -22,7 +22,6 @@ FRAMES = {
     "ranks": schema.RANKS,
     "phases": schema.PHASES,
     "steps": schema.STEPS,
-    "notes": schema.NOTES,
     "errors": schema.ERRORS,
 }
 
@@ -119,7 +118,6 @@ def test_the_same_trial_of_two_runs_has_the_runs_letter_in_its_name(
     assert list(both.trials["label"][: len(frames.trials)]) == [f"{name} @ A" for name in frames.trials["label"]]
     assert both.letters_sentence == f"Runs: A is {RUN_ID}, B is {again.name}"
     assert not frames.letters_sentence
-    assert set(both.environments) == {RUN_ID, again.name}
 
 
 def test_a_run_is_found_by_its_name(folder: Path, tmp_path: Path) -> None:

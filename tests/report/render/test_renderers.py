@@ -38,7 +38,7 @@ from zerobench.report.tables.peak_errors import peak_errors_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
-from zerobench.report.tables.strategies import claims_listing, claims_part, compared_table
+from zerobench.report.tables.strategies import claims_listing, claims_part, strategies_table
 from zerobench.report.tables.trials import trials_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.spec.trial import Evidence
@@ -81,7 +81,7 @@ LISTING = Listing(
 
 def of_compared() -> Table[Any]:
     """The table over all rows, the second alone shown, with the hostile name."""
-    return replace(compared_table(COMPARED), lines=[Line(ONE.name, COMPARED[1])])
+    return replace(strategies_table(COMPARED), lines=[Line(ONE.name, COMPARED[1])])
 
 
 SOLO = completed_trial(spec("zero1", gpus_per_node=1))
@@ -246,7 +246,7 @@ def test_claims_that_a_run_is_silent_about_are_marked_on_the_page_and_are_one_li
 
 def test_without_a_comparison_there_are_no_claims() -> None:
     alone = COMPARED[:1]
-    assert (list(claims_part(alone)), compared_table(alone).lines, claims_listing(alone).rows) == ([], [], [])
+    assert (list(claims_part(alone)), strategies_table(alone).lines, claims_listing(alone).rows) == ([], [], [])
 
 
 def test_how_to_read_the_rest_needs_a_wide_terminal() -> None:

@@ -12,7 +12,7 @@ from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
-from zerobench.records import Phase
+from zerobench.records import Phase, RankRecord
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import timeline
 from zerobench.report.step_time.larger import of_more_tokens
@@ -20,7 +20,7 @@ from zerobench.report.step_time.stages import divided
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
-from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec
+from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec, TrialSpec
 from zerobench.timing.replay import Timeline
 from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 
@@ -84,20 +84,37 @@ PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
 """GPUs that a trace is replayed on, and links; the last so slow that communication binds."""
 
 
+USUAL: dict[str, Any] = {"model": SHAPE.to_model(), "world_size": 16, "sequence_length": 1024, "micro_batch_size": 8}
+ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
+LARGER = ("zero1", "zero3", "fsdp", "offloaded", "tensor", "pipeline")
+TWICE = {name: ASKED[name].model_copy(update={"micro_batch_size": 2 * ASKED[name].micro_batch_size}) for name in LARGER}
+SHORT: dict[str, Any] = {**USUAL, "model": SHAPE.model_copy(update={"num_layers": 3}).to_model(), "micro_batch_size": 4}
+LONG: dict[str, dict[str, Any]] = {
+    "zero1": {"stage": 1},
+    "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "zero3": {"stage": 3},
+}
+PASSES = {
+    (name, number): gpu_trial(**SHORT | axes, gradient_accumulation_steps=number)
+    for name, axes in LONG.items()
+    for number in (3, 7)
+}
+
+
 @pytest.fixture(scope="module")
-def trials() -> dict[str, SampleTrial]:
-    usual: dict[str, Any] = {
-        "model": SHAPE.to_model(),
-        "world_size": 16,
-        "sequence_length": 1024,
-        "micro_batch_size": 8,
-    }
-    asked = {name: gpu_trial(**usual | axes) for name, axes in AXES.items()}
-    records = simulate(list(asked.values()))
-    return {
-        name: SampleTrial(spec, trial_record(spec), [record])
-        for (name, spec), record in zip(asked.items(), records, strict=True)
-    }
+def records() -> dict[str, RankRecord]:
+    """Of all that is asked for here, by trial: one simulator plays them."""
+    specs = [*ASKED.values(), *TWICE.values(), *PASSES.values()]
+    return {spec.trial_id: record for spec, record in zip(specs, simulate(specs), strict=True)}
+
+
+@pytest.fixture(scope="module")
+def trials(records: dict[str, RankRecord]) -> dict[str, SampleTrial]:
+    return {name: sample(spec, records[spec.trial_id]) for name, spec in ASKED.items()}
+
+
+def sample(spec: TrialSpec, record: RankRecord) -> SampleTrial:
+    return SampleTrial(spec, trial_record(spec), [record])
 
 
 def line(trial: SampleTrial, name: str = "H200 SXM", **given: Any) -> Timeline:
@@ -111,27 +128,10 @@ def closed(trial: SampleTrial) -> SampleTrial:
     return replace(trial, ranks=[trial.ranks[0].model_copy(update={"step_trace": None})])
 
 
-LONG: dict[str, dict[str, Any]] = {
-    "zero1": {"stage": 1},
-    "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
-    "zero3": {"stage": 3},
-}
-
-
-def test_a_trace_of_three_micro_batches_tells_the_time_of_a_step_of_many() -> None:
-    shape = SHAPE.model_copy(update={"num_layers": 3})
-    usual: dict[str, Any] = {
-        "model": shape.to_model(),
-        "world_size": 16,
-        "sequence_length": 1024,
-        "micro_batch_size": 4,
-    }
-    asked = [
-        gpu_trial(**usual | axes, gradient_accumulation_steps=number) for axes in LONG.values() for number in (3, 7)
-    ]
-    records = simulate(asked)
-    for name, short, spec, whole in zip(LONG, records[::2], asked[1::2], records[1::2], strict=True):
-        trials = [SampleTrial(spec, trial_record(spec), [record]) for record in (whole, short)]
+def test_a_trace_of_three_micro_batches_tells_the_time_of_a_step_of_many(records: dict[str, RankRecord]) -> None:
+    for name in LONG:
+        short, whole = PASSES[name, 3], PASSES[name, 7]
+        trials = [sample(whole, records[spec.trial_id]) for spec in (whole, short)]
         for there, given in PLACES:
             all_of_it, extended = (expected(trial, there, links(there, **given)) for trial in trials)
             assert extended.step_s == pytest.approx(all_of_it.step_s, rel=0.01), name
@@ -284,14 +284,11 @@ def _on_nodes(trial: SampleTrial, nodes: int) -> SampleTrial:
     return replace(trial, spec=trial.spec.model_copy(update={"num_nodes": nodes}), ranks=[there])
 
 
-LARGER = ("zero1", "zero3", "fsdp", "offloaded", "tensor", "pipeline")
-
-
-def test_twice_the_batch_is_told_from_the_trace_of_half(trials: dict[str, SampleTrial]) -> None:
-    halves = [trials[name] for name in LARGER]
-    asked = [one.spec.model_copy(update={"micro_batch_size": 2 * one.spec.micro_batch_size}) for one in halves]
-    for name, half, spec, record in zip(LARGER, halves, asked, simulate(asked), strict=True):
-        whole = SampleTrial(spec, trial_record(spec), [record])
+def test_twice_the_batch_is_told_from_the_trace_of_half(
+    trials: dict[str, SampleTrial], records: dict[str, RankRecord]
+) -> None:
+    for name, spec in TWICE.items():
+        half, whole = trials[name], sample(spec, records[spec.trial_id])
         for there, given in PLACES:
             at = links(there, **given)
             larger = of_more_tokens(half, 2)

@@ -19,9 +19,9 @@ from zerobench.report.charts import model_states
 from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.explain.category import Explainer
 from zerobench.report.frames import schema
-from zerobench.report.frames.compared_table import compared_frame
 from zerobench.report.frames.joined_tables import write_csv
 from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.frames.strategies_frame import strategies_frame
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.page import page_html
@@ -119,7 +119,7 @@ def test_the_table_as_csv_has_the_columns_that_it_says_and_bytes_that_are_bytes(
     write_csv(frames, tmp_path)
     table = pd.read_csv(tmp_path / "compared.csv")
     assert list(table) == list(schema.COMPARED)
-    assert len(table) == len(compared_frame(frames.comparison)) == len(frames.comparison)
+    assert len(table) == len(strategies_frame(frames.comparison)) == len(frames.comparison)
     ddp = table[(table.strategy == "ddp") & (table.world_size == 2)].iloc[0]
     assert (ddp.sent_bytes, ddp.parameters_bytes) == (WEIGHTS, WEIGHTS)
 

@@ -24,7 +24,7 @@ VARIABLES = {
     [(None, 0, "41"), (3, 0, "41_3"), (0, 2, "41_0.3"), (None, 1, "41.2")],
 )
 def test_a_job_is_named_so_that_it_is_found_again(task_id: int | None, restarts: int, name: str) -> None:
-    allocation = Allocation(41, task_id, restarts, ("n1",), 64, 8, "n1", "host")
+    allocation = Allocation(41, task_id, restarts, ("n1",), 64, 8, "host")
     assert allocation.job == name
     assert parse_job(name) == (41, task_id, restarts)
 
@@ -39,7 +39,7 @@ def test_a_task_of_an_array_knows_its_nodes_and_what_they_have(slurm: Standins) 
     allocation = read_allocation(VARIABLES | {"SLURM_RESTART_COUNT": "1"})
     assert slurm.calls("scontrol") == ["show hostnames n[1-2]"]
     assert (allocation.job, allocation.nodes) == ("41_3.2", ("n1", "n2"))
-    assert (allocation.cpus_per_node, allocation.gpus_per_node, allocation.node_name) == (64, 8, "n1")
+    assert (allocation.cpus_per_node, allocation.gpus_per_node) == (64, 8)
 
 
 def test_a_plain_job_without_gpus_has_no_task_and_none(slurm: Standins) -> None:
@@ -82,7 +82,7 @@ def test_nodes_say_when_they_were_started(slurm: Standins) -> None:
 def test_without_slurms_answer_no_node_is_down_and_no_limit_is_known(slurm: Standins) -> None:
     for program in ("sinfo", "squeue", "scontrol"):
         slurm.answer(program, "exit 1")
-    allocation = Allocation(41, 3, 0, ("n1",), 64, 8, "n1", "host")
+    allocation = Allocation(41, 3, 0, ("n1",), 64, 8, "host")
     assert down_nodes(["n1"]) == []
     assert boot_times(["n1"], 5.0) == {}
     assert allocation.ends_at_s is None

@@ -15,7 +15,7 @@ from zerobench.running.stop import Stop
 from zerobench.slurm.job.allocation import Allocation
 from zerobench.slurm.job.interruption import is_alive, lost, taken
 
-ALLOCATION = Allocation(41, 3, 0, ("n1", "n2"), 64, 8, "n1", "host")
+ALLOCATION = Allocation(41, 3, 0, ("n1", "n2"), 64, 8, "host")
 STARTED_S = 1_795_252_000.0
 START = Start(trial_id="a", started_at_s=STARTED_S, runner="process 7 on n1", nodes=["n1", "n2"], job="41_3")
 
@@ -93,7 +93,7 @@ def test_with_all_nodes_up_a_restart_tells_a_requeue_from_a_cancellation(
 def test_a_sigterm_at_the_time_limit_is_the_time_limit(slurm: Standins) -> None:
     says(slurm, "RUNNING", end_time=int(time.time()) - 1)
     nodes_are(slurm, "idle", "idle")
-    allocation = Allocation(41, 3, 0, ("n1", "n2"), 64, 8, "n1", "host")
+    allocation = Allocation(41, 3, 0, ("n1", "n2"), 64, 8, "host")
     told = taken(allocation, stopped_by(signal.SIGTERM))
     assert told is not None
     assert told.status is Status.TIMEOUT
@@ -102,7 +102,7 @@ def test_a_sigterm_at_the_time_limit_is_the_time_limit(slurm: Standins) -> None:
 def test_where_slurm_does_not_answer_nothing_is_made_up(slurm: Standins) -> None:
     for program in ("squeue", "sinfo"):
         slurm.answer(program, "exit 1")
-    told = taken(Allocation(41, 3, 0, ("n1",), 64, 8, "n1", "host"), stopped_by(signal.SIGTERM))
+    told = taken(Allocation(41, 3, 0, ("n1",), 64, 8, "host"), stopped_by(signal.SIGTERM))
     assert told is not None
     assert (told.status, told.evidence) == (Status.INTERRUPTED, "SIGTERM, and Slurm did not answer")
 

@@ -20,7 +20,7 @@ from zerobench.spec.trial import Evidence, TrialSpec
 
 
 def site(launcher: Launcher = Launcher.SRUN, gpus: int = 8, stop: Stop | None = None) -> SlurmSite:
-    allocation = Allocation(41, 3, 0, ("n1", "n2"), 64, gpus, "n1", "host1")
+    allocation = Allocation(41, 3, 0, ("n1", "n2"), 64, gpus, "host1")
     return SlurmSite(allocation, Interpreter("python"), stop or Stop(), launcher)
 
 

@@ -30,6 +30,7 @@ from zerobench.timing.trace import (
 )
 
 ENGINES = ("ddp", "zero1", "zero3", "fsdp", "offloaded", "swapped", "pipeline")
+SECOND_STEP = "ddp in its second step"
 Pair = dict[Evidence, tuple[TrialSpec, RankRecord]]
 
 
@@ -43,19 +44,20 @@ def pairs(emulator: Any) -> dict[str, Pair]:
         for name in ENGINES
         for world in (Evidence.EMULATED, Evidence.SIMULATED)
     }
+    several_buckets = SHAPE.model_copy(update={"num_layers": 3, "hidden_size": 1024, "num_heads": 8}).to_model()
+    asked[SECOND_STEP, Evidence.EMULATED] = gpu_trial(
+        several_buckets, 0, 8, sequence_length=64, strategy="ddp", evidence=Evidence.EMULATED
+    )
     records = dict(zip(asked, simulate(list(asked.values())), strict=True))
     return {
         name: {world: (asked[name, world], records[name, world]) for (other, world) in asked if other == name}
-        for name in ENGINES
+        for name in (*ENGINES, SECOND_STEP)
     }
 
 
-def test_a_steady_step_in_which_ddp_deals_its_buckets_anew_has_an_order(emulator: Any) -> None:
+def test_a_steady_step_in_which_ddp_deals_its_buckets_anew_has_an_order(pairs: dict[str, Pair]) -> None:
     """With several buckets it does so before the second step, outside of any backward pass."""
-    del emulator
-    model = SHAPE.model_copy(update={"num_layers": 3, "hidden_size": 1024, "num_heads": 8}).to_model()
-    trial = gpu_trial(model, 0, 8, sequence_length=64, strategy="ddp", evidence=Evidence.EMULATED)
-    [record] = simulate([trial])
+    _, record = pairs[SECOND_STEP][Evidence.EMULATED]
     items = unpack(record.step_trace or "").items
     kinds = [item.kind for item in items if isinstance(item, Call)]
     assert kinds.count("all_reduce") > 1

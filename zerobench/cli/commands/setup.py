@@ -22,7 +22,7 @@ def setup(
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Parallel compilers.")] = 1,
 ) -> Answer:
     """Set up the environment of a strategy or of the emulated GPU. Resumes where it was interrupted."""
-    from zerobench.running.environments import set_up
+    from zerobench.running.environment_setup import set_up
 
     made = set_up(name, folder, typer.echo, jobs)
     return Answer(lambda: {"environment": name, "folder": str(made.path)})

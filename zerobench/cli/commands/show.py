@@ -20,8 +20,6 @@ def show(
     from zerobench.collection import no_collection
 
     with no_collection():
-        from rich.console import Console
-
         from zerobench.report.terminal.show import show_run
         from zerobench.store import find_run, load_run
 
@@ -29,7 +27,7 @@ def show(
 
     def tables() -> None:
         with no_collection():
-            show_run(path, Console(highlight=False))
+            show_run(path)
 
     def document() -> dict[str, Any]:
         from zerobench.report.figures.runs import run_figures

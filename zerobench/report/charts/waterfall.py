@@ -31,8 +31,8 @@ class Step:
 
     name: str
     num_bytes: int
-    is_level: bool
     colour: str
+    """`none` of a level."""
     end: int
     """Bytes from the axis to the bar's upper end."""
 
@@ -81,13 +81,11 @@ def steps_of(breakdown: Waterfall) -> list[Step]:
         ("unexplained", breakdown.unexplained_bytes),
     ]
     reserved = breakdown.allocated_bytes + breakdown.slack_bytes
-    steps = [Step("used (NVML)", breakdown.used_bytes, is_level=True, colour="none", end=breakdown.used_bytes)]
+    steps = [Step("used (NVML)", breakdown.used_bytes, colour="none", end=breakdown.used_bytes)]
     steps += _falling([(n, size, "var(--muted)") for n, size in outside if size], breakdown.used_bytes)
-    steps.append(Step("reserved by torch", reserved, is_level=True, colour="none", end=reserved))
+    steps.append(Step("reserved by torch", reserved, colour="none", end=reserved))
     steps += _falling([("allocator slack", breakdown.slack_bytes, "var(--muted)")], reserved)
-    steps.append(
-        Step("tensors", breakdown.allocated_bytes, is_level=True, colour="none", end=breakdown.allocated_bytes)
-    )
+    steps.append(Step("tensors", breakdown.allocated_bytes, colour="none", end=breakdown.allocated_bytes))
     return steps + _falling(_categories(breakdown), breakdown.allocated_bytes)
 
 
@@ -95,7 +93,7 @@ def _falling(parts: list[tuple[str, int, str]], start: int) -> list[Step]:
     """Parts that each begin where the one before it ended."""
     steps = []
     for name, size, colour in parts:
-        steps.append(Step(name, size, is_level=False, colour=colour, end=start))
+        steps.append(Step(name, size, colour=colour, end=start))
         start -= size
     return steps
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from zerobench.folder import replacing
 from zerobench.report.frames import schema
-from zerobench.report.frames.compared_table import compared_frame
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.frames.sinks import table_files
+from zerobench.report.frames.strategies_frame import strategies_frame
 from zerobench.report.frames.tidy_tables import memory_tables
 
 
@@ -35,7 +35,7 @@ def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
         "ranks": frames.ranks,
         "phases": frames.phases,
         "steps": frames.steps,
-        "compared": compared_frame(frames.comparison),
+        "compared": strategies_frame(frames.comparison),
     }
     memory = folder / "memory.csv"
     _write_memory(frames, memory)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import pandas as pd
 
@@ -20,11 +19,6 @@ from zerobench.report.frames.tidy_tables import rows_table, to_pandas
 @dataclass(frozen=True, kw_only=True)
 class RunFrames(RunFigures):
     """The figures, and frames of them; (run_id, trial_id) is the key everywhere. Columns and dtypes: schema.py."""
-
-    @property
-    def environments(self) -> Mapping[str, Mapping[str, Any]]:
-        """environment.json of each run, by run_id."""
-        return {run.run_id: run.environment for run in self.runs}
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -50,11 +44,6 @@ class RunFrames(RunFigures):
     def steps(self) -> pd.DataFrame:
         """schema.STEPS."""
         return self._of_each("steps")
-
-    @cached_property
-    def notes(self) -> pd.DataFrame:
-        """schema.NOTES."""
-        return self._of_each("notes")
 
     @cached_property
     def errors(self) -> pd.DataFrame:

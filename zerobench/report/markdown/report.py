@@ -73,7 +73,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         server.server_table(trials),
         checkpoints.checkpoints_table(trials),
         pipeline.pipeline_table(trials),
-        strategies.compared_table(frames.comparison),
+        strategies.strategies_table(frames.comparison),
     )
     for table in tables:
         yield table.title, lines(table)

@@ -29,7 +29,7 @@ from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.standing import TITLE as STOOD
 from zerobench.report.tables.standing import standing_table
-from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, compared_table
+from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table
 from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
 
@@ -56,7 +56,7 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
 def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
-    compared = table_grid(compared_table(frames.comparison))
+    compared = table_grid(strategies_table(frames.comparison))
     stages = table_grid(pipeline_table(trials))
     failed, notes = [trial for trial in trials if not trial.summary.is_completed], _notes(trials)
     sides, held = table_grid(server_table(trials)), table_grid(host_parameters_table(trials))

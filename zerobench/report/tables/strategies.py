@@ -34,7 +34,7 @@ WHERE_FROM = (
 )
 
 
-def compared_table(rows: Sequence[ComparedSide]) -> Table[ComparedSide]:
+def strategies_table(rows: Sequence[ComparedSide]) -> Table[ComparedSide]:
     """A row for each side of a trial; none without a single process, or with nothing but ZeRO's stages beside it."""
     lines = [Line(_name(row), row) for row in rows] if is_comparison(rows) else []
     return Table(TITLE, HOW_TO_READ, list(_columns(rows)), lines, more=WHERE_FROM)

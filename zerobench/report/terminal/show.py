@@ -48,7 +48,7 @@ from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
 from zerobench.report.tables.standing import standing_table
-from zerobench.report.tables.strategies import claims_part, compared_table
+from zerobench.report.tables.strategies import claims_part, strategies_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.trials import (
     Trial,
@@ -64,8 +64,8 @@ MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
 
 
-def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> None:
-    """Print the tables of the run in folder `path`, of its first `most_trials` trials.
+def show_run(path: Path, console: Console | None = None, most_trials: int = MOST_TRIALS) -> None:
+    """Print the tables of the run in folder `path`, of its first `most_trials` trials, by default on standard output.
 
     Only what is shown is read, so the tables of a run of a thousand trials stand within a second.
 
@@ -73,6 +73,7 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
         UserError: `path` is no run, or a record that is shown is torn, corrupt or newer than this version.
 
     """
+    console = console or Console(highlight=False)
     run = store.load_run(path)
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
@@ -133,7 +134,7 @@ def _sections(
     speed = (speed_table(figures, joules), batch_ramp_table(figures), server_table(figures))
     yield from _tables((*speed, checkpoints_table(figures), pipeline_table(figures)), width)
     rows = _compared(shown)
-    yield from sections(compared_table(rows), width)
+    yield from sections(strategies_table(rows), width)
     yield from (part_section(part, width) for part in claims_part(rows))
     yield from sections(parity_table(figures), width)
     yield from _tables((outcomes_table(figures), standing_table(figures)), width)

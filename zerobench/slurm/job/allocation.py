@@ -38,8 +38,6 @@ class Allocation:
     """By Slurm's names; the first one is where the batch script runs."""
     cpus_per_node: int
     gpus_per_node: int
-    node_name: str
-    """Slurm's name of this node."""
     hostname: str
     """What other nodes reach this one by."""
 
@@ -93,7 +91,6 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
         nodes=_node_names(environ.get("SLURM_JOB_NODELIST", "")),
         cpus_per_node=int(environ.get("SLURM_CPUS_ON_NODE") or 1),
         gpus_per_node=int(environ.get("SLURM_GPUS_ON_NODE") or 0),
-        node_name=environ.get("SLURMD_NODENAME") or socket.gethostname(),
         hostname=socket.gethostname(),
     )
 

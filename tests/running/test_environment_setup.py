@@ -12,8 +12,8 @@ import pytest
 
 from zerobench.environments import PACKAGES, Environment, environment
 from zerobench.errors import UserError
-from zerobench.running import environments
-from zerobench.running.environments import HOROVOD, requirements, set_up, steps, unpack_and_patch
+from zerobench.running import environment_setup
+from zerobench.running.environment_setup import HOROVOD, requirements, set_up, steps, unpack_and_patch
 from zerobench.running.setup_steps import Step
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.mark.parametrize("name", list(PACKAGES))
 def test_the_commands_that_make_an_environment_are_the_golden_ones(name, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/venv/bin/python")
-    monkeypatch.setattr(environments, "requirements", lambda _: Path("/dev/null"))
+    monkeypatch.setattr(environment_setup, "requirements", lambda _: Path("/dev/null"))
     lines = []
     for step in steps(Environment(name, Path(f"/environments/{name}")), jobs=4):
         lines += [f"{step.name}:", *(f"  {key}={value}" for key, value in step.added.items())]
@@ -66,7 +66,7 @@ def make(tmp_path, monkeypatch):
 
     def run(**programs: str) -> list[str]:
         todo = [Step(name, [sys.executable, "-c", program]) for name, program in programs.items()]
-        monkeypatch.setattr(environments, "steps", lambda _own, _jobs: todo)
+        monkeypatch.setattr(environment_setup, "steps", lambda _own, _jobs: todo)
         said: list[str] = []
         set_up("horovod", tmp_path, said.append)
         return said

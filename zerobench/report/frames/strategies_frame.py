@@ -13,7 +13,7 @@ from zerobench.report.frames.tidy_tables import to_pandas
 from zerobench.report.strategies.rows import ComparedSide
 
 
-def compared_frame(rows: Sequence[ComparedSide]) -> pd.DataFrame:
+def strategies_frame(rows: Sequence[ComparedSide]) -> pd.DataFrame:
     """The rows in their order, with the dtypes that schema.py states."""
     table = pa.Table.from_pylist([_values(row) for row in rows], schema=schema.arrow_schema(schema.COMPARED))
     return to_pandas(table)
