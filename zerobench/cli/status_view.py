@@ -141,7 +141,7 @@ def _why(trial: TrialStatus) -> str:
     if trial.standing is Standing.SUBMITTED:
         return "unknown"
     if not trial.reason:
-        return "their task is running other trials first"
+        return "behind earlier trials of the same task"
     return f"{_WAITS[trial.reason]} ({trial.reason})" if trial.reason in _WAITS else trial.reason
 
 

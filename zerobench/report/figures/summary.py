@@ -77,6 +77,8 @@ class Summary:
     settings: str
     """What the sweep says to DeepSpeed, and what no key column says of a trial."""
     device_name: str | None
+    is_on_cpu: bool
+    """Whether no rank had a device of its own, so that none limits them."""
     gpu: str | None
     """The catalogue's name."""
     capacity_bytes: int | None
@@ -169,6 +171,7 @@ def summary_of(trial: Trial) -> Summary:
         predicted_step=predicted_step(trial),
         settings=_settings(trial.spec),
         device_name=trial.ranks[0].device_name if trial.ranks else None,
+        is_on_cpu=all(rank.device_type == "cpu" for rank in trial.ranks),
         gpu=None if gpu is None else gpu.name,
         capacity_bytes=_capacity_bytes(trial, gpu),
         device_needed_bytes=None if need is None else need.total_bytes,

@@ -102,7 +102,7 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
     judged = [candidate for candidate in known if candidate.fits is not None]
     ran_out = _ran_out(trials)
     if not judged:
-        on_cpu = all(trial.summary.device_name in {None, "cpu"} for trial in trials)
+        on_cpu = all(trial.summary.is_on_cpu for trial in trials)
         limit = "CPU run: no device limit" if on_cpu else "Device capacity unknown"
         full = f"; {_names(ran_out)} ran out of memory" if ran_out else ""
         return f"{limit}; device memory {_range(known)}{full}."
