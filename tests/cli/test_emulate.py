@@ -18,8 +18,8 @@ from zerobench.folder import RunFolder
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
 from zerobench.report.render.terminal import in_width
 from zerobench.spec.cluster import read_cluster
-from zerobench.spec.presets import resolve_model
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import OwnScript, Precision, TrialSpec
 
 GIB = 1 << 30

@@ -165,6 +165,7 @@ class PlanRow:
             recomputed=again,
             num_settings=len(spec.ds_config),
             tokens_per_gpu=spec.global_batch_tokens / spec.world_size,
+            num_gpus=spec.world_size,
             host_unchecked=self.offloads and self.host.room is None,
         )
 
