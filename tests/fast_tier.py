@@ -47,6 +47,7 @@ SLOWER = {
     "tests/search/test_changes.py::test_without_page_locks": "a simulator",
     "tests/search/test_changes_on_cpu.py::test_each_change": "a simulator",
     "tests/search/test_changes_on_cpu.py::test_only_what": "a simulator",
+    "tests/search/test_changes_on_cpu.py::test_what_a_change_costs": "a simulator",
     "tests/search/test_fastest.py::test_a_run_holds": "a run, which asks the machine's programs",
     "tests/search/test_fastest.py::test_a_world_where": "a run, which asks the machine's programs",
     "tests/search/test_fastest.py::test_rounds_join": "a run, which asks the machine's programs",

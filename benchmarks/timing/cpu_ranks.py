@@ -3,13 +3,14 @@
     python benchmarks/timing/cpu_ranks.py measure             # cells that cpu_ranks.csv lacks, one after the other
     python benchmarks/timing/cpu_ranks.py measure --cells 4   # the first few of them
     python benchmarks/timing/cpu_ranks.py alone               # the run of one rank: cpu_ranks_alone.csv
+    python benchmarks/timing/cpu_ranks.py rates               # what that says: zerobench/timing/cpu_ranks.yaml
     python benchmarks/timing/cpu_ranks.py judge               # simulate what was measured; prints the table
 
 One run of one rank says how fast a thread multiplies matrices, how fast it moves bytes, and how long each engine's
 Python takes to come to the next operation: a single process at two sizes, and rank 0 of each engine by itself
 (`solo`), at the smallest size of all. No cell's own step of two ranks is used, and nothing is fitted to the cells. What
 collectives take is what gloo takes by itself (gloo_times.py). Each cell is simulated, and the order in which its engine
-issued its work replayed at those rates. Nothing is hidden behind computing: who computes passes nothing on meanwhile.
+issued its work replayed at those rates.
 
 A run of one rank is measured again between any two cells, so that each is judged by the machine as it was then: its
 rates are slower by as much as the mean of those before and after. How much slower that was than the fastest of all such
@@ -21,14 +22,15 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import random
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import combinations
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -37,7 +39,6 @@ import yaml
 
 import zerobench
 from benchmarks.prediction.simulated import origin, simulate, table
-from benchmarks.timing.gloo import RANKS, Gloo, timed
 from zerobench.errors import UserError
 from zerobench.records import Phase, RankRecord, Status
 from zerobench.report.speed import Speed, speed_of
@@ -45,17 +46,33 @@ from zerobench.report.trials import completed, ended_trials
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
-from zerobench.timing.device import Device
+from zerobench.timing.cpu_ranks import (
+    RANKS,
+    RATES_FILE,
+    Between,
+    Gloo,
+    Thread,
+    ThreadRates,
+    engine_of,
+    flops_of,
+    replayed,
+    threads,
+    timed,
+)
 from zerobench.timing.pipeline import StageTimes, passes_s
-from zerobench.timing.rates import kind_rates
-from zerobench.timing.replay import Pace, Timeline, replay
-from zerobench.timing.trace import Call, CollectiveWait, Host, Item, Kernels, PageMapping, StepTrace, Work, unpack
+from zerobench.timing.replay import Timeline
+from zerobench.timing.trace import Call, Host, Kernels, PageMapping, StepTrace, unpack
 
 FILE = Path(__file__).with_name("cpu_ranks.csv")
 RESTLESS = 0.2
 """Unrest at which a cell's rates are not told well enough to judge it alone."""
 ENGINES = ("zero0", "zero1", "zero2", "zero3", "fsdp")
 ALONE_FILE = Path(__file__).with_name("cpu_ranks_alone.csv")
+MACHINE = "one thread of an AMD EPYC with AVX-512"
+_RATES_HEAD = (
+    "# What `python benchmarks/timing/cpu_ranks.py rates` makes of the run of one rank (cpu_ranks_alone.csv).\n"
+)
+_APART = 0.05
 _LAUNCH_S = 7e-6
 """In which torch's dispatcher comes to one operation on lists of tensors, in the update of a single process."""
 
@@ -65,6 +82,7 @@ Cell = Mapping[str, object]
 """Axes over the usual ones."""
 REFERENCE: Cell = {"strategy": "single", "world_size": 1}
 """What is measured between any two cells."""
+USUAL: Cell = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256}
 SMALLEST: Cell = {"micro_batch_size": 1, "sequence_length": 128}
 OFFLOAD: Cell = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
 ALONE: tuple[Cell, ...] = (
@@ -93,31 +111,6 @@ def cells() -> list[Cell]:
     all_cells += [{"strategy": "pipeline", "gradient_accumulation_steps": steps} for steps in (2, 4, 8)]
     all_cells += [{"strategy": engine, "model": "gpt2-10m"} for engine in (*ENGINES, "pipeline")]
     return random.Random(17).sample(all_cells, len(all_cells))  # noqa: S311 -- the same order each time
-
-
-@dataclass(frozen=True)
-class Thread(Pace):
-    """A rank's thread: products at one rate, all else by bytes, and Python between any two operations."""
-
-    flop_s: float = 0.0
-    between_s: float = 0.0
-    """From one operation of the passes to the next: the model's Python, and an engine's hooks and copies."""
-    update_between_s: float = 0.0
-
-    def work_s(self, phase: str, work: Work) -> dict[str, float]:
-        """Seconds of a piece of work by class."""
-        between_s = self.update_between_s if phase == Phase.STEP else self.between_s
-        seconds = {
-            "products": flops_of(work) * self.flop_s,
-            "elementwise": work.moved_bytes * self.byte_s[phase],
-            "launches": work.launches * between_s,
-        }
-        return {name: self.slower * value for name, value in seconds.items()}
-
-
-def flops_of(work: Work) -> float:
-    """Of products, and of fused attention, which leaves out what the causal mask hides (FlashAttentionKernel.cpp)."""
-    return sum(2 * count * a * b * c for (a, b, c), count in work.products) + sum(work.attention) / 2
 
 
 @dataclass(frozen=True)
@@ -176,8 +169,8 @@ class Issued(NamedTuple):
     launches: int
 
 
-def calibrated(alone: Mapping[str, Alone], gloo: Gloo) -> dict[str, Thread]:
-    """The threads of each engine and offload (`engine_of`). Raises UserError: the run of one rank says no rates.
+def calibrated(alone: Mapping[str, Alone], mapped_byte_s: float) -> ThreadRates:
+    """What a thread achieves. Raises UserError: the run of one rank says no rates.
 
     Bytes by the single process's update; FLOPs by how much longer its passes are with more tokens, launches being the
     same; what is left of anybody's time is divided among its operations.
@@ -187,7 +180,7 @@ def calibrated(alone: Mapping[str, Alone], gloo: Gloo) -> dict[str, Thread]:
     byte_s = (large.update_s - update.launches * _LAUNCH_S) / update.moved_bytes
     flop_s = large.passes_s - small.passes_s - (many.moved_bytes - few.moved_bytes) * byte_s
     flop_s /= many.flops - few.flops
-    threads = {}
+    between = {}
     for cell, one in alone.items():
         if cell == json.dumps(REFERENCE):
             continue
@@ -196,42 +189,18 @@ def calibrated(alone: Mapping[str, Alone], gloo: Gloo) -> dict[str, Thread]:
             (one.passes_s, one.issued(update=False)),
             (one.update_s, one.issued(update=True)),
         ):
-            known_s = issued.flops * flop_s + issued.moved_bytes * byte_s + issued.mapped_bytes * gloo.mapped_byte_s
+            known_s = issued.flops * flop_s + issued.moved_bytes * byte_s + issued.mapped_bytes * mapped_byte_s
             between_s.append((whole_s - known_s) / issued.launches)
         if min(byte_s, flop_s, between_s[0]) <= 0:
             raise UserError(f"calibration: {cell} took {one.passes_s:.3g} and {one.update_s:.3g} s, which say no rates")
-        threads[engine_of(json.loads(cell))] = Thread(
-            Device(1.0, 1 / byte_s, 1, kind_rates("a100"), {}),
-            slower=1.0,
-            launch_s=0.0,
-            byte_s=defaultdict(lambda: byte_s),
-            call_s=gloo.call_s,
-            copied_bytes_per_s=1 / (2 * byte_s),
-            host_bytes_per_s=1 / byte_s,
-            mapped_byte_s=gloo.mapped_byte_s,
-            flop_s=flop_s,
-            between_s=between_s[0],
-            update_between_s=max(0.0, between_s[1]),
-        )
-    return threads
+        passes_s, update_s = between_s
+        between[engine_of_cell(json.loads(cell))] = Between(passes_s=passes_s, update_s=max(0.0, update_s))
+    return ThreadRates(machine=MACHINE, flop_s=flop_s, byte_s=byte_s, between=between)
 
 
-def engine_of(cell: Cell) -> str:
-    """By whose thread a cell goes: its engine's, a stage of a pipeline as a process by itself."""
-    engine = "single" if cell["strategy"] == "pipeline" else str(cell["strategy"])
-    return engine + "+offload" * ("offload_optimizer" in cell)
-
-
-def one_at_a_time(trace: StepTrace) -> StepTrace:
-    """The step of ranks that have a processor each: who computes does not pass on bytes meanwhile."""
-    items: list[Item] = []
-    calls = 0
-    for item in trace.items:
-        items.append(item)
-        if isinstance(item, Call):
-            items.append(CollectiveWait(item.stream, calls))
-            calls += 1
-    return StepTrace(trace.works, tuple(items))
+def engine_of_cell(cell: Cell) -> str:
+    """By whose thread a cell goes."""
+    return engine_of(str(cell["strategy"]), offloads="offload_optimizer" in cell)
 
 
 def expected_s(trial: TrialSpec, ranks: Sequence[RankRecord], pace: Thread) -> float:
@@ -249,7 +218,7 @@ def expected_s(trial: TrialSpec, ranks: Sequence[RankRecord], pace: Thread) -> f
 
 
 def _replayed(trial: TrialSpec, rank: RankRecord, pace: Thread) -> Timeline:
-    timeline = None if rank.step_trace is None else replay(one_at_a_time(unpack(rank.step_trace)), pace)
+    timeline = None if rank.step_trace is None else replayed(unpack(rank.step_trace), pace)
     if timeline is None:
         raise UserError(f"{trial.trial_id}: no trace of its step")
     return timeline
@@ -257,10 +226,9 @@ def _replayed(trial: TrialSpec, rank: RankRecord, pace: Thread) -> Timeline:
 
 def run(cell: Cell) -> Speed:
     """One cell's ranks, by themselves. Raises UserError: it did not end well."""
-    usual = {"model": "llama-10m", "world_size": RANKS, "micro_batch_size": 2, "sequence_length": 256}
     sweep = {
         "name": "cpu-ranks",
-        "axes": {**usual, "precision": "fp32", "threads_per_rank": 1, **cell},
+        "axes": {**USUAL, "world_size": RANKS, "precision": "fp32", "threads_per_rank": 1, **cell},
         "steps": {"warmup": 2, "timed": 5, "memory": 1},
     }
     with tempfile.TemporaryDirectory(prefix="zerobench-") as place:
@@ -346,7 +314,7 @@ def _append(path: Path, row: MeasuredCell | AloneRow) -> None:
 
 def simulated_cells(wanted: Sequence[Cell]) -> list[tuple[TrialSpec, list[RankRecord]]]:
     """Each cell's trial and its rank, or of a pipeline each stage's."""
-    usual = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256, "precision": "fp32"}
+    usual = {**USUAL, "precision": "fp32"}
     played: list[list[TrialSpec]] = []
     for cell in wanted:
         axes = {**usual, **cell}
@@ -358,19 +326,25 @@ def simulated_cells(wanted: Sequence[Cell]) -> list[tuple[TrialSpec, list[RankRe
     return [(trials[0], [next(records) for _ in trials]) for trials in played]
 
 
-def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float]]:
-    """Each row with the step that is expected of it."""
-    alone = alone_rows()
-    alone_cells = [json.loads(row.cell) for row in alone]
-    ended = simulated_cells([*alone_cells, *(json.loads(row.cell) for row in rows)])
+def rates_of_one_rank() -> tuple[ThreadRates, float]:
+    """The rates anew by the run of one rank, and how long its passes took."""
+    rows = alone_rows()
+    ended = simulated_cells([json.loads(row.cell) for row in rows])
     known = {
         row.cell: Alone(unpack(records[0].step_trace or ""), row.passes_s, row.update_s)
-        for row, (_, records) in zip(alone, ended, strict=False)
+        for row, (_, records) in zip(rows, ended, strict=True)
     }
-    threads = calibrated(known, Gloo(timed()))
-    for row, (spec, records) in zip(rows, ended[len(alone) :], strict=True):
-        slower = row.passes_s / known[json.dumps(REFERENCE)].passes_s
-        yield row, expected_s(spec, records, replace(threads[engine_of(json.loads(row.cell))], slower=slower))
+    return calibrated(known, Gloo(timed()).mapped_byte_s), known[json.dumps(REFERENCE)].passes_s
+
+
+def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float]]:
+    """Each row with the step that is expected of it."""
+    rates, passes_s = rates_of_one_rank()
+    paces = threads(rates, Gloo(timed()))
+    ended = simulated_cells([json.loads(row.cell) for row in rows])
+    for row, (spec, records) in zip(rows, ended, strict=True):
+        pace = paces[engine_of_cell(json.loads(row.cell))]
+        yield row, expected_s(spec, records, replace(pace, slower=row.passes_s / passes_s))
 
 
 def lines(rows: Sequence[MeasuredCell]) -> list[str]:
@@ -392,19 +366,42 @@ def lines(rows: Sequence[MeasuredCell]) -> list[str]:
     verdict = f"{len(rows)} of {len(cells())} cells, median error {median(abs(error) for _, error, _ in errors):.1%}"
     if calm:
         verdict += f"; of the {len(calm)} with unrest up to {RESTLESS:.0%}: {median(calm):.1%}"
-    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest"), texts), verdict]
+    told = pairs([(json.loads(row.cell), step_s, row.step_s) for row, _, step_s in errors])
+    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest"), texts), verdict, told]
+
+
+def pairs(steps: Sequence[tuple[Cell, float, float]]) -> str:
+    """How well it is told by how much one cell of ZeRO's is slower than another of as many tokens of one model."""
+    zero = [one for one in steps if str(one[0]["strategy"]).startswith("zero")]
+    alike = [(a, b) for a, b in combinations(zero, 2) if _tokens(a[0]) == _tokens(b[0])]
+    off = [abs((a[1] / b[1]) / (a[2] / b[2]) - 1) for a, b in alike]
+    apart = [(a, b) for a, b in alike if abs(a[2] / b[2] - 1) > _APART]
+    ordered = sum((a[1] > b[1]) == (a[2] > b[2]) for a, b in apart)
+    return (
+        f"{len(off)} pairs, off by {median(off):.1%} at the median, {quantiles(off, n=10)[-1]:.1%} at the 90th "
+        f"percentile; of the {len(apart)} that differ by more than {_APART:.0%}, {ordered} in order"
+    )
+
+
+def _tokens(cell: Cell) -> tuple[object, int]:
+    sizes = {**USUAL, **cell}
+    names = ("micro_batch_size", "sequence_length", "gradient_accumulation_steps")
+    return sizes["model"], math.prod(int(str(sizes.get(name, 1))) for name in names)
 
 
 def main() -> None:
     """Measure, or simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["measure", "alone", "judge"])
+    parser.add_argument("what", choices=["measure", "alone", "rates", "judge"])
     parser.add_argument("--cells", type=int, default=40, help="how many cells to measure, at most")
     asked = parser.parse_args()
     if asked.what == "measure":
         measure(asked.cells)
     elif asked.what == "alone":
         measure_alone()
+    elif asked.what == "rates":
+        rates = rates_of_one_rank()[0].model_dump()
+        RATES_FILE.write_text(f"{_RATES_HEAD}{yaml.safe_dump(rates, sort_keys=False)}", encoding="utf-8")
     else:
         print("\n".join([*origin(), *lines(measured())]))
 

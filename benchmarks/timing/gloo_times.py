@@ -1,6 +1,11 @@
-"""Measures what gloo.csv keeps: two minutes on an idle machine.
+"""What gloo's collectives of two ranks take by themselves on this machine, and memory that is mapped anew.
 
-python benchmarks/timing/gloo_times.py
+    python benchmarks/timing/gloo_times.py    # writes zerobench/timing/gloo.csv: two minutes on an idle machine
+
+No training: each collective by kind and size, the median of 21 after a barrier, in the calmer of two rounds; between
+two sizes a straight line. A collective takes more than what gloo copies: where there are no more processors than ranks
+its threads wait for each other and for the ranks' own, and the blocks of 32 MiB or more that all-gather and
+reduce-scatter make for themselves are mapped anew, their pages filled with zeros as they are written.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import torch
 from torch import distributed
 
 from benchmarks.csv_rows import as_csv
-from benchmarks.timing.gloo import FILE, MAPPING, RANKS, Timed
+from zerobench.timing.cpu_ranks import COLLECTIVES_FILE, MAPPING, RANKS, Timed
 
 _TIMES, _ROUNDS = 21, 2
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 25, 40_000_000, 1 << 26)
@@ -100,4 +105,4 @@ def _mapping(nbytes: int = 40_000_000) -> Timed:
 
 
 if __name__ == "__main__":
-    FILE.write_text(as_csv(Timed, measured()), encoding="utf-8")
+    COLLECTIVES_FILE.write_text(as_csv(Timed, measured()), encoding="utf-8")

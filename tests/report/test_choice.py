@@ -57,3 +57,16 @@ def test_of_steps_as_long_the_one_with_more_tokens_is_the_faster() -> None:
         assert choice is not None
         assert choice.best is many
         assert choice.num_tied == 1
+
+
+def test_of_those_that_are_as_fast_the_fewest_gpus_are_taken_and_not_the_most_room() -> None:
+    few = replace(timed(ON_GPU, 1.0), num_gpus=8, tokens_per_gpu=1024)
+    many = replace(few, num_gpus=64, room=0.9, zero_stage=1)
+    choice = choose([many, few], lambda option: option)
+    assert choice is not None
+    assert choice.best is few
+    assert choice.reason == "2 fit with 5% room, all about as fast: least offload, fewest GPUs, lowest stage"
+    offloaded = replace(timed(ON_HOST, 1.0), num_gpus=4, tokens_per_gpu=1024)
+    choice = choose([many, few, offloaded], lambda option: option)
+    assert choice is not None
+    assert choice.best is few

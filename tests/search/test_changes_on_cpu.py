@@ -11,7 +11,12 @@ from tests.report.sample_run import SampleTrial, failed_trial, trial_record
 from zerobench.records import Category, Failure, HostStanding, Status
 from zerobench.report.changes import changes_topic, smallest
 from zerobench.running.observer import Observer
-from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
+from zerobench.search.changes_on_cpu import (
+    predict_changes_on_cpu,
+    runs_on_cpu,
+    unchanged_on_cpu,
+    why_no_rates,
+)
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 
@@ -31,10 +36,11 @@ def killed(**fields: Any) -> SampleTrial:
 def test_each_change_is_simulated_and_moves_nothing(tmp_path: Path) -> None:
     trial = killed()
     assert runs_on_cpu(trial)
-    unchanged, changes = predict_changes_on_cpu(trial, None, tmp_path, Observer())
+    made = predict_changes_on_cpu(trial, None, 2, tmp_path, Observer())
+    unchanged = made.unchanged
     assert unchanged.host_node_bytes is not None
     assert unchanged.host_node_bytes > 2 * REST
-    found = {change.says: change for change in changes}
+    found = {change.says: change for change in made.changes}
     assert not any("offload" in word or "GPU" in word for says in found for word in says)
     smaller, again = found["micro batch 1 instead of 8",], found["activation checkpointing",]
     for change in (smaller, again):
@@ -47,20 +53,50 @@ def test_each_change_is_simulated_and_moves_nothing(tmp_path: Path) -> None:
     assert "of a node's memory" in again.text
     assert "per GPU" not in again.text
     assert again.text.endswith("slower by what is computed")
+    [*_, basis] = changes_topic(made.changes, "predicted", made.cost_basis).lines
+    assert basis.text == "Slower: FLOPs alone, which is not time (bf16; rates are known in fp32)."
+
+
+def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_known(tmp_path: Path) -> None:
+    """One sequence at a time instead of eight computes the same and takes longer: it is gathered eight times."""
+    sizes = {"strategy": "zero3", "model": resolve_model("llama-10m"), "sequence_length": 128}
+    made = predict_changes_on_cpu(killed(precision="fp32", **sizes), None, 2, tmp_path, Observer())
+    found = {change.says: change for change in made.changes}
+    smaller, again = found["micro batch 1 instead of 8",], found["activation checkpointing",]
+    assert smaller.slower is not None
+    assert smaller.slower > 0.3
+    assert again.slower is not None
+    assert 0.05 < again.slower < 0.34
+    assert smaller.text.endswith(" % slower")
+    assert "at the rates of one thread of an AMD EPYC" in made.cost_basis
+    assert "those of this machine are not known" in made.cost_basis
+
+
+@pytest.mark.parametrize(("fields", "cores", "why"), [
+    ({"precision": "bf16"}, 2, "bf16; rates are known in fp32"),
+    ({"gpus_per_node": 4}, 4, "4 ranks; rates are known of up to 2 on one node"),
+    ({}, 8, "4 threads a rank; rates are known of one"),
+    ({}, None, "unknown threads a rank; rates are known of one"),
+    ({"threads_per_rank": 1}, 8, None),
+    ({}, 2, None),
+])  # fmt: skip
+def test_it_is_said_why_no_time_is_expected(fields: dict[str, Any], cores: int | None, why: str | None) -> None:
+    assert why_no_rates(killed(**{"precision": "fp32", **fields}).spec, cores) == why
 
 
 def test_only_what_fits_the_nodes_memory_is_shown(tmp_path: Path) -> None:
     trial = killed()
-    _, free = predict_changes_on_cpu(trial, None, tmp_path / "free", Observer())
-    sizes = sorted(change.host_node_bytes for change in free if change.host_node_bytes is not None)
-    unchanged, changes = predict_changes_on_cpu(trial, sizes[0], tmp_path / "tight", Observer())
+    free = predict_changes_on_cpu(trial, None, 2, tmp_path / "free", Observer())
+    sizes = sorted(change.host_node_bytes for change in free.changes if change.host_node_bytes is not None)
+    tight = predict_changes_on_cpu(trial, sizes[0], 2, tmp_path / "tight", Observer())
+    unchanged, changes = tight.unchanged, tight.changes
     assert not unchanged.fits
     [topic] = unchanged_on_cpu(unchanged, sizes[0])
     assert "does not fit" in topic.lines[0].text
     shown = smallest(changes)
     assert shown
     assert all(change.host_node_bytes == sizes[0] for change in shown)
-    none_fits = predict_changes_on_cpu(trial, 1, tmp_path / "none", Observer())[1]
+    none_fits = predict_changes_on_cpu(trial, 1, 2, tmp_path / "none", Observer()).changes
     assert "Closest: " in changes_topic(none_fits, "predicted").lines[0].text
 
 

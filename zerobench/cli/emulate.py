@@ -22,7 +22,7 @@ from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
-from zerobench.search.tried import script_row, tried_slower
+from zerobench.search.tried import script_row, tried_slower, why_no_work
 from zerobench.units import format_bytes
 
 FITS = 0
@@ -197,18 +197,26 @@ def _tries(made: Emulation) -> Iterator[str]:
         yield "Changes, each emulated:"
         for attempt in verdict.tries:
             slower = _slower(made, attempt) if attempt.fits else None
-            cost = "" if slower is None else f", {slower_text(slower)}"
+            cost = f", {slower_text(slower)}" if attempt.fits else ""
             yield f"  {', '.join(attempt.changes)}: {_came_of(attempt)}{cost}"
 
 
 def _speed(made: Emulation) -> Iterator[str]:
-    if (row := _row(made)) is None:
+    verdict = made.verdict
+    if made.interrupted or verdict.failed is not None or verdict.fits_devices is None:
         return
-    if row.expected is None:
-        yield f"speed: no expected time: {why_no_time(row.trial, made.request.cluster.gpu)}"
+    row = _row(made)
+    if row is None or row.expected is None:
+        yield f"speed: no expected time: {_why_no_time(made, row)}"
         return
     tokens = row.trial.spec.global_batch_tokens
     yield f"speed: {expected_speed(row.expected, tokens)}, by closed form of the work that was seen"
+
+
+def _why_no_time(made: Emulation, row: PlanRow | None) -> str:
+    if row is not None:
+        return why_no_time(row.trial, made.request.cluster.gpu)
+    return why_no_work(made.trial)
 
 
 def _row(made: Emulation) -> PlanRow | None:

@@ -14,7 +14,7 @@ from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.changes import changes_topic, unchanged_topic
-from zerobench.report.environment_facts import memory_of_node
+from zerobench.report.environment_facts import Environment, cores_of_node, memory_of_node
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief
@@ -73,15 +73,19 @@ def explain(
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
         named = find_trial(trial, named_trials(base)).trial
-        topics += _changes_of(named, memory_of_node(base.environment), reports)
+        topics += _changes_of(named, base.environment, reports)
     return _answer(topics, details=details)
 
 
-def _changes_of(trial: Trial, node_bytes: int | None, reports: Path) -> list[Topic]:
+def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[Topic]:
     """Those of a trial of a run, on what it ran on."""
+    node_bytes = memory_of_node(environment)
     if runs_on_cpu(trial):
-        unchanged, changes = predict_changes_on_cpu(trial, node_bytes, reports, prediction_view())
-        return [*unchanged_on_cpu(unchanged, node_bytes), changes_topic(changes, "predicted")]
+        made = predict_changes_on_cpu(trial, node_bytes, cores_of_node(environment), reports, prediction_view())
+        return [
+            *unchanged_on_cpu(made.unchanged, node_bytes),
+            changes_topic(made.changes, "predicted", made.cost_basis),
+        ]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
     return _changes(trial.spec, cluster_of(trial, node_bytes), reports, of_host=on_host)
 

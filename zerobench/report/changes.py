@@ -33,7 +33,9 @@ class ChangeOutcome:
     """By how much a step is expected to take longer than unchanged, as a share; None where the time model knows
     either not."""
     on_cpu: bool = False
-    """Whether `slower` is by what is computed alone, as of CPU ranks, whose time nobody predicts."""
+    """Of CPU ranks, which have no GPU."""
+    slower_by: str = ""
+    """By what, where it is not expected time."""
 
     @property
     def text(self) -> str:
@@ -41,8 +43,8 @@ class ChangeOutcome:
         device = "" if self.on_cpu else f"{format_bytes(self.needed_bytes)} per GPU"
         host = "" if not self.host_node_bytes else f"{format_bytes(self.host_node_bytes)} of a node's memory"
         needs = " and ".join(filter(None, (device, host)))
-        cost = f"{slower_text(self.slower)}{' by what is computed' if self.on_cpu and self.slower is not None else ''}"
-        return f"{', '.join(self.says)}: {needs}, {cost}"
+        by = "" if self.slower is None else self.slower_by
+        return f"{', '.join(self.says)}: {needs}, {' '.join(filter(None, (slower_text(self.slower), by)))}"
 
 
 def share_slower(step_s: float | None, unchanged_s: float | None) -> float | None:
@@ -68,15 +70,17 @@ def smallest(tried: Sequence[ChangeOutcome], most: int = MOST) -> list[ChangeOut
     )[:most]
 
 
-def changes_topic(tried: Sequence[ChangeOutcome], how: str) -> Topic:
-    """The smallest that fit; `how` they were tried: predicted, emulated."""
+def changes_topic(tried: Sequence[ChangeOutcome], how: str, cost_basis: str | None = None) -> Topic:
+    """The smallest that fit; `how` they were tried: predicted, emulated; `cost_basis`: a sentence on what they cost."""
     changes = smallest(tried)
     title = f"Changes that fit ({how})" if changes else f"No change fits, of {len(tried)} {how}"
     near = min((change for change in tried if _needed(change)), key=_needed, default=None)
     least = [] if changes or near is None else says(f"Closest: {near.text}.")
-    return Topic(
-        title, [*says(*(change.text for change in changes)), *least], {"changes": list(plain_changes(changes))}
-    )
+    basis = says(cost_basis) if cost_basis is not None and (changes or least) else []
+    figures: dict[str, Any] = {"changes": list(plain_changes(changes))}
+    if cost_basis is not None:
+        figures["cost_basis"] = cost_basis
+    return Topic(title, [*says(*(change.text for change in changes)), *least, *basis], figures)
 
 
 def unchanged_topic(row: PlanRow | None) -> list[Topic]:

@@ -2,9 +2,9 @@
 
 Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
 the shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
-what is offloaded least, then what recomputes least and sets fewest keys, then the lowest stage, which partitions no
-more than it must, then most room. Where no time is known, all that fits with room is tied. A search for the fastest
-(`within`) takes less for a tie: variants on one GPU err alike.
+what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest keys, then the lowest stage,
+which partitions no more than it must, then most room. Where no time is known, all that fits with room is tied. A search
+for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Option:
     """The share of blocks whose forward pass runs again."""
     num_settings: int = 0
     """DeepSpeed's keys that are set otherwise than by default."""
+    num_gpus: int = 1
     host_unchecked: bool = False
     """Whether it needs host memory and nobody said how much there is."""
 
@@ -63,7 +64,7 @@ class Option:
         """The smallest is the simplest."""
         reaches = [_REACH[self.offload_optimizer], _REACH[self.offload_param]]
         stage = _NO_STAGE if self.zero_stage is None else self.zero_stage
-        return max(reaches), sum(reaches), self.recomputed, self.num_settings, stage, -self.room
+        return max(reaches), sum(reaches), self.num_gpus, self.recomputed, self.num_settings, stage, -self.room
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Choice(Generic[_Item]):
     """Whether the time of any that fits is known."""
     num_unchecked: int = 0
     """Of those that fit: the ones whose host memory nobody could check."""
+    counts_gpus: bool = False
+    """Whether those that are as fast are of different numbers of GPUs."""
 
     @property
     def reason(self) -> str:
@@ -86,7 +89,7 @@ class Choice(Generic[_Item]):
         if self.num_fitting == 1:
             return "the only one that fits with room" + (" (host memory not checked)" if unchecked else "")
         those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
-        rule = "least offload, lowest stage"
+        rule = f"least offload, {'fewest GPUs, ' if self.counts_gpus else ''}lowest stage"
         if not self.is_timed:
             return f"{those}: {rule}; step times unknown: measure them"
         if self.num_tied == 1:
@@ -107,8 +110,14 @@ def choose(
     tied = _as_fast([option(item) for item in roomy], within)
     alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
     best = min(alike, key=lambda item: option(item).rank)
-    unchecked = sum(option(item).host_unchecked for item in roomy)
-    return Choice(best, len(roomy), len(alike), is_timed=tied is not None, num_unchecked=unchecked)
+    return Choice(
+        best,
+        len(roomy),
+        len(alike),
+        is_timed=tied is not None,
+        num_unchecked=sum(option(item).host_unchecked for item in roomy),
+        counts_gpus=len({option(item).num_gpus for item in alike}) > 1,
+    )
 
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:

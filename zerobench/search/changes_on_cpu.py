@@ -1,8 +1,13 @@
-"""Changes that make a trial of CPU ranks fit its node: all that their tensors hold is the host's, so none is moved."""
+"""Changes that make a trial of CPU ranks fit its node: all that their tensors hold is the host's, so none is moved.
+
+What each costs is told by expected time where rates of such ranks are known: those of one machine, since nobody has
+measured this one (timing/cpu_ranks.py). Of other ranks it is told by what they compute, and that is said.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerobench.records import Category, Place, RankRecord, StepKind
@@ -19,12 +24,15 @@ from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.plan import STEPS, document
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
-from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.timing.cpu_ranks import RANKS, Thread, engine_of, replayed, shipped_rates, shipped_threads
+from zerobench.timing.trace import unpack
 from zerobench.units import format_bytes
 
 _NO_TENSORS = {Category.TOTAL, Category.REST_OF_PROCESS}
 _OFFLOADS = ("offload_optimizer", "offload_param")
+_BY_FLOPS = "by what is computed"
 
 
 def runs_on_cpu(trial: Trial) -> bool:
@@ -32,10 +40,22 @@ def runs_on_cpu(trial: Trial) -> bool:
     return trial.spec.prediction.gpu is None and {rank.device_type for rank in trial.ranks} <= {"cpu"}
 
 
+@dataclass(frozen=True)
+class OnCpu:
+    """What a trial of CPU ranks needs as it is, each change of it, and by what its cost is told."""
+
+    unchanged: ChangeOutcome
+    changes: Sequence[ChangeOutcome]
+    cost_basis: str
+
+
 def predict_changes_on_cpu(
-    trial: Trial, node_bytes: int | None, reports: Path, observer: Observer
-) -> tuple[ChangeOutcome, list[ChangeOutcome]]:
-    """What `trial` itself needs of its node's memory, and each change of it, simulated on CPU ranks."""
+    trial: Trial, node_bytes: int | None, cores: int | None, reports: Path, observer: Observer
+) -> OnCpu:
+    """What `trial` itself needs of its node's memory, and each change of it, simulated on CPU ranks.
+
+    `cores` are those of the machine that it ran on.
+    """
     wanted = [((), trial.spec), *_without_moves(trial.spec, reports)]
     machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
     planned = []
@@ -46,15 +66,38 @@ def predict_changes_on_cpu(
     run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
     known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
     beside = _beside_tensors(trial)
+    without_time = why_no_rates(trial.spec, cores)
+    cost = _computed if without_time else _step_s
     tried = []
     usual = known.get(planned[0].trial.trial_id)
     for (words, _), item in zip(wanted, planned, strict=True):
         made = known.get(item.trial.trial_id)
         needed = None if made is None else _node_bytes(made, beside)
-        slower = None if made is None or usual is None else share_slower(_computed(made), _computed(usual))
+        slower = None if made is None or usual is None else share_slower(cost(made), cost(usual))
         fits = needed is not None and (node_bytes is None or needed <= node_bytes)
-        tried.append(ChangeOutcome(words, fits, None, needed, slower, on_cpu=True))
-    return tried[0], tried[1:]
+        slower_by = _BY_FLOPS if without_time else ""
+        tried.append(ChangeOutcome(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by))
+    return OnCpu(tried[0], tried[1:], _cost_basis(without_time))
+
+
+def why_no_rates(spec: TrialSpec, cores: int | None) -> str | None:
+    """Why no time is expected of such CPU ranks; None where one is."""
+    threads = spec.threads_per_rank or (None if cores is None else max(1, cores // spec.gpus_per_node))
+    if spec.precision is not Precision.FP32:
+        return f"{spec.precision.value}; rates are known in fp32"
+    if spec.world_size > RANKS or spec.num_nodes > 1:
+        return f"{spec.world_size} ranks; rates are known of up to {RANKS} on one node"
+    if threads != 1:
+        return f"{threads or 'unknown'} threads a rank; rates are known of one"
+    if spec.offload_param is not Offload.NONE or engine_of_trial(spec) not in shipped_threads():
+        return f"rates of {engine_of_trial(spec)} with such an offload are not known"
+    return None
+
+
+def _cost_basis(without_time: str | None) -> str:
+    if without_time is None:
+        return f"Slower: expected time, at the rates of {shipped_rates().machine}; those of this machine are not known."
+    return f"Slower: FLOPs alone, which is not time ({without_time})."
 
 
 def unchanged_on_cpu(unchanged: ChangeOutcome, node_bytes: int | None) -> list[Topic]:
@@ -102,6 +145,19 @@ def _beside_tensors(trial: Trial) -> int:
     standing = trial.record.failure.host_standing if trial.record.failure is not None else None
     seen = 0 if standing is None else standing.by_category.get(Category.REST_OF_PROCESS, 0)
     return max([seen, *rests])
+
+
+def engine_of_trial(spec: TrialSpec) -> str:
+    """By whose thread it goes."""
+    return engine_of(spec.strategy, offloads=spec.offload_optimizer is not Offload.NONE)
+
+
+def _step_s(trial: Trial) -> float | None:
+    """Seconds of a steady step of one rank, by replay of what its engine issued."""
+    pace: Thread | None = shipped_threads().get(engine_of_trial(trial.spec))
+    trace = next((rank.step_trace for rank in trial.ranks), None)
+    timeline = None if pace is None or trace is None else replayed(unpack(trace), pace)
+    return None if timeline is None else timeline.step_s
 
 
 def _computed(trial: Trial) -> float | None:

@@ -41,6 +41,16 @@ def script_row(trial: TrialSpec, cluster: Cluster) -> PlanRow | None:
     return None if now is None else formula_row(now, cluster)
 
 
+def why_no_work(trial: TrialSpec | None) -> str:
+    """Why a script's work has no closed form; None of a trial: its ranks did not say that they train all of a model."""
+    if trial is None:
+        return "the script's tracker saw no model all of which is trained"
+    unknown = sorted(_WORK & set(() if trial.own is None else trial.own.unknown))
+    if unknown:
+        return f"the script does not tell its {', '.join(unknown)}".replace("_", " ")
+    return f"no closed form of {trial.model.name}, a model of the script's own"
+
+
 def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:
     if trial.own is not None and _WORK & set(trial.own.unknown):
         return None

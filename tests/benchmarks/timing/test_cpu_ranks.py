@@ -13,14 +13,22 @@ from benchmarks.timing.cpu_ranks import (
     SMALLEST,
     Alone,
     alone_rows,
-    calibrated,
     cells,
-    engine_of,
+    engine_of_cell,
     measured,
-    one_at_a_time,
+    pairs,
 )
-from benchmarks.timing.gloo import MAPPING, Gloo, Timed
+from benchmarks.timing.cpu_ranks import calibrated as rates_of
 from zerobench.errors import UserError
+from zerobench.timing.cpu_ranks import (
+    MAPPING,
+    Gloo,
+    Thread,
+    Timed,
+    one_at_a_time,
+    shipped_threads,
+    threads,
+)
 from zerobench.timing.replay import replay
 from zerobench.timing.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
 
@@ -29,6 +37,10 @@ MANY = Work((((64, 32, 16), 12),), (8000, 16_000), 40_000, 5)
 UPDATE = Work((), (0, 0), 40_000, 2)
 ZERO1 = {"strategy": "zero1", **SMALLEST}
 GLOO = Gloo([Timed("all_reduce", 1000, 200), Timed("all_reduce", 3000, 1200), Timed(MAPPING, 1000, 500)])
+
+
+def calibrated(alone: dict[str, Alone], gloo: Gloo) -> dict[str, Thread]:
+    return threads(rates_of(alone, gloo.mapped_byte_s), gloo)
 
 
 def step(passes: Work = FEW, *between: Item) -> StepTrace:
@@ -102,6 +114,19 @@ def test_who_computes_passes_nothing_on_meanwhile():
 
 def test_each_cell_has_a_thread_and_each_trial_of_one_rank_was_measured():
     assert [row.cell for row in alone_rows()] == [json.dumps(cell) for cell in ALONE]
-    assert {engine_of(cell) for cell in cells()} <= {engine_of(cell) for cell in ALONE}
+    assert {engine_of_cell(cell) for cell in cells()} <= set(shipped_threads())
     assert {row.cell for row in measured()} == {json.dumps(cell) for cell in cells()}
-    assert engine_of({"strategy": "zero2", **OFFLOAD}) != engine_of({"strategy": "zero2"})
+    assert engine_of_cell({"strategy": "zero2", **OFFLOAD}) != engine_of_cell({"strategy": "zero2"})
+
+
+def test_pairs_are_of_as_many_tokens_of_one_model_and_of_zero_alone():
+    long = {"strategy": "zero1", "micro_batch_size": 1, "sequence_length": 512}
+    wide = {"strategy": "zero2", "micro_batch_size": 4, "sequence_length": 128}
+    more = {"strategy": "zero2", "gradient_accumulation_steps": 4}
+    other = {"strategy": "zero2", "model": "gpt2-10m"}
+    usual = {"strategy": "zero3"}
+    beside = {"strategy": "fsdp"}
+    steps = [(cell, 1.2, 1.0) for cell in (wide, more, other, beside)]
+    said = pairs([(long, 1.0, 1.1), (usual, 0.9, 2.0), *steps])
+    assert said.startswith("3 pairs, ")
+    assert said.endswith("of the 3 that differ by more than 5%, 0 in order")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.timing import gloo_times
-from benchmarks.timing.gloo import timed
+from zerobench.timing.cpu_ranks import timed
 
 
 def test_real_gloo_is_timed_by_kind_and_size(monkeypatch):

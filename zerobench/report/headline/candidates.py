@@ -52,6 +52,7 @@ class Candidate:
     num_repeats: int
     tokens_per_gpu: float
     """Of a step."""
+    num_gpus: int
     expected: Interval | None = None
     """Of a prediction: what its step is expected to take."""
 
@@ -77,6 +78,7 @@ class Candidate:
             room,
             self.expected,
             tokens_per_gpu=self.tokens_per_gpu,
+            num_gpus=self.num_gpus,
             host_unchecked=unchecked,
         )
 
@@ -139,6 +141,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
         tokens_per_gpu=spec.tokens_per_gpu,
+        num_gpus=spec.world_size,
         expected=first.predicted_step.expected,
     )
 

@@ -164,6 +164,7 @@ class PlanRow:
             recomputed=again,
             num_settings=len(spec.ds_config),
             tokens_per_gpu=spec.tokens_per_gpu,
+            num_gpus=spec.world_size,
             host_unchecked=self.offloads and self.host.room is None,
         )
 
