@@ -59,6 +59,11 @@ def test_the_list_of_commands_tells_each_in_a_whole_sentence(call: Call) -> None
     assert [line for line in out.splitlines()[1:] if line.endswith("...")] == []
 
 
+@pytest.mark.parametrize("verb", list(DECLARED))
+def test_usage_has_one_pair_of_brackets_around_what_may_be_left_out(call: Call, verb: str) -> None:
+    assert "[[" not in call(verb, "--help")[1]
+
+
 def test_help_imports_nothing_heavy() -> None:
     script = "import sys; from zerobench.cli import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

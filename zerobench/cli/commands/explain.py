@@ -24,10 +24,10 @@ def explain(
         ),
     ],
     trial: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="Trial name in the tables, id, or a prefix of either.")
+        str | None, typer.Argument(metavar="TRIAL", help="Trial name in the tables, id, or a prefix of either.")
     ] = None,
     other: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="Second trial; RUN:TRIAL for another run.")
+        str | None, typer.Argument(metavar="TRIAL", help="Second trial; RUN:TRIAL for another run.")
     ] = None,
     changes: Annotated[
         bool,

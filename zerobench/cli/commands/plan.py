@@ -41,7 +41,7 @@ def plan(
     sweep: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL|SWEEP]",
+            metavar="MODEL|SWEEP",
             help="Model, or sweep to predict instead of stages and offloads.",
             autocompletion=completion.models_and_sweeps,
         ),

@@ -17,7 +17,7 @@ def strategies(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Strategy or optimizer: all about it.", autocompletion=completion.strategies
+            metavar="NAME", help="Strategy or optimizer: all about it.", autocompletion=completion.strategies
         ),
     ] = None,
     details: Annotated[
