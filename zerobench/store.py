@@ -340,7 +340,7 @@ def find_run(name: str | None, reports: Path) -> Path:
     for candidate in (Path(name), reports / name):
         if (candidate / "plan.json").is_file():
             return candidate
-    known = [path.name for path in _runs(reports)]
+    known = [path.name for path in runs_under(reports)]
     close = nearest(name, known, count=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     shown = f"runs under {reports}: {', '.join(known[-5:]) or 'none'}"
@@ -352,7 +352,7 @@ def latest_run(reports: Path) -> Path:
 
     Raises UserError: there is none.
     """
-    runs = _runs(reports)
+    runs = runs_under(reports)
     if not runs:
         raise UserError(f"RUN: no run under {reports} yet; make one with: zerobench run quickstart")
     return runs[-1]
@@ -466,7 +466,7 @@ def read_sweep(path: Path) -> Document:
     return document
 
 
-def _runs(reports: Path) -> list[Path]:
+def runs_under(reports: Path) -> list[Path]:
     """Run folders directly under `reports`, oldest first."""
     return sorted((plan.parent for plan in reports.glob("*/plan.json")), key=_began)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.tools.imports import ROOT
 from zerobench import __version__
 from zerobench.cli.app import DECLARED, commands
 from zerobench.cli.help import EXAMPLES, GROUPS
@@ -55,6 +57,11 @@ def test_the_list_of_commands_tells_each_in_a_whole_sentence(call: Call) -> None
     code, out, _ = call("--help")
     assert code == 0
     assert [line for line in out.splitlines()[1:] if line.endswith("...")] == []
+
+
+@pytest.mark.parametrize("verb", list(DECLARED))
+def test_usage_has_one_pair_of_brackets_around_what_may_be_left_out(call: Call, verb: str) -> None:
+    assert "[[" not in call(verb, "--help")[1]
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -239,3 +246,46 @@ def test_a_torn_record_is_one_line_that_names_the_file(call: Call, tmp_path: Pat
     assert err.startswith("zerobench: ")
     assert err.count("\n") == 1
     assert str(record.relative_to(tmp_path)) in err
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("zerobench ", list(DECLARED)),
+        ("zerobench pl", ["plan"]),
+        ("zerobench plan --global", ["--global-batch"]),
+        ("zerobench plan --model llama3.2-3", ["llama3.2-3b"]),
+        ("zerobench tune qwen2.5-1.", ["qwen2.5-1.5b"]),
+        ("zerobench models phi3-m", ["phi3-mini"]),
+        ("zerobench run qui", ["quickstart"]),
+        ("zerobench show lat", ["latest_20261124-101500"]),
+        ("zerobench compare --against ma", ["main"]),
+        ("zerobench strategies zero", ["zero0", "zero1", "zero2", "zero3"]),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_options_and_the_names_that_they_take(
+    tmp_path: Path, shell: str, line: str, choices: list[str]
+) -> None:
+    for made in ("latest_20261124-101500", "baselines/main"):
+        (tmp_path / "reports" / made).mkdir(parents=True)
+        (tmp_path / "reports" / made / "plan.json").touch()
+    asked = {
+        "_ZEROBENCH_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", "from zerobench.cli import main; main()"],
+        cwd=tmp_path,
+        env={**os.environ, **asked, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stderr == ""
+    pattern = r'(?<!:)"([^"]+)"(?=[:)]|$)' if shell == "zsh" else r"^[^\t\n]+"
+    words = set(re.findall(pattern, said.stdout, re.MULTILINE))
+    assert words == set(choices) if len(choices) == 1 else words >= set(choices)

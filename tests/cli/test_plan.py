@@ -12,6 +12,7 @@ import yaml
 from tests.cli.conftest import Call
 from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixture
+from zerobench.cli.planning import _call_in_width
 from zerobench.records import TrialRecord
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
@@ -216,3 +217,15 @@ def test_a_world_that_cannot_be_is_one_line(call: Call, arguments: list[str], wo
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_training_arguments_stay_within_80_columns_and_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zerobench.cli.planning.screen_width", lambda: 80)
+    arguments = [f"argument_{number}={number}" for number in range(12)]
+    lines = _call_in_width("Next: ", "TrainingArguments", [*arguments, 'deepspeed="my own/ds.json"'])
+    assert lines[0] == "Next: TrainingArguments("
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 4
+    assert all(line.startswith("    argument_") or 'deepspeed="my own/ds.json")' in line for line in lines[1:])
+    assert " ".join(line.strip() for line in lines[1:]) == ", ".join([*arguments, 'deepspeed="my own/ds.json")'])
+    assert _call_in_width("Next: ", "f", ["a=1", "b=2"]) == ["Next: f(a=1, b=2)"]

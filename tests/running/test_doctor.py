@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -65,6 +66,17 @@ def test_a_lock_that_nobody_holds_is_told_of_and_left_alone(tmp_path: Path, monk
     [found] = doctor._locks()
     assert str(lock) in found.finding
     assert lock.exists()
+
+
+def test_a_folder_that_takes_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> float:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder / ".zerobench-1"))
+
+    monkeypatch.setattr(doctor, "write_bytes_per_s", refuse)
+    [disk] = doctor._disk(tmp_path / "runs")
+    assert disk == Finding(
+        "disk", Standing.MISSING, f"{tmp_path}: Permission denied", remedy="choose another --reports"
+    )
 
 
 def test_the_disk_is_tried_within_bounds_and_left_as_it_was(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.errors import UserError
 
 
@@ -24,8 +25,13 @@ def _can_be(path: Path) -> Path:
 
 _LONGEST = 100
 Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Folder of runs.", callback=_can_be)]
-RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run folder or name (newest run).")]
-SweepName = Annotated[str | None, typer.Argument(metavar="SWEEP", help="Sweep file, or name of a shipped sweep.")]
+RunName = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs)
+]
+SweepName = Annotated[
+    str | None,
+    typer.Argument(metavar="SWEEP", help="Sweep file, or name of a shipped sweep.", autocompletion=completion.sweeps),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
@@ -37,11 +43,13 @@ Sets = Annotated[
 Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these trials; may be repeated.")
 ]
-REPORTS = Path("reports")
-"""Where run folders lie unless said otherwise."""
+REPORTS = completion.REPORTS
 
 # What is planned, tuned and emulated: the cluster and the work.
-Model = Annotated[str | None, typer.Option(metavar="MODEL", help="Preset, transformers config.json or hub id.")]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Preset, transformers config.json or hub id.", autocompletion=completion.models),
+]
 GPUS = typer.Option(metavar="N", help="Total number of GPUs.")
 GPU = typer.Option(metavar="NAME", help="GPU name in the hardware catalogue: h200.")
 GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs per node.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -175,18 +176,28 @@ def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> l
         return []
     spec, lines = best.trial.spec, []
     if written is not None and request.for_trainer:
-        arguments = training_arguments(spec)
-        lines += _in_width("Next: TrainingArguments(", f'{arguments}, deepspeed="{written}")')
+        arguments = [*training_arguments(spec).split(", "), f'deepspeed="{written}"']
+        lines += _call_in_width("Next: ", "TrainingArguments", arguments)
     elif written is not None:
-        lines += _in_width("Next: deepspeed train.py ", f"--deepspeed_config {written}", break_="\\")
+        lines += _command_in_width("Next: deepspeed train.py ", f"--deepspeed_config {written}")
     if spec.activation_checkpointing:
         lines.append(f"In your script: {checkpointing_code(spec.activation_checkpointing)}")
     return lines
 
 
-def _in_width(head: str, tail: str, break_: str = "") -> list[str]:
+def _command_in_width(head: str, tail: str) -> list[str]:
     """One line, or two that can be copied as one where the terminal is narrower."""
-    return [head + tail] if len(head + tail) <= screen_width() else [head + break_, f"    {tail}"]
+    return [head + tail] if len(head + tail) <= screen_width() else [f"{head}\\", f"    {tail}"]
+
+
+def _call_in_width(lead: str, function: str, arguments: Sequence[str]) -> list[str]:
+    """The call in one line, or its arguments in as few as the terminal takes."""
+    whole = f"{lead}{function}({', '.join(arguments)})"
+    if len(whole) <= screen_width():
+        return [whole]
+    kept = ", ".join(argument.replace(" ", "\xa0") for argument in arguments)  # no line breaks within one
+    lines = textwrap.wrap(f"{kept})", screen_width() - 4, break_long_words=False, break_on_hyphens=False)
+    return [f"{lead}{function}(", *(f"    {line}".replace("\xa0", " ") for line in lines)]
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:

@@ -268,7 +268,11 @@ def _disk(reports: Path) -> Iterator[Finding]:
     if free < 2 * _WRITTEN_BYTES:
         yield Finding("disk", Standing.MISSING, f"{format_bytes(free)} free in {folder}", "choose another --reports")
         return
-    rate = format_bytes(int(write_bytes_per_s(folder)))
+    try:
+        rate = format_bytes(int(write_bytes_per_s(folder)))
+    except OSError as error:
+        yield Finding("disk", Standing.MISSING, f"{folder}: {error.strerror}", "choose another --reports")
+        return
     yield Finding("disk", Standing.GOOD, f"writes {rate}/s, {format_bytes(free)} free in {folder}")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 from zerobench.errors import UserError, unknown_choice
@@ -17,7 +18,10 @@ from zerobench.errors import UserError, unknown_choice
 def baseline(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="`set` or `list` (the default).")] = "list",
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the baseline, for example main.")] = None,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Run folder or name (newest run).")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs),
+    ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
     """Store a run as a named baseline, or list baselines. Compare with it by `compare --against NAME`."""

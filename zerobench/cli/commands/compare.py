@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
@@ -16,11 +17,25 @@ from zerobench.cli.options import REPORTS, Reports
 @answering
 def compare(
     base: Annotated[
-        str | None, typer.Argument(metavar="BASE", help="The run before; with --against, the run after (newest).")
+        str | None,
+        typer.Argument(
+            metavar="BASE",
+            help="The run before; with --against, the run after (newest).",
+            autocompletion=completion.runs,
+        ),
     ] = None,
-    new: Annotated[str | None, typer.Argument(metavar="NEW", help="The run after, of the same sweep.")] = None,
+    new: Annotated[
+        str | None,
+        typer.Argument(metavar="NEW", help="The run after, of the same sweep.", autocompletion=completion.runs),
+    ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="NAME", help="Compare NEW with this baseline instead of BASE.")
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="NAME",
+            help="Compare NEW with this baseline instead of BASE.",
+            autocompletion=completion.baselines,
+        ),
     ] = None,
     fail_on: Annotated[
         str | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
@@ -16,13 +17,17 @@ from zerobench.cli.options import REPORTS, Reports
 def explain(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN|LOG", help="Run folder or name; two of RUN:TRIAL; or the log of any training."),
+        typer.Argument(
+            metavar="RUN|LOG",
+            help="Run folder or name; two of RUN:TRIAL; or the log of any training.",
+            autocompletion=completion.runs,
+        ),
     ],
     trial: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="Trial name in the tables, id, or a prefix of either.")
+        str | None, typer.Argument(metavar="TRIAL", help="Trial name in the tables, id, or a prefix of either.")
     ] = None,
     other: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="Second trial; RUN:TRIAL for another run.")
+        str | None, typer.Argument(metavar="TRIAL", help="Second trial; RUN:TRIAL for another run.")
     ] = None,
     changes: Annotated[
         bool,

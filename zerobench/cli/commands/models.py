@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.errors import UserError
 
@@ -16,7 +17,12 @@ from zerobench.errors import UserError
 @answering
 def models(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Preset, config.json or hub id: parameters by component.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Preset, config.json or hub id: parameters by component.",
+            autocompletion=completion.models,
+        ),
     ] = None,
 ) -> Answer:
     """List model presets, or one model's components. With exact parameter counts."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import (
     GPU,
@@ -39,7 +40,11 @@ from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 def plan(
     sweep: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL|SWEEP]", help="Model, or sweep to predict instead of stages and offloads."),
+        typer.Argument(
+            metavar="MODEL|SWEEP",
+            help="Model, or sweep to predict instead of stages and offloads.",
+            autocompletion=completion.models_and_sweeps,
+        ),
     ] = None,
     model: Model = None,
     gpus: Annotated[str | None, GPUS] = None,

@@ -9,12 +9,16 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Quiet
 from zerobench.cli.options import REPORTS, Reports
 
 
 def report(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Run folders or names (newest run).")] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Run folders or names (newest run).", autocompletion=completion.runs),
+    ] = None,
     html: Annotated[bool, typer.Option("--html", help="One page with every chart and table (the default).")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="For a pull request or a model card.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Tidy tables of all runs, into a folder.")] = False,

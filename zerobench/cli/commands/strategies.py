@@ -8,12 +8,18 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 
 
 @answering
 def strategies(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Strategy or optimizer: all about it.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Strategy or optimizer: all about it.", autocompletion=completion.strategies
+        ),
+    ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Show needs, evidence, axes, losses and checkpoints of each.")
     ] = False,

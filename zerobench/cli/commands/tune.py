@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import (
     GPU,
@@ -36,7 +37,12 @@ from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 
 @answering
 def tune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Preset, transformers config.json or hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Preset, transformers config.json or hub id.", autocompletion=completion.models
+        ),
+    ],
     gpus: Annotated[str, GPUS],
     gpu: Annotated[str, GPU],
     global_batch: GlobalBatch = None,
