@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,13 @@ from tests.report.sample_run import SampleTrial, failed_trial, trial_record
 from zerobench.records import Category, Failure, HostStanding, Status
 from zerobench.report.changes import changes_topic, smallest
 from zerobench.running.observer import Observer
-from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
+from zerobench.search.changes_on_cpu import (
+    SimulatedChange,
+    changes_on_cpu,
+    judged_on_cpu,
+    runs_on_cpu,
+    unchanged_on_cpu,
+)
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 
@@ -28,10 +33,15 @@ def killed(**fields: Any) -> SampleTrial:
     return failed_trial(spec, Failure(message="refused", host_standing=standing), Status.OUT_OF_HOST_MEMORY)
 
 
-def test_each_change_is_simulated_and_moves_nothing(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[SimulatedChange]:
+    return changes_on_cpu(killed(), tmp_path_factory.mktemp("reports"), Observer())
+
+
+def test_each_change_is_simulated_and_moves_nothing(simulated: list[SimulatedChange]) -> None:
     trial = killed()
     assert runs_on_cpu(trial)
-    unchanged, changes = predict_changes_on_cpu(trial, None, tmp_path, Observer())
+    unchanged, changes = judged_on_cpu(trial, simulated, None)
     assert unchanged.host_node_bytes is not None
     assert unchanged.host_node_bytes > 2 * REST
     found = {change.says: change for change in changes}
@@ -49,18 +59,18 @@ def test_each_change_is_simulated_and_moves_nothing(tmp_path: Path) -> None:
     assert again.text.endswith("slower by what is computed")
 
 
-def test_only_what_fits_the_nodes_memory_is_shown(tmp_path: Path) -> None:
+def test_only_what_fits_the_nodes_memory_is_shown(simulated: list[SimulatedChange]) -> None:
     trial = killed()
-    _, free = predict_changes_on_cpu(trial, None, tmp_path / "free", Observer())
+    _, free = judged_on_cpu(trial, simulated, None)
     sizes = sorted(change.host_node_bytes for change in free if change.host_node_bytes is not None)
-    unchanged, changes = predict_changes_on_cpu(trial, sizes[0], tmp_path / "tight", Observer())
+    unchanged, changes = judged_on_cpu(trial, simulated, sizes[0])
     assert not unchanged.fits
     [topic] = unchanged_on_cpu(unchanged, sizes[0])
     assert "does not fit" in topic.lines[0].text
     shown = smallest(changes)
     assert shown
     assert all(change.host_node_bytes == sizes[0] for change in shown)
-    none_fits = predict_changes_on_cpu(trial, 1, tmp_path / "none", Observer())[1]
+    none_fits = judged_on_cpu(trial, simulated, 1)[1]
     assert "Closest: " in changes_topic(none_fits, "predicted").lines[0].text
 
 

@@ -22,7 +22,7 @@ from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
 from zerobench.report.trials import Trial
 from zerobench.search.changes import cluster_of, predict_changes
-from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
+from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
@@ -80,7 +80,7 @@ def explain(
 def _changes_of(trial: Trial, node_bytes: int | None, reports: Path) -> list[Topic]:
     """Those of a trial of a run, on what it ran on."""
     if runs_on_cpu(trial):
-        unchanged, changes = predict_changes_on_cpu(trial, node_bytes, reports, prediction_view())
+        unchanged, changes = judged_on_cpu(trial, changes_on_cpu(trial, reports, prediction_view()), node_bytes)
         return [*unchanged_on_cpu(unchanged, node_bytes), changes_topic(changes, "predicted")]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
     return _changes(trial.spec, cluster_of(trial, node_bytes), reports, of_host=on_host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerobench.records import Category, Place, RankRecord, StepKind
@@ -32,10 +32,12 @@ def runs_on_cpu(trial: Trial) -> bool:
     return trial.spec.prediction.gpu is None and {rank.device_type for rank in trial.ranks} <= {"cpu"}
 
 
-def predict_changes_on_cpu(
-    trial: Trial, node_bytes: int | None, reports: Path, observer: Observer
-) -> tuple[ChangeOutcome, list[ChangeOutcome]]:
-    """What `trial` itself needs of its node's memory, and each change of it, simulated on CPU ranks."""
+SimulatedChange = tuple[ChangeNames, Trial | None]
+"""What was changed, and what became of it; None of what did not complete."""
+
+
+def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[SimulatedChange]:
+    """`trial` itself, and each change of it, simulated on CPU ranks."""
     wanted = [((), trial.spec), *_without_moves(trial.spec, reports)]
     machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
     planned = []
@@ -45,11 +47,17 @@ def predict_changes_on_cpu(
     name = f"changes-{trial.spec.model.name}"
     run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
     known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
+    return [(words, known.get(item.trial.trial_id)) for (words, _), item in zip(wanted, planned, strict=True)]
+
+
+def judged_on_cpu(
+    trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None
+) -> tuple[ChangeOutcome, list[ChangeOutcome]]:
+    """What `trial` itself needs of its node's memory, and each change of it."""
     beside = _beside_tensors(trial)
     tried = []
-    usual = known.get(planned[0].trial.trial_id)
-    for (words, _), item in zip(wanted, planned, strict=True):
-        made = known.get(item.trial.trial_id)
+    _, usual = simulated[0]
+    for words, made in simulated:
         needed = None if made is None else _node_bytes(made, beside)
         slower = None if made is None or usual is None else share_slower(_computed(made), _computed(usual))
         fits = needed is not None and (node_bytes is None or needed <= node_bytes)
