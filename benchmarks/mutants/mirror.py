@@ -75,7 +75,9 @@ def file_of(test: str) -> Path:
 def _reaching(module: Path, files: Iterable[Path], most: int | None = None) -> dict[Path, int]:
     """Of some test files, how many imports lead from each to the module: `most` of them at most."""
     steps = {path: _distance(path, module) for path in files}
-    return {path: found for path, found in steps.items() if found is not None and found <= (most or found)}
+    return {
+        path: distance for path, distance in steps.items() if distance is not None and distance <= (most or distance)
+    }
 
 
 def _test_files(folder: Path) -> list[Path]:
@@ -124,14 +126,14 @@ def _started_by(name: str) -> frozenset[str]:
     """The project's modules that an import of `name` runs, itself and the packages above among them."""
     waiting, seen = [name], set[str]()
     while waiting:
-        one = waiting.pop()
-        if one in seen or one not in _by_name():
+        module = waiting.pop()
+        if module in seen or module not in _by_name():
             continue
-        seen.add(one)
-        waiting += _ancestry(one)
-        for found in imports_of(_by_name()[one]):
-            if found.at_start:
-                waiting += _ancestry(found.name)
+        seen.add(module)
+        waiting += _ancestry(module)
+        for imported in imports_of(_by_name()[module]):
+            if imported.at_start:
+                waiting += _ancestry(imported.name)
     return frozenset(seen)
 
 
@@ -148,5 +150,5 @@ def _by_name() -> dict[str, Path]:
 @cache
 def _modules_imported(path: Path) -> frozenset[str]:
     """The project's modules that a file names in an import; `from a.b import c` names a.b.c where that is one."""
-    names = (found.name for found in imports_of(path))
+    names = (imported.name for imported in imports_of(path))
     return frozenset(name if name in _by_name() else name.rpartition(".")[0] for name in names)

@@ -106,8 +106,8 @@ def imported_unmutated(case: Case) -> list[str]:
             raise UserError(
                 f"{case.name}: its tests as it is take more than half of a mutant's {SECONDS} s; see JUDGES"
             )
-        found = names.read_text(encoding="utf-8").splitlines()
-    return [name for name in found if name.partition(".")[0] not in OWN]
+        imported = names.read_text(encoding="utf-8").splitlines()
+    return [name for name in imported if name.partition(".")[0] not in OWN]
 
 
 def _import(names: Iterable[str]) -> None:
@@ -138,8 +138,8 @@ def rounds_of(package: Package, tests: Mirror) -> tuple[Round, ...]:
 
 def _try_all(waiting: list[Waiting], processes: int, verdicts: Verdicts) -> None:
     begun_s, running, done = time.monotonic(), dict[int, Waiting](), 0
-    for one in [*waiting, *[None] * processes]:
-        while running and (one is None or len(running) >= processes):
+    for case in [*waiting, *[None] * processes]:
+        while running and (case is None or len(running) >= processes):
             process, status = os.wait()
             ended = running.pop(process)
             verdict = verdict_of(status)
@@ -147,8 +147,8 @@ def _try_all(waiting: list[Waiting], processes: int, verdicts: Verdicts) -> None
             done += 1
             each_s = (time.monotonic() - begun_s) / done
             print(f"{done} of {len(waiting)}, {each_s:.1f} s each: {ended.mutant.name} {verdict}", flush=True)
-        if one is not None:
-            running[begin(one.case)] = one
+        if case is not None:
+            running[begin(case.case)] = case
 
 
 def _row(package: Package, module: Path, asked: Asked, verdicts: Verdicts) -> Row:

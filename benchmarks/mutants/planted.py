@@ -57,8 +57,8 @@ class Fault:
 
 def faults() -> list[Fault]:
     """All of planted.toml, in its order."""
-    found = tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]
-    return [Fault(one["module"], one["before"], one["after"], tuple(one.get("tests", ()))) for one in found]
+    entries = tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]
+    return [Fault(entry["module"], entry["before"], entry["after"], tuple(entry.get("tests", ()))) for entry in entries]
 
 
 def judged(fault: Fault) -> Verdict:
@@ -68,7 +68,7 @@ def judged(fault: Fault) -> Verdict:
     return verdict_of(os.waitpid(begin(case), 0)[1])
 
 
-def table(found: Sequence[tuple[Fault, Verdict]]) -> str:
+def table(judged: Sequence[tuple[Fault, Verdict]]) -> str:
     """Markdown: a rate for each package, then each fault."""
     lines = [
         "# Faults planted by hand, and which of them the tests notice",
@@ -78,13 +78,15 @@ def table(found: Sequence[tuple[Fault, Verdict]]) -> str:
         "| | planted | killed | rate |",
         "|---|---|---|---|",
     ]
-    for package, same in groupby(found, key=lambda one: _package(one[0])):
+    for package, same in groupby(judged, key=lambda pair: _package(pair[0])):
         verdicts = [verdict for _, verdict in same]
         killed = verdicts.count(Verdict.KILLED)
         rate = Rate(killed, len(verdicts) - killed)
         lines.append(f"| **{package}** | {len(verdicts)} | {killed} | {rate} |")
     lines += ["", "| module | line | with the fault | |", "|---|---|---|---|"]
-    lines += [f"| `{one.module}` | {_cell(one.before)} | {_cell(one.after)} | {verdict} |" for one, verdict in found]
+    lines += [
+        f"| `{fault.module}` | {_cell(fault.before)} | {_cell(fault.after)} | {verdict} |" for fault, verdict in judged
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -48,14 +48,14 @@ def mutants_of(module: str, code: str) -> list[Mutant]:
     """All mutants of a module's source, but for changes of annotations, which nothing computes with."""
     spared = list(_annotations(code))
     nodes = list(ast_nodes(get_ast(code)))
-    found = []
+    mutants = []
     for name in operator_names():
         if name.endswith(_WITH_ARGUMENTS):
             continue
         operator = _operator(name)
         spans = (span for node in nodes for span in operator.mutation_positions(node))
-        found += [Mutant(module, name, occurrence, span) for occurrence, span in enumerate(spans)]
-    return [one for one in found if not any(begin <= one.span[0] < end for begin, end in spared)]
+        mutants += [Mutant(module, name, occurrence, span) for occurrence, span in enumerate(spans)]
+    return [mutant for mutant in mutants if not any(begin <= mutant.span[0] < end for begin, end in spared)]
 
 
 def sample(code: str, mutants: Iterable[Mutant], number: int | None, seed: int) -> list[Mutant]:
@@ -64,7 +64,7 @@ def sample(code: str, mutants: Iterable[Mutant], number: int | None, seed: int) 
     Places are drawn and not mutants: a `*` has twelve, a `<` seven and an `and` one, and neither says which matters.
     What is no Python any more (Cosmic Ray takes the stars of `{**a}` for a power) is passed over.
     """
-    in_order = sorted(mutants, key=lambda one: (one.span, one.name))
+    in_order = sorted(mutants, key=lambda mutant: (mutant.span, mutant.name))
     if number is None or not in_order:
         return [one for one in in_order if _is_python(one, code)]
     draw = random.Random(f"{seed} {in_order[0].module}")  # noqa: S311 -- a sample that can be drawn again

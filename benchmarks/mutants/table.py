@@ -29,7 +29,7 @@ class Row:
 
     def count(self, verdict: Verdict) -> int:
         """How many ended so."""
-        return sum(found is verdict for found in self.verdicts.values())
+        return sum(given is verdict for given in self.verdicts.values())
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def table(rows: Sequence[Row], how: str) -> str:
         "| | mutants | tried | stillborn | killed | survived | rate |",
         "|---|---|---|---|---|---|---|",
     ]
-    for package, found in groupby(rows, key=lambda row: row.package):
-        modules = list(found)
+    for package, of_package in groupby(rows, key=lambda row: row.package):
+        modules = list(of_package)
         lines.append(_line(f"**{package}**", modules))
         lines += [_line(f"`{row.module.removeprefix('zerobench/')}`", [row]) for row in modules]
     return "\n".join(lines) + "\n"
@@ -72,9 +72,9 @@ def table(rows: Sequence[Row], how: str) -> str:
 
 def _line(name: str, rows: Sequence[Row]) -> str:
     tried = sum(verdict is not None for row in rows for verdict in row.verdicts.values())
-    found = rate(rows)
+    share = rate(rows)
     stillborn = sum(row.count(Verdict.STILLBORN) for row in rows)
-    cells = (name, sum(row.possible for row in rows), tried, stillborn, found.killed, found.survived, found)
+    cells = (name, sum(row.possible for row in rows), tried, stillborn, share.killed, share.survived, share)
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -93,7 +93,7 @@ def _try(case: Case) -> int:
         if case.source is not None:
             hand_on(case.name, case.path, case.source, Path(folder))
         options = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--basetemp", f"{folder}/tests"]
-        held = (one for one in case.rounds if one.files)
+        held = (tests for tests in case.rounds if tests.files)
         passes = all(pytest.main([*one.files, "-m", one.markers, *options]) in good for one in held)
     return _EXIT_STATUS[Verdict.SURVIVED] if passes else 1
 

@@ -90,8 +90,12 @@ def trial_of(cell: Cell) -> TrialSpec:
         "sequence_length": SEQUENCE_LENGTH,
         "activation_checkpointing": again == "true",
     }
-    found = (item.trial for item in cells(work, CLUSTER, (stage,)) if item.skipped is None)
-    trial = next(one for one in found if (one.offload_optimizer, one.offload_param) == _OFFLOADS[offload])
+    possible = (item.trial for item in cells(work, CLUSTER, (stage,)) if item.skipped is None)
+    trial = next(
+        candidate
+        for candidate in possible
+        if (candidate.offload_optimizer, candidate.offload_param) == _OFFLOADS[offload]
+    )
     return trial.model_copy(update={"steps": StepsSpec(warmup=0, memory=1, timed=1)})
 
 
@@ -102,11 +106,14 @@ def rows_of(found: Sequence[Cell]) -> Iterator[Row]:
     """
     trials = {cell: trial_of(cell) for cell in found}
     by_formula = {cell: _by_formula(trial) for cell, trial in trials.items()}
-    searches = {cell: _search(_largest(one) or 1, slope(one.tries, _capacity())) for cell, one in by_formula.items()}
-    values = {cell: next(one) for cell, one in searches.items()}
+    searches = {
+        cell: _search(_largest(frontier) or 1, slope(frontier.tries, _capacity()))
+        for cell, frontier in by_formula.items()
+    }
+    values = {cell: next(search) for cell, search in searches.items()}
     while values:
         tries = [_at(trials[cell], value, Evidence.SIMULATED) for cell, value in values.items()]
-        needs = [None if isinstance(one, str) else _need(one) for one in attempt(tries, JOBS)]
+        needs = [None if isinstance(rank, str) else _need(rank) for rank in attempt(tries, JOBS)]
         following = {}
         for cell, need in zip(values, needs, strict=True):
             try:
@@ -128,8 +135,8 @@ def _by_formula(trial: TrialSpec) -> Frontier:
     return search_together({0: _search(1)}, needs)[0]
 
 
-def _largest(one: Frontier) -> int:
-    return 0 if one.largest is None else one.largest.value
+def _largest(frontier: Frontier) -> int:
+    return 0 if frontier.largest is None else frontier.largest.value
 
 
 def _capacity() -> int:

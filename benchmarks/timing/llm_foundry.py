@@ -326,8 +326,8 @@ def _in_order(right: int, pairs: int) -> str:
 
 def ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> tuple[int, int]:
     """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %: those in order, and all."""
-    found = [is_right for *_, is_right in pairs(judged, by_kind)]
-    return sum(found), len(found)
+    right = [is_right for *_, is_right in pairs(judged, by_kind)]
+    return sum(right), len(right)
 
 
 def pairs(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> list[tuple[Row, Row, bool]]:

@@ -173,9 +173,9 @@ def table(figures: list[Figure]) -> list[str]:
     """Markdown."""
     lines = ["| | trials | minutes | found | tokens/s | load |", "|---|---|---|---|---|---|"]
     for side in figures:
-        found = f"{side.strategy} mb{side.micro_batch}" if side.strategy else "nothing"
+        configuration = f"{side.strategy} mb{side.micro_batch}" if side.strategy else "nothing"
         rate = f"{int(side.tokens_per_s):,}" if side.tokens_per_s else "does not run"
-        lines.append(f"| {side.of} | {side.trials} | {side.minutes} | {found} | {rate} | {side.load} |")
+        lines.append(f"| {side.of} | {side.trials} | {side.minutes} | {configuration} | {rate} | {side.load} |")
     return lines
 
 

@@ -70,7 +70,7 @@ def grid(case: Case) -> Iterator[TrialSpec]:
     work = read_work({"model": case.model, "sequence_length": case.sequence_length})
     planned = cells(work, case.cluster, (1, 2, 3))
     by_place = {
-        (one.trial.strategy, one.trial.offload_optimizer, one.trial.offload_param): one.trial for one in planned
+        (item.trial.strategy, item.trial.offload_optimizer, item.trial.offload_param): item.trial for item in planned
     }
     for place, checkpointing, micro in itertools.product(PLACES, (False, True), MICRO_BATCHES):
         varied = {

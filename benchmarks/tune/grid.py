@@ -99,20 +99,20 @@ def of_grid(case: Case, world: str, reports: Path) -> Iterator[Figure]:
 def of_tune(case: Case, world: str, reports: Path) -> Iterator[Figure]:
     """What tune tried, its choice first."""
     plan = asked(case, world)
-    found = searched(plan, reports, Observer(), WIDTH)
-    if found.best is None:
+    search = searched(plan, reports, Observer(), WIDTH)
+    if search.best is None:
         return
-    yield figure(case, world, "tune", found.best, tried=True)
-    for cell in found.cells:
+    yield figure(case, world, "tune", search.best, tried=True)
+    for cell in search.cells:
         for row in cell.tried.values():
-            if row is not found.best:
+            if row is not search.best:
                 yield figure(case, world, "tune tried", row, tried=True)
 
 
 def main() -> None:
     """Predict all cases in the world that is named and replace its rows in the file, anew after each case."""
     world, reports = sys.argv[1], Path(sys.argv[2])
-    kept = [one for one in (committed() if FILE.exists() else []) if one.world != world]
+    kept = [row for row in (committed() if FILE.exists() else []) if row.world != world]
     for case in CASES:
         kept += [*of_tune(case, world, reports), *of_grid(case, world, reports)]
         FILE.write_text(as_csv(Figure, kept), encoding="utf-8")

@@ -83,7 +83,9 @@ def grid(cluster: Cluster) -> Iterator[PlanRow]:
     """All forty; what is not varied is DeepSpeed's default."""
     work = read_work({"model": MODEL, "sequence_length": str(SEQUENCE_LENGTH)})
     planned = [item.trial for item in cells(work, cluster) if item.skipped is None]
-    trials = {(one.strategy, one.offload_optimizer): one for one in planned if one.offload_param is Offload.NONE}
+    trials = {
+        (trial.strategy, trial.offload_optimizer): trial for trial in planned if trial.offload_param is Offload.NONE
+    }
     for place, checkpointing, micro in itertools.product(PLACES, (False, True), MICRO_BATCHES):
         batch = {"micro_batch_size": micro, "gradient_accumulation_steps": SHARE // micro}
         varied = trials[place].model_copy(update={"activation_checkpointing": checkpointing, **batch})
@@ -118,7 +120,7 @@ def main(reports: Path) -> None:
         return done.best
 
     def keep(of: str, measured: Sequence[MeasuredRow]) -> None:
-        figures.extend(figure(of, one) for one in measured)
+        figures.extend(figure(of, row) for row in measured)
         FILE.write_text(as_csv(Figure, figures), encoding="utf-8")
         sys.stdout.write("\n".join(one.text for one in measured) + "\n")
         sys.stdout.flush()
@@ -139,7 +141,7 @@ def main(reports: Path) -> None:
 def slower(figures: Sequence[Figure]) -> float:
     """By how much the choice of `tune` is slower than the best of the grid, as a share, both measured in turn."""
     best, choice = (
-        median(float(one.step_ms) for one in figures if one.of == of and one.step_ms)
+        median(float(row.step_ms) for row in figures if row.of == of and row.step_ms)
         for of in (BEST_AGAIN, CHOICE_AGAIN)
     )
     return choice / best - 1
@@ -147,7 +149,7 @@ def slower(figures: Sequence[Figure]) -> float:
 
 def verdict(figures: Sequence[Figure]) -> str:
     """One line."""
-    trials = {of: sum(one.of == of for one in figures) for of in (GRID, TUNE)}
+    trials = {of: sum(row.of == of for row in figures) for of in (GRID, TUNE)}
     word = "within" if slower(figures) <= WITHIN else "MORE THAN"
     return (
         f"tune measured {trials[TUNE]} where the grid has {trials[GRID]}: {100 * slower(figures):+.1f} % of the best "

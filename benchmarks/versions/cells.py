@@ -48,13 +48,13 @@ def _stages(
 
 def figures(rank: RankRecord) -> dict[str, int]:
     """Peaks of the first step, start-up included, and of a steady one, on device and host; the latter's by category."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for step in StepKind:
         for place in (Place.DEVICE, Place.HOST):
             instant = peak_instant(rank, step, place)
             if instant is not None:
-                found[f"{step.value}_{place.value}_bytes"] = instant.total_bytes
+                sizes[f"{step.value}_{place.value}_bytes"] = instant.total_bytes
     steady = peak_instant(rank, StepKind.STEADY, Place.DEVICE)
     if steady is not None:
-        found |= {f"{group}_bytes": steady.group_bytes(group) or 0 for group in GROUPS}
-    return found
+        sizes |= {f"{group}_bytes": steady.group_bytes(group) or 0 for group in GROUPS}
+    return sizes

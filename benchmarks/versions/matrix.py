@@ -42,13 +42,13 @@ def main() -> None:
     measure.add_argument("releases", nargs="+", metavar="RELEASE")
     measure.add_argument("--folder", type=Path, default=_CACHE, help="where releases are installed")
     play = verbs.add_parser("play", help="play the cells with the DeepSpeed that is found first")
-    for one in (measure, play):
-        one.add_argument("--jobs", type=int, default=2)
-        one.add_argument(
+    for command in (measure, play):
+        command.add_argument("--jobs", type=int, default=2)
+        command.add_argument(
             "--only", action="append", default=[], metavar="PATTERN", help="cells whose name is like one of these"
         )
-        one.add_argument("--missing", action="store_true", help="cells without a row")
-        one.add_argument("--peaks", type=Path, default=PEAKS, help="the table that rows are added to")
+        command.add_argument("--missing", action="store_true", help="cells without a row")
+        command.add_argument("--peaks", type=Path, default=PEAKS, help="the table that rows are added to")
     verbs.add_parser("show", help="write the page of docs/ and its chart")
     asked = parser.parse_args()
     if asked.verb == "show":
@@ -77,17 +77,19 @@ def _play(jobs: int, peaks: Path, only: Sequence[str], *, missing: bool) -> None
     release = version("deepspeed")  # what the path finds first, without the seconds that its import takes
     there = {row["cell"] for row in read(peaks) if row["deepspeed"] == release and missing}
     chosen = {
-        name: trial for name, trial in cells().items() if name not in there and any(fnmatch(name, one) for one in only)
+        name: trial
+        for name, trial in cells().items()
+        if name not in there and any(fnmatch(name, pattern) for pattern in only)
     }
-    rows = [_row(release, name, found) for name, found in zip(chosen, attempt([*chosen.values()], jobs), strict=True)]
+    rows = [_row(release, name, rank) for name, rank in zip(chosen, attempt([*chosen.values()], jobs), strict=True)]
     kept = [row for row in read(peaks) if row["deepspeed"] != release or row["cell"] not in chosen]
     _write(peaks, [*kept, *rows])
     print(f"DeepSpeed {release}: {sum(not row['failure'] for row in rows)} of {len(rows)} configurations", flush=True)
 
 
-def _row(release: str, name: str, found: RankRecord | str) -> Row:
-    row = {"deepspeed": release, "cell": name, "failure": found if isinstance(found, str) else ""}
-    return row | ({} if isinstance(found, str) else {key: str(value) for key, value in figures(found).items()})
+def _row(release: str, name: str, rank: RankRecord | str) -> Row:
+    row = {"deepspeed": release, "cell": name, "failure": rank if isinstance(rank, str) else ""}
+    return row | ({} if isinstance(rank, str) else {key: str(value) for key, value in figures(rank).items()})
 
 
 def read(peaks: Path) -> list[Row]:

@@ -47,10 +47,10 @@ def releases(rows: Sequence[Row]) -> list[str]:
 
 
 def _by_cell(rows: Sequence[Row]) -> Peaks:
-    found: Peaks = {}
+    peaks: Peaks = {}
     for row in rows:
-        found.setdefault(row["cell"], {})[row["deepspeed"]] = row
-    return found
+        peaks.setdefault(row["cell"], {})[row["deepspeed"]] = row
+    return peaks
 
 
 def need_bytes(row: Row) -> int:
@@ -63,16 +63,18 @@ def columns(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
 
     A release is in the column before it where nothing that both played changed by what is worth a word.
     """
-    found: list[tuple[list[str], dict[str, Row]]] = []
+    sections: list[tuple[list[str], dict[str, Row]]] = []
     for release in releases(rows):
         own = {row["cell"]: row for row in rows if row["deepspeed"] == release}
-        both = [(found[-1][1][cell], row) for cell, row in own.items() if cell in found[-1][1]] if found else []
+        both = (
+            [(sections[-1][1][cell], row) for cell, row in own.items() if cell in sections[-1][1]] if sections else []
+        )
         if both and not any(is_jump(*pair) for pair in both):
-            found[-1][0].append(release)
-            found[-1][1].update(own | found[-1][1])
+            sections[-1][0].append(release)
+            sections[-1][1].update(own | sections[-1][1])
         else:
-            found.append(([release], own))
-    return {" to ".join(dict.fromkeys([names[0], names[-1]])): column for names, column in found}
+            sections.append(([release], own))
+    return {" to ".join(dict.fromkeys([names[0], names[-1]])): column for names, column in sections}
 
 
 def _peaks(rows: Sequence[Row]) -> Iterator[str]:
@@ -95,8 +97,8 @@ def _played(rows: Sequence[Row]) -> Iterator[str]:
     by_count: dict[int, list[str]] = {}
     for release, count in counts.items():
         by_count.setdefault(count, []).append(release)
-    told = (f"{count}: {', '.join(names)}" for count, names in sorted(by_count.items(), reverse=True))
-    yield from (f"Configurations played: {'; '.join(told)}.", "")
+    lines = (f"{count}: {', '.join(names)}" for count, names in sorted(by_count.items(), reverse=True))
+    yield from (f"Configurations played: {'; '.join(lines)}.", "")
 
 
 def is_jump(before: Row, after: Row) -> bool:
@@ -119,7 +121,7 @@ def _jumps(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "By more than 2 % and 50 MB. Categories: what changed at the peak of a steady step."
     yield ""
-    found = sorted(jumps(rows), key=lambda pair: releases(rows).index(pair[1]["deepspeed"]))
+    sorted_jumps = sorted(jumps(rows), key=lambda pair: releases(rows).index(pair[1]["deepspeed"]))
     lines = [
         [
             f"{before['deepspeed']} to {after['deepspeed']}",
@@ -129,7 +131,7 @@ def _jumps(rows: Sequence[Row]) -> Iterator[str]:
             gb(need_bytes(after), 2),
             f"{100 * (need_bytes(after) / need_bytes(before) - 1):+.0f} %",
         ]
-        for before, after in found
+        for before, after in sorted_jumps
     ]
     yield from table(["upgrade", "configuration", "steady step, GB", "before", "after", "change"], lines, texts=3)
 

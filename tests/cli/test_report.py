@@ -115,10 +115,10 @@ def test_a_page_and_json_are_written_without_training_frameworks_and_without_lib
     report: Call, tmp_path: Path
 ) -> None:
     code = (
-        "import sys; from zerobench.cli.report import Request, write_reports; from pathlib import Path\n"
+        "import sys; from zerobench.cli.report import ReportRequest, write_reports; from pathlib import Path\n"
         f"reports = Path({str(tmp_path / 'reports')!r})\n"
         "def loaded(*formats):\n"
-        "    assert len(list(write_reports(Request([], formats, None, reports)))) == len(formats)\n"
+        "    assert len(list(write_reports(ReportRequest([], formats, None, reports)))) == len(formats)\n"
         "    names = {'torch', 'deepspeed', 'transformers', 'zerobench.worker', 'pandas', 'pyarrow'}\n"
         "    print(sorted(names & set(sys.modules)))\n"
         "loaded('html', 'json', 'markdown'); loaded('csv')"

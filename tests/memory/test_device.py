@@ -49,7 +49,7 @@ def test_durations_are_seconds_on_the_host_and_out_of_a_gpus_milliseconds() -> N
 CHOSEN = """
 import json, os, pathlib, sys, pynvml as nvml, torch
 from zerobench.memory.device import choose_device
-from zerobench.memory.held import Held
+from zerobench.memory.held import Holdings
 from zerobench.records import Category
 os.chdir(sys.argv[1])
 nvml.nvmlInit()
@@ -67,7 +67,7 @@ weight, rest = held(16), held(8)
 plain = refused()
 del rest
 rest = held(4)
-named = Held()
+named = Holdings()
 named.add(16 << 20, Category.PARAMETERS, None)
 device.held, device.snapshot = lambda: named, pathlib.Path("snapshot.pickle")
 found = {"chosen": chosen, "current": current, "plain": plain, "named": refused(), **device.last_refusal}

@@ -12,7 +12,9 @@ from zerobench.records import Category, Failure, HostStanding, Status
 from zerobench.report.changes import changes_topic, smallest
 from zerobench.running.observer import Observer
 from zerobench.search.changes_on_cpu import (
-    predict_changes_on_cpu,
+    SimulatedChange,
+    changes_on_cpu,
+    judged_on_cpu,
     runs_on_cpu,
     unchanged_on_cpu,
     why_no_rates,
@@ -33,10 +35,15 @@ def killed(**fields: Any) -> SampleTrial:
     return failed_trial(spec, Failure(message="refused", host_standing=standing), Status.OUT_OF_HOST_MEMORY)
 
 
-def test_each_change_is_simulated_and_moves_nothing(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[SimulatedChange]:
+    return changes_on_cpu(killed(), tmp_path_factory.mktemp("reports"), Observer())
+
+
+def test_each_change_is_simulated_and_moves_nothing(simulated: list[SimulatedChange]) -> None:
     trial = killed()
     assert runs_on_cpu(trial)
-    made = predict_changes_on_cpu(trial, None, 2, tmp_path, Observer())
+    made = judged_on_cpu(trial, simulated, None, 2)
     unchanged = made.unchanged
     assert unchanged.host_node_bytes is not None
     assert unchanged.host_node_bytes > 2 * REST
@@ -60,7 +67,8 @@ def test_each_change_is_simulated_and_moves_nothing(tmp_path: Path) -> None:
 def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_known(tmp_path: Path) -> None:
     """One sequence at a time instead of eight computes the same and takes longer: it is gathered eight times."""
     sizes = {"strategy": "zero3", "model": resolve_model("llama-10m"), "sequence_length": 128}
-    made = predict_changes_on_cpu(killed(precision="fp32", **sizes), None, 2, tmp_path, Observer())
+    trial = killed(precision="fp32", **sizes)
+    made = judged_on_cpu(trial, changes_on_cpu(trial, tmp_path, Observer()), None, 2)
     found = {change.says: change for change in made.changes}
     smaller, again = found["micro batch 1 instead of 8",], found["activation checkpointing",]
     assert smaller.slower is not None
@@ -84,11 +92,11 @@ def test_it_is_said_why_no_time_is_expected(fields: dict[str, Any], cores: int |
     assert why_no_rates(killed(**{"precision": "fp32", **fields}).spec, cores) == why
 
 
-def test_only_what_fits_the_nodes_memory_is_shown(tmp_path: Path) -> None:
+def test_only_what_fits_the_nodes_memory_is_shown(simulated: list[SimulatedChange]) -> None:
     trial = killed()
-    free = predict_changes_on_cpu(trial, None, 2, tmp_path / "free", Observer())
+    free = judged_on_cpu(trial, simulated, None, 2)
     sizes = sorted(change.host_node_bytes for change in free.changes if change.host_node_bytes is not None)
-    tight = predict_changes_on_cpu(trial, sizes[0], 2, tmp_path / "tight", Observer())
+    tight = judged_on_cpu(trial, simulated, sizes[0], 2)
     unchanged, changes = tight.unchanged, tight.changes
     assert not unchanged.fits
     [topic] = unchanged_on_cpu(unchanged, sizes[0])
@@ -96,7 +104,7 @@ def test_only_what_fits_the_nodes_memory_is_shown(tmp_path: Path) -> None:
     shown = smallest(changes)
     assert shown
     assert all(change.host_node_bytes == sizes[0] for change in shown)
-    none_fits = predict_changes_on_cpu(trial, 1, 2, tmp_path / "none", Observer()).changes
+    none_fits = judged_on_cpu(trial, simulated, 1, 2).changes
     assert "Closest: " in changes_topic(none_fits, "predicted").lines[0].text
 
 

@@ -22,7 +22,7 @@ from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
 from zerobench.report.trials import Trial
 from zerobench.search.changes import cluster_of, predict_changes
-from zerobench.search.changes_on_cpu import predict_changes_on_cpu, runs_on_cpu, unchanged_on_cpu
+from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
@@ -81,7 +81,8 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
     """Those of a trial of a run, on what it ran on."""
     node_bytes = memory_of_node(environment)
     if runs_on_cpu(trial):
-        made = predict_changes_on_cpu(trial, node_bytes, cores_of_node(environment), reports, prediction_view())
+        simulated = changes_on_cpu(trial, reports, prediction_view())
+        made = judged_on_cpu(trial, simulated, node_bytes, cores_of_node(environment))
         return [
             *unchanged_on_cpu(made.unchanged, node_bytes),
             changes_topic(made.changes, "predicted", made.cost_basis),

@@ -41,7 +41,7 @@ def runs_on_cpu(trial: Trial) -> bool:
 
 
 @dataclass(frozen=True)
-class OnCpu:
+class ChangesOnCpu:
     """What a trial of CPU ranks needs as it is, each change of it, and by what its cost is told."""
 
     unchanged: ChangeOutcome
@@ -49,13 +49,12 @@ class OnCpu:
     cost_basis: str
 
 
-def predict_changes_on_cpu(
-    trial: Trial, node_bytes: int | None, cores: int | None, reports: Path, observer: Observer
-) -> OnCpu:
-    """What `trial` itself needs of its node's memory, and each change of it, simulated on CPU ranks.
+SimulatedChange = tuple[ChangeNames, Trial | None]
+"""What was changed, and what became of it; None of what did not complete."""
 
-    `cores` are those of the machine that it ran on.
-    """
+
+def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[SimulatedChange]:
+    """`trial` itself, and each change of it, simulated on CPU ranks."""
     wanted = [((), trial.spec), *_without_moves(trial.spec, reports)]
     machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
     planned = []
@@ -65,19 +64,25 @@ def predict_changes_on_cpu(
     name = f"changes-{trial.spec.model.name}"
     run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
     known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
+    return [(words, known.get(item.trial.trial_id)) for (words, _), item in zip(wanted, planned, strict=True)]
+
+
+def judged_on_cpu(
+    trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None, cores: int | None
+) -> ChangesOnCpu:
+    """What `trial` itself needs of the memory and time of its node, which has so many cores, and each change of it."""
     beside = _beside_tensors(trial)
     without_time = why_no_rates(trial.spec, cores)
     cost = _computed if without_time else _step_s
+    slower_by = _BY_FLOPS if without_time else ""
     tried = []
-    usual = known.get(planned[0].trial.trial_id)
-    for (words, _), item in zip(wanted, planned, strict=True):
-        made = known.get(item.trial.trial_id)
+    _, usual = simulated[0]
+    for words, made in simulated:
         needed = None if made is None else _node_bytes(made, beside)
         slower = None if made is None or usual is None else share_slower(cost(made), cost(usual))
         fits = needed is not None and (node_bytes is None or needed <= node_bytes)
-        slower_by = _BY_FLOPS if without_time else ""
         tried.append(ChangeOutcome(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by))
-    return OnCpu(tried[0], tried[1:], _cost_basis(without_time))
+    return ChangesOnCpu(tried[0], tried[1:], _cost_basis(without_time))
 
 
 def why_no_rates(spec: TrialSpec, cores: int | None) -> str | None:

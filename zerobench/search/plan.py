@@ -77,7 +77,7 @@ _AS_OPTIONS = {
     "stages": "stage",
     "fine_tune": "fine_tunes",
 }
-"""Arguments whose names are not those of Request."""
+"""Arguments whose names are not those of PlanRequest."""
 
 
 def request_of(arguments: Mapping[str, Any]) -> PlanRequest:

@@ -239,7 +239,7 @@ def listen(listener: Callable[[Item], None]) -> None:
 
 
 def tell(item: Item) -> None:
-    """To whom it may concern."""
+    """Hand `item` to the listener, if there is one."""
     if _listener is not None:
         _listener(item)
 

@@ -82,7 +82,7 @@ class Player:
         return 0
 
     def _left(self, left: SystemExit) -> int:
-        if type(left).__name__ == "Played":
+        if type(left).__name__ == "AllStepsPlayed":
             self._account.end = End.STOPPED
             return 0
         if left.code is None or left.code == 0:
