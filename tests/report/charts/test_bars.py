@@ -146,6 +146,14 @@ def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: R
     assert f"{bar.whole / GIB:.2f}, needs {needed / GIB:.2f} GiB" in texts(device)
 
 
+def test_the_caption_explains_a_pale_tail_only_where_a_bar_has_one(cpu_frames: RunFrames, device: Figure) -> None:
+    on_cpu = bars.device_figure(cpu_frames)
+    assert on_cpu is not None
+    assert all(bar.reach == bar.drawn for bar in bars_of(cpu_frames))
+    assert "Pale tail" not in on_cpu.caption
+    assert "Pale tail: start-up, allocator slack, CUDA context and NCCL." in device.caption
+
+
 def test_memory_of_the_host_is_drawn_where_something_is_offloaded(
     gpu_figures: dict[str, Figure], cpu_frames: RunFrames
 ) -> None:

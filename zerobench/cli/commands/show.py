@@ -16,7 +16,7 @@ def show(
     run: RunName = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Show the tables of a run."""
+    """Show the summary and tables of a run."""
     from zerobench.collection import no_collection
 
     with no_collection():

@@ -43,8 +43,9 @@ def device_figure(runs: RunFigures) -> Figure | None:
     axis = f"peak memory per device ({unit.name})"
     chart = partial(bar_chart, bars, failed, unit, axis, capacity if is_seen else [])
     title = "Peak device memory by category"
+    tail = " Pale tail: start-up, allocator slack, CUDA context and NCCL." * any(bar.reach > bar.drawn for bar in bars)
     caption = (
-        "Steady-step peak of the largest rank. Pale tail: start-up, allocator slack, CUDA context and NCCL."
+        f"Steady-step peak of the largest rank.{tail}"
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(trials, bars, len(known))
     )
