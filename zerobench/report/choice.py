@@ -2,9 +2,9 @@
 
 Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
 the shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
-what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest keys, then the lowest stage, which
-partitions no more than it must, then most room. Where no time is known, all that fits with room is tied. A search for the fastest
-(`within`) takes less for a tie: variants on one GPU err alike.
+what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest keys, then the lowest stage,
+which partitions no more than it must, then most room. Where no time is known, all that fits with room is tied. A search
+for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
 """
 
 from __future__ import annotations
