@@ -102,7 +102,7 @@ def test_runs_on_h100_of_96_gb_lie_in_the_interval_that_is_said_of_a_gpu_that_no
     there = [row for row in OTHERS if row.gpu == "H100 SXM 96GB"]
     assert len(there) == 4
     assert held_inside(there, kind_rates) == 1
-    off = {row.is_compiled: [] for row in there}
+    off: dict[bool, list[float]] = {False: [], True: []}
     for row, error in zip(there, errors(there, kind_rates), strict=True):
         off[row.is_compiled].append(error)
     assert all(-0.10 < error < -0.08 for error in off[False])
@@ -111,7 +111,7 @@ def test_runs_on_h100_of_96_gb_lie_in_the_interval_that_is_said_of_a_gpu_that_no
 
 def test_what_is_between_steps_weighs_in_too_few_rows_to_widen_an_interval_by_them() -> None:
     """Up to a tenth of a step the interval holds more than it says; beyond there are two rows."""
-    inside = count = 0
+    inside, count = 0.0, 0
     for mine, rest in ((ROWS[::2], ROWS[1::2]), (ROWS[1::2], ROWS[::2])):
         rates = _fit(mine)
         shares = between_steps(rest, rates)

@@ -83,7 +83,7 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[P
     if runs_on_cpu(trial):
         made = predict_changes_on_cpu(trial, node_bytes, cores_of_node(environment), reports, prediction_view())
         return [
-            *unchanged_on_cpu(made.unchanged, node_bytes),
+            *unchanged_on_cpu(made.unchanged, made.room),
             changes_passage(made.changes, "predicted", made.cost_basis),
         ]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY

@@ -182,7 +182,12 @@ class Ledger:
         """What is held of the host now; of CPU ranks, whose device is the host, that is all."""
         held = self._held_now(phase, self._is_on_host, "cpu")
         rest = host.resident_bytes() - held.by_category.total() if self._in_own_process else None
-        return host_standing(held, at, rest)
+        standing = host_standing(held, at, rest)
+        addresses = host.address_space() if self._in_own_process else None
+        if addresses is None:
+            return standing
+        taken, limit = addresses
+        return standing.model_copy(update={"address_space_bytes": taken, "address_limit_bytes": limit})
 
     def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Held:
         self.counter.adopt_reachable()

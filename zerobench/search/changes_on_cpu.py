@@ -41,11 +41,39 @@ def runs_on_cpu(trial: Trial) -> bool:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What a trial has to fit: the limit that refused."""
+
+    name: str
+    size_bytes: int | None
+    ranks: int
+    """That share it."""
+    beside_bytes: int
+    """What each rank takes of it beside tensors."""
+
+    def needed_bytes(self, made: Trial) -> int | None:
+        """Its ranks times the most that one holds at a time, on the device, which is the host, and beside it."""
+        peaks = [_peak(rank, step) for rank in made.ranks for step in StepKind]
+        return self.ranks * (max(peaks) + self.beside_bytes) if peaks else None
+
+
+def room_of(trial: Trial, node_bytes: int | None) -> Room:
+    """A rank's addresses where those were refused (`ulimit -v`), else the memory of the node or its control group."""
+    standing = trial.record.failure.host_standing if trial.record.failure is not None else None
+    refused = standing is not None and not standing.is_last_account
+    if standing is not None and refused and standing.address_limit_bytes and standing.address_space_bytes:
+        beside = max(0, standing.address_space_bytes - standing.tensor_bytes)
+        return Room("a rank's address space (ulimit -v)", standing.address_limit_bytes, 1, beside)
+    return Room("a node's memory", node_bytes, trial.spec.gpus_per_node, _beside_tensors(trial))
+
+
+@dataclass(frozen=True)
 class OnCpu:
     """What a trial of CPU ranks needs as it is, each change of it, and by what its cost is told."""
 
     unchanged: Changed
     changes: Sequence[Changed]
+    room: Room
     cost_basis: str
 
 
@@ -65,19 +93,19 @@ def predict_changes_on_cpu(
     name = f"changes-{trial.spec.model.name}"
     run = load_run(predict(planned, name, document(name, planned), reports, observer).folder.path)
     known = {one.record.trial_id: one for one in ended_trials(run) if is_whole(one)}
-    beside = _beside_tensors(trial)
+    room = room_of(trial, node_bytes)
     without_time = why_no_rates(trial.spec, cores)
     cost = _computed if without_time else _step_s
     tried = []
     usual = known.get(planned[0].trial.trial_id)
     for (words, _), item in zip(wanted, planned, strict=True):
         made = known.get(item.trial.trial_id)
-        needed = None if made is None else _node_bytes(made, beside)
+        needed = None if made is None else room.needed_bytes(made)
         slower = None if made is None or usual is None else share_slower(cost(made), cost(usual))
-        fits = needed is not None and (node_bytes is None or needed <= node_bytes)
+        fits = needed is not None and (room.size_bytes is None or needed <= room.size_bytes)
         slower_by = _BY_FLOPS if without_time else ""
-        tried.append(Changed(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by))
-    return OnCpu(tried[0], tried[1:], _cost_basis(without_time))
+        tried.append(Changed(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by, on_host=room.name))
+    return OnCpu(tried[0], tried[1:], room, _cost_basis(without_time))
 
 
 def why_no_rates(spec: TrialSpec, cores: int | None) -> str | None:
@@ -100,13 +128,13 @@ def _cost_basis(without_time: str | None) -> str:
     return f"Slower: FLOPs alone, which is not time ({without_time})."
 
 
-def unchanged_on_cpu(unchanged: Changed, node_bytes: int | None) -> list[Passage]:
+def unchanged_on_cpu(unchanged: Changed, room: Room) -> list[Passage]:
     """What the trial needs as it is."""
     if unchanged.host_node_bytes is None:
         return []
-    room = "" if node_bytes is None else f" of its {format_bytes(node_bytes)}"
+    size = "" if room.size_bytes is None else f" of its {format_bytes(room.size_bytes)}"
     verdict = "fits" if unchanged.fits else "does not fit"
-    lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of a node's memory{room}: {verdict}.")
+    lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of {room.name}{size}: {verdict}.")
     return [Passage("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
 
 
@@ -122,12 +150,6 @@ def _on_cpu(spec: TrialSpec) -> TrialSpec:
     asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
     there = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(rank=spec.prediction.rank)}
     return spec.model_copy(update=asked | there)
-
-
-def _node_bytes(trial: Trial, beside: int) -> int | None:
-    """A node's ranks times the most that one holds at a time, on the device, which is the host, and beside it."""
-    peaks = [_peak(rank, step) for rank in trial.ranks for step in StepKind]
-    return trial.spec.gpus_per_node * (max(peaks) + beside) if peaks else None
 
 
 def _peak(rank: RankRecord, step: StepKind) -> int:
