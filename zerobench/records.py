@@ -339,10 +339,19 @@ class HostStanding(Record):
     by_module: dict[str, int] = Field(default_factory=dict)
     """As those of `Standing`, of the tensors alone."""
     by_site: dict[str, int] = Field(default_factory=dict)
+    address_space_bytes: int | None = None
+    """Addresses that the process had taken; None where nothing but memory limits them."""
+    address_limit_bytes: int | None = None
+    """How many it could (`ulimit -v`)."""
 
     @property
     def total_bytes(self) -> int:
         return sum(self.by_category.values())
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of it what tensors held."""
+        return self.total_bytes - self.by_category.get(Category.REST_OF_PROCESS, 0)
 
 
 class Failure(Record):

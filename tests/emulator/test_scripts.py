@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.prediction.simulated import simulate
 from zerobench.emulator.emulator import Emulator
+from zerobench.memory.held import UNSEEN
 from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.report.nvml_view import waterfall
 from zerobench.spec.presets import resolve_model
@@ -175,6 +176,12 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     assert moved["host_node_bytes"] < 10**8
     (trial,) = load_run(tmp_path / told["run"]).trials()
     assert trial.record.status is Status.OUT_OF_HOST_MEMORY
+    assert trial.record.failure is not None
+    held = trial.record.failure.host_standing
+    assert held is not None
+    assert "unknown" not in held.by_site
+    assert held.by_site[UNSEEN] == held.by_category[Category.UNATTRIBUTED]  # the script's own batches
+    assert sum(held.by_module.values()) == 4 * held.by_category[Category.MASTER_WEIGHTS]
 
 
 def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulate):

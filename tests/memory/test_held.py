@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 
 from zerobench.memory.held import UNSEEN, Holdings, unowned
@@ -45,6 +48,32 @@ def test_of_a_partitioned_weight_this_ranks_part_counts() -> None:
     block.scale.ds_tensor = torch.ones(1)  # type: ignore[attr-defined] # as stage 3 says it
     held.add_states(block, CPU)
     assert held.by_module == {"Block": 4 * (3 * 5 + 5 + 1)}
+
+
+def test_of_deepspeeds_flat_optimizer_states_each_module_has_its_parameters_part() -> None:
+    block = Block()
+    flat, moment = torch.ones(10, requires_grad=True), torch.ones(10)
+    flat.grad = torch.ones(10)
+    adam = SimpleNamespace(state={flat: {"step": torch.tensor(1.0), "exp_avg": moment}})
+    second = SimpleNamespace(single_partition_of_fp32_groups=[None, flat], optimizer=adam)
+    scale: Any = block.scale
+    scale._zero_optimizer = second
+    scale._hp_mapping = SimpleNamespace(hp_fragment=flat.detach()[3:5], param_group_index=1)
+    held, weights_bytes = Holdings(), 4 * (3 * 5 + 5 + 2)
+    held.add_states(block, CPU)
+    assert held.by_module == {"Block": weights_bytes + 3 * 4 * 2}
+
+    third = SimpleNamespace(
+        grad_position={7: [0, 3, 1]}, get_param_id=lambda _: 7, fp32_partitioned_groups_flat=[flat], optimizer=adam
+    )
+    scale._z3_optimizer = third
+    held = Holdings()
+    held.add_states(block, CPU)
+    assert held.by_module == {"Block": weights_bytes + 3 * 4 * 1}
+    third.fp32_partitioned_groups_flat = [torch.empty(0)]  # swapped out
+    held = Holdings()
+    held.add_states(block, CPU)
+    assert held.by_module == {"Block": weights_bytes}
 
 
 def test_blocks_of_a_workspaces_size_are_workspaces_but_for_those_that_tensors_own() -> None:

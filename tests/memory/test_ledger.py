@@ -9,7 +9,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from zerobench.memory.engine_tensors import walk_module, walk_optimizer_states
+from zerobench.memory.held import UNSEEN
 from zerobench.memory.ledger import Ledger
+from zerobench.memory.sites import Site
+from zerobench.memory.storages import StorageCounter
 from zerobench.records import Category, HostStanding, Phase, Place, StepKind
 from zerobench.worker.recomputation import enable_checkpointing
 
@@ -348,6 +351,26 @@ def test_the_host_of_a_cpu_rank_is_told_at_each_peak_by_category_module_and_site
     tensors = sum(forward.by_category.values()) - forward.by_category.get(Category.REST_OF_PROCESS, 0)
     assert sum(forward.by_site.values()) == tensors
     assert trained.ledger.host_peak == max(told, key=lambda standing: standing.total_bytes)
+
+
+def test_where_start_up_was_born_is_taken_from_who_looked_on_and_is_not_guessed_of_the_rest():
+    """Both are adopted; the births of the first were seen by another counter."""
+
+    def site() -> Site:
+        return Site("deepspeed/runtime/zero/stage_1_and_2.py:__init__", Category.PARAMETERS)
+
+    with StorageCounter(site) as at_start:
+        seen = torch.ones(1000)
+    unseen = torch.ones(10)
+    trained = Trained()
+    trained.ledger.knows_births_of(at_start)
+    standing = trained.ledger.host_standing(Phase.INIT, "now")
+    assert standing.by_site["deepspeed/runtime/zero/stage_1_and_2.py:__init__"] == seen.nbytes
+    assert standing.by_site[UNSEEN] >= unseen.nbytes + trained.parameter_bytes
+    assert "unknown" not in standing.by_site
+    adopted = trained.ledger.counter.find(seen)
+    assert adopted is not None
+    assert adopted.birth.proves is None
 
 
 def test_what_the_host_holds_is_told_at_any_instant():

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.report.sample_run import SampleTrial, failed_trial, trial_record
+from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, trial_record
 from zerobench.records import Category, Failure, HostStanding, Status
-from zerobench.report.changes import changes_topic, smallest
+from zerobench.report.changes import ChangeOutcome, changes_topic, smallest
 from zerobench.running.observer import Observer
 from zerobench.search.changes_on_cpu import (
+    Room,
     SimulatedChange,
     changes_on_cpu,
     judged_on_cpu,
+    room_of,
     runs_on_cpu,
     unchanged_on_cpu,
     why_no_rates,
@@ -99,13 +102,45 @@ def test_only_what_fits_the_nodes_memory_is_shown(simulated: list[SimulatedChang
     tight = judged_on_cpu(trial, simulated, sizes[0], 2)
     unchanged, changes = tight.unchanged, tight.changes
     assert not unchanged.fits
-    [topic] = unchanged_on_cpu(unchanged, sizes[0])
+    [topic] = unchanged_on_cpu(unchanged, tight.room)
     assert "does not fit" in topic.lines[0].text
     shown = smallest(changes)
     assert shown
     assert all(change.host_node_bytes == sizes[0] for change in shown)
     none_fits = judged_on_cpu(trial, simulated, 1, 2).changes
     assert "Closest: " in changes_topic(none_fits, "predicted").lines[0].text
+
+
+def test_what_refused_is_judged_by_a_ranks_addresses_where_those_were_limited() -> None:
+    """What the process takes of its addresses beside tensors is what it took at the refusal."""
+    trial = killed()
+    standing = HostStanding(
+        at="the failed allocation",
+        by_category={Category.PARAMETERS: 100 * MIB, Category.REST_OF_PROCESS: REST},
+        address_space_bytes=900 * MIB,
+        address_limit_bytes=1000 * MIB,
+    )
+    trial = replace(trial, record=trial.record.model_copy(update={"failure": _failed(standing)}))
+    room = room_of(trial, 64 * MIB)
+    assert (room.size_bytes, room.ranks, room.beside_bytes) == (1000 * MIB, 1, 800 * MIB)
+    made = completed_trial(trial.spec)
+    needed = room.needed_bytes(made)
+    assert needed is not None
+    assert needed > 800 * MIB
+    change = ChangeOutcome(
+        ("x",), fits=False, needed_bytes=None, host_node_bytes=needed, on_cpu=True, on_host=room.name
+    )
+    assert "of a rank's address space (ulimit -v)" in change.text
+    [topic] = unchanged_on_cpu(change, room)
+    assert "of a rank's address space (ulimit -v) of its 1000.00 MiB: does not fit." in topic.lines[0].text
+    told_later = standing.model_copy(update={"is_last_account": True})  # the kernel killed it: memory was short
+    killed_one = replace(trial, record=trial.record.model_copy(update={"failure": _failed(told_later)}))
+    assert room_of(killed_one, 64 * MIB) == Room("a node's memory", 64 * MIB, 2, REST)
+    assert room_of(killed(), 64 * MIB).needed_bytes(made) == 2 * (needed - 800 * MIB + REST)
+
+
+def _failed(standing: HostStanding) -> Failure:
+    return Failure(message="refused", host_standing=standing)
 
 
 def test_a_trial_on_gpus_is_none_of_cpu_ranks() -> None:

@@ -29,6 +29,7 @@ def _no_catalogue_of_the_users_own() -> object:
         ("NVIDIA H200", "H200 SXM", 143771, 989.5),
         ("NVIDIA H200 NVL", "H200 NVL", 143771, 835.5),
         ("NVIDIA H100 80GB HBM3", "H100 SXM", 81559, 989.5),
+        ("H100-96", "H100 SXM 96GB", 97871, 989.5),
         ("NVIDIA H100 PCIe", "H100 PCIe", 81559, 756.5),
         ("NVIDIA H100 NVL", "H100 NVL", 95830, 835.5),
         ("NVIDIA GH200 480GB", "GH200 96GB", 97871, 989.5),

@@ -84,7 +84,7 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
         simulated = changes_on_cpu(trial, reports, prediction_view())
         made = judged_on_cpu(trial, simulated, node_bytes, cores_of_node(environment))
         return [
-            *unchanged_on_cpu(made.unchanged, node_bytes),
+            *unchanged_on_cpu(made.unchanged, made.room),
             changes_topic(made.changes, "predicted", made.cost_basis),
         ]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY

@@ -39,10 +39,10 @@ class Holdings:
             self.by_module[born.module] += nbytes
 
     def add_states(self, model: torch.nn.Module, device_type: str) -> None:
-        """Parameters and gradients of the model's modules, also where many lie in one storage."""
-        for owner, tensor in _states(model):
+        """Parameters, gradients and optimizer states of the model's modules, also where many lie in one storage."""
+        for owner, tensor, numel in _states(model):
             if tensor.device.type == device_type:
-                self.by_module[owner] += tensor.nbytes
+                self.by_module[owner] += numel * tensor.element_size()
 
     @property
     def largest(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -92,8 +92,10 @@ def _blocks(device: torch.device) -> list[tuple[int, bool]]:
     return [(block["size"], block["state"] == "inactive") for block in here]
 
 
-def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each parameter, or this rank's part of it, and its gradient, under the class of the block that has it."""
+def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:
+    """Each parameter, or this rank's part of it, its gradient and its optimizer states, under the class of the block
+    that has it: a tensor, and how many of its elements.
+    """
     classes = {name: type(module) for name, module in model.named_modules(remove_duplicate=False)}
     for name, parameter in model.named_parameters():
         owner = name.rpartition(".")[0]
@@ -101,4 +103,23 @@ def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             owner = owner.rpartition(".")[0]
         for tensor in (getattr(parameter, "ds_tensor", parameter), parameter.grad):
             if isinstance(tensor, torch.Tensor):
-                yield classes[owner].__name__, tensor
+                yield classes[owner].__name__, tensor, tensor.numel()
+        for tensor, numel in _of_optimizer(parameter):
+            yield classes[owner].__name__, tensor, numel
+
+
+def _of_optimizer(parameter: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
+    """DeepSpeed's flat tensors of fp32 in which the parameter has a part, and how many elements that is."""
+    third, mapping = getattr(parameter, "_z3_optimizer", None), getattr(parameter, "_hp_mapping", None)
+    if third is not None:
+        group, _, numel = third.grad_position[third.get_param_id(parameter)]
+        optimizer, flat = third, third.fp32_partitioned_groups_flat[group]
+    elif mapping is not None and hasattr(parameter, "_zero_optimizer"):
+        optimizer, numel = parameter._zero_optimizer, mapping.hp_fragment.numel()
+        flat = optimizer.single_partition_of_fp32_groups[mapping.param_group_index]
+    else:
+        return
+    states = optimizer.optimizer.state.get(flat, {})
+    for tensor in (flat, flat.grad, *states.values()):
+        if isinstance(tensor, torch.Tensor) and tensor.numel() == flat.numel() >= numel:  # on drives it has none
+            yield tensor, numel

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def _statm() -> int:
 def resident_bytes() -> int:
     """Resident set size now. About two microseconds."""
     return int(os.pread(_statm(), 200, 0).split()[1]) * _PAGE_BYTES
+
+
+def address_space() -> tuple[int, int] | None:
+    """Bytes of addresses that this process has taken, and how many it may (`ulimit -v`); None for no limit.
+
+    Addresses count from when they are reserved, so that this is more than what is resident.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return int(os.pread(_statm(), 200, 0).split()[0]) * _PAGE_BYTES, limit
 
 
 def proportional_bytes() -> int | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
 from zerobench.memory.random_states import told_of_random_states
 from zerobench.memory.replay import replay, things_at_peak
-from zerobench.memory.sites import SiteFinder
+from zerobench.memory.sites import Site, SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
 from zerobench.records import (
     Category,
@@ -161,6 +162,18 @@ class Ledger:
         self.names.identify(self._walk())
         self._account(step, phase)
 
+    def knows_births_of(self, earlier: StorageCounter) -> None:
+        """Take from `earlier`, which looked on at start-up, where on the host was born what stands since then.
+
+        Where, and no more: what a storage is for was decided without it, of start-up as it was looked back on.
+        """
+
+        def born_before(key: int) -> Site | None:
+            storage = earlier.live.get(key)
+            return None if storage is None or storage.device != "cpu" else replace(storage.birth, proves=None)
+
+        self.counter.born_before = born_before
+
     def held(self, phase: Phase) -> Holdings:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
         return self._held_now(phase, self._is_on_device, self._device.type)
@@ -169,18 +182,21 @@ class Ledger:
         """What is held of the host now; of CPU ranks, whose device is the host, that is all."""
         held = self._held_now(phase, self._is_on_host, "cpu")
         rest = host.resident_bytes() - held.by_category.total() if self._in_own_process else None
-        return host_standing(held, at, rest)
+        standing = host_standing(held, at, rest)
+        addresses = host.address_space() if self._in_own_process else None
+        if addresses is None:
+            return standing
+        taken, limit = addresses
+        return standing.model_copy(update={"address_space_bytes": taken, "address_limit_bytes": limit})
 
     def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Holdings:
-        seen = set(self.counter.live)
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
         held = Holdings()
-        for key, storage in self.counter.live.items():
+        for storage in self.counter.live.values():
             place, category = self._verdict(storage, phase)
             if is_there(storage, place):
-                born = storage.birth if key in seen else None  # what is adopted now was born elsewhere
-                held.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
+                held.add(storage.nbytes, category or Category.UNATTRIBUTED, _seen_birth(storage))
         if self._model is not None:
             held.add_states(self._model, device_type)
         return held
@@ -300,7 +316,7 @@ class Ledger:
         held = Holdings()
         for (storage, is_rounding), nbytes in things_at_peak(before, list(events)).items():
             category = Category.ALLOCATOR_ROUNDING if is_rounding else verdict(storage)[1]
-            held.add(nbytes, category or Category.UNATTRIBUTED, storage.birth)
+            held.add(nbytes, category or Category.UNATTRIBUTED, _seen_birth(storage))
         if self._model is not None:
             held.add_states(self._model, "cpu")
         host_peak = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
@@ -404,6 +420,12 @@ class Ledger:
                 self.name_logits(output)
 
         return [] if head is None else [head.register_forward_hook(headed)]
+
+
+def _seen_birth(storage: Storage) -> Site | None:
+    """Where it was born, by whoever saw it."""
+    born: Site | None = None if storage.is_adopted else storage.birth
+    return born
 
 
 def _peak_of(step: StepKind, phase: Phase) -> str:

@@ -47,6 +47,8 @@ class Storage:
     """Serial number of its block in the book of torch's CPU allocator; 0 where it is in none."""
     alive: bool = True
     reference: Any = None
+    is_adopted: bool = False
+    """Whether nobody saw its birth."""
 
 
 _NO_OPERATIONS = ("frombuffer", "from_dlpack")
@@ -88,6 +90,9 @@ class StorageCounter(TorchDispatchMode):
         self._listeners: dict[Any, Listener | None] = {}
         self._left_out: dict[int, Any] = {}
         self._leaves_out = False
+        self._adopts = False
+        self.born_before: Callable[[int], Any] = lambda _: None
+        """What another counter said of the birth of a storage that this one did not see, by its key; None: neither."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -197,6 +202,7 @@ class StorageCounter(TorchDispatchMode):
 
         Asked when the counter is turned on again after steps without it.
         """
+        self._adopts = True
         things = gc.get_objects()
         kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
         for thing in things:
@@ -204,6 +210,7 @@ class StorageCounter(TorchDispatchMode):
                 self._see_tensor(thing)
                 if thing.is_leaf and thing.grad is not None:
                     self._see_tensor(thing.grad)
+        self._adopts = False
 
     def keep_book(self, book: CpuBook) -> None:
         """From now on say of each storage on the CPU which block of the book it stands on."""
@@ -242,7 +249,10 @@ class StorageCounter(TorchDispatchMode):
 
     def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
         self._serial += 1
-        entry = Storage(self._serial, nbytes, device, self._pointer(storage, device), self._observe())
+        before = self.born_before(storage._cdata)
+        birth = self._observe() if before is None else before
+        entry = Storage(self._serial, nbytes, device, self._pointer(storage, device), birth)
+        entry.is_adopted = self._adopts and before is None
         self._keep(storage, entry)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
@@ -257,6 +267,7 @@ class StorageCounter(TorchDispatchMode):
         self._serial += 1
         pointer = self._pointer(storage, old.device)
         self._keep(storage, Storage(self._serial, storage.nbytes(), old.device, pointer, old.birth))
+        self.live[storage._cdata].is_adopted = old.is_adopted
 
     def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
         key = storage._cdata

@@ -28,10 +28,11 @@ class ChangeOutcome:
     needed_bytes: int | None
     """Of one GPU, in all; None of CPU ranks, which have none."""
     host_node_bytes: int | None = None
-    """Of a node's memory, where it holds anything that is judged."""
+    """Of a node's memory, where it holds anything that is judged; or of `on_host` otherwise."""
     slower: float | None = None
     """By how much a step is expected to take longer than unchanged, as a share; None where the time model knows
     either not."""
+    on_host: str = "a node's memory"
     on_cpu: bool = False
     """Of CPU ranks, which have no GPU."""
     slower_by: str = ""
@@ -41,7 +42,7 @@ class ChangeOutcome:
     def text(self) -> str:
         """`micro batch 1 instead of 4: 58.10 GiB per GPU, 9 % slower`."""
         device = "" if self.on_cpu else f"{format_bytes(self.needed_bytes)} per GPU"
-        host = "" if not self.host_node_bytes else f"{format_bytes(self.host_node_bytes)} of a node's memory"
+        host = "" if not self.host_node_bytes else f"{format_bytes(self.host_node_bytes)} of {self.on_host}"
         needs = " and ".join(filter(None, (device, host)))
         by = "" if self.slower is None else self.slower_by
         return f"{', '.join(self.says)}: {needs}, {' '.join(filter(None, (slower_text(self.slower), by)))}"

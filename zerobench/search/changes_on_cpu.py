@@ -41,11 +41,39 @@ def runs_on_cpu(trial: Trial) -> bool:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What a trial has to fit: the limit that refused."""
+
+    name: str
+    size_bytes: int | None
+    ranks: int
+    """That share it."""
+    beside_bytes: int
+    """What each rank takes of it beside tensors."""
+
+    def needed_bytes(self, made: Trial) -> int | None:
+        """Its ranks times the most that one holds at a time, on the device, which is the host, and beside it."""
+        peaks = [_peak(rank, step) for rank in made.ranks for step in StepKind]
+        return self.ranks * (max(peaks) + self.beside_bytes) if peaks else None
+
+
+def room_of(trial: Trial, node_bytes: int | None) -> Room:
+    """A rank's addresses where those were refused (`ulimit -v`), else the memory of the node or its control group."""
+    standing = trial.record.failure.host_standing if trial.record.failure is not None else None
+    refused = standing is not None and not standing.is_last_account
+    if standing is not None and refused and standing.address_limit_bytes and standing.address_space_bytes:
+        beside = max(0, standing.address_space_bytes - standing.tensor_bytes)
+        return Room("a rank's address space (ulimit -v)", standing.address_limit_bytes, 1, beside)
+    return Room("a node's memory", node_bytes, trial.spec.gpus_per_node, _beside_tensors(trial))
+
+
+@dataclass(frozen=True)
 class ChangesOnCpu:
     """What a trial of CPU ranks needs as it is, each change of it, and by what its cost is told."""
 
     unchanged: ChangeOutcome
     changes: Sequence[ChangeOutcome]
+    room: Room
     cost_basis: str
 
 
@@ -70,19 +98,20 @@ def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[Simu
 def judged_on_cpu(
     trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None, cores: int | None
 ) -> ChangesOnCpu:
-    """What `trial` itself needs of the memory and time of its node, which has so many cores, and each change of it."""
-    beside = _beside_tensors(trial)
+    """What `trial` itself needs of what refused it, and each change of it, and in what time: its node has `cores`."""
+    room = room_of(trial, node_bytes)
     without_time = why_no_rates(trial.spec, cores)
     cost = _computed if without_time else _step_s
     slower_by = _BY_FLOPS if without_time else ""
     tried = []
     _, usual = simulated[0]
     for words, made in simulated:
-        needed = None if made is None else _node_bytes(made, beside)
+        needed = None if made is None else room.needed_bytes(made)
         slower = None if made is None or usual is None else share_slower(cost(made), cost(usual))
-        fits = needed is not None and (node_bytes is None or needed <= node_bytes)
-        tried.append(ChangeOutcome(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by))
-    return ChangesOnCpu(tried[0], tried[1:], _cost_basis(without_time))
+        fits = needed is not None and (room.size_bytes is None or needed <= room.size_bytes)
+        outcome = ChangeOutcome(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by, on_host=room.name)
+        tried.append(outcome)
+    return ChangesOnCpu(tried[0], tried[1:], room, _cost_basis(without_time))
 
 
 def why_no_rates(spec: TrialSpec, cores: int | None) -> str | None:
@@ -105,13 +134,13 @@ def _cost_basis(without_time: str | None) -> str:
     return f"Slower: FLOPs alone, which is not time ({without_time})."
 
 
-def unchanged_on_cpu(unchanged: ChangeOutcome, node_bytes: int | None) -> list[Topic]:
+def unchanged_on_cpu(unchanged: ChangeOutcome, room: Room) -> list[Topic]:
     """What the trial needs as it is."""
     if unchanged.host_node_bytes is None:
         return []
-    room = "" if node_bytes is None else f" of its {format_bytes(node_bytes)}"
+    size = "" if room.size_bytes is None else f" of its {format_bytes(room.size_bytes)}"
     verdict = "fits" if unchanged.fits else "does not fit"
-    lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of a node's memory{room}: {verdict}.")
+    lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of {room.name}{size}: {verdict}.")
     return [Topic("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
 
 
@@ -127,12 +156,6 @@ def _on_cpu(spec: TrialSpec) -> TrialSpec:
     asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
     there = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(rank=spec.prediction.rank)}
     return spec.model_copy(update=asked | there)
-
-
-def _node_bytes(trial: Trial, beside: int) -> int | None:
-    """A node's ranks times the most that one holds at a time, on the device, which is the host, and beside it."""
-    peaks = [_peak(rank, step) for rank in trial.ranks for step in StepKind]
-    return trial.spec.gpus_per_node * (max(peaks) + beside) if peaks else None
 
 
 def _peak(rank: RankRecord, step: StepKind) -> int:

@@ -26,6 +26,7 @@ from zerobench.memory.recorder import (
     TimedPhases,
     settle_collectives,
 )
+from zerobench.memory.storages import StorageCounter
 from zerobench.memory.traffic import Traffic
 from zerobench.records import Phase, StepKind, StepTime
 from zerobench.spec.step_plan import leads_to_memory
@@ -89,8 +90,13 @@ class StepPhases:
         under = [kind in _UNDER_LEDGER for kind in self.kinds]
         return self.index > 0 and under[self.index - 1] and not any(under[self.index :])
 
-    def look_back(self) -> None:
-        """Account for start-up after it, by the allocator's history of it (Ledger.look_back)."""
+    def look_back(self, at_start: StorageCounter | None) -> None:
+        """Account for start-up after it, by the allocator's history of it (Ledger.look_back).
+
+        `at_start` looked on at it, as far as Python could.
+        """
+        if at_start is not None:
+            self.ledger.knows_births_of(at_start)
         self.ledger.look_back(StepKind.FIRST, Phase.INIT)
         if self.rows is not None:
             self.rows.note(StepKind.FIRST, Phase.INIT, self.ledger.peak_occupied_bytes)

@@ -34,6 +34,7 @@ from zerobench.memory.failures import describe
 from zerobench.memory.held import REFUSED, Holdings
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
+from zerobench.memory.storages import StorageCounter
 from zerobench.progress import ProgressFile
 from zerobench.records import HostStanding, Phase, Status
 from zerobench.spec.base import user_error
@@ -182,9 +183,9 @@ class Tracker:
         self._finish()
 
     @_harmless
-    def look_back(self) -> None:
-        """Account for start-up, by the history that the allocator has kept of it."""
-        self._steps.look_back()
+    def look_back(self, at_start: StorageCounter | None = None) -> None:
+        """Account for start-up, by the history that the allocator has kept of it; `at_start` looked on at it."""
+        self._steps.look_back(at_start)
 
     def held(self) -> Holdings | None:
         """What tensors hold on the device now; None outside of a step under the ledger."""

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,8 @@ from zerobench.emulator.inside import kernels
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder
 from zerobench.memory.held import Holdings
 from zerobench.memory.recorder import NvmeAccount
+from zerobench.memory.sites import SiteFinder
+from zerobench.memory.storages import StorageCounter
 from zerobench.spec.trial import StepsSpec
 from zerobench.tracking.agreement import Agreement
 from zerobench.tracking.emulated.keeper import Keeper
@@ -47,6 +50,8 @@ class Follower:
         self._keeper = keeper
         self._engine: Any = None
         self._tracker: Tracker | None = None
+        self._at_start: StorageCounter | None = None
+        """Who looked on while `deepspeed.initialize` made the engine."""
         self._is_open = False
         self._loops = LoopHooks(self._loop)
         keeper.held = self._held
@@ -68,7 +73,10 @@ class Follower:
 
         @wraps(initialize)
         def initialized(*args: Any, **kwargs: Any) -> Any:
-            given = initialize(*args, **kwargs)
+            if self._engine is None and self._part.under_ledger:
+                self._at_start = StorageCounter(SiteFinder())
+            with nullcontext() if self._at_start is None else self._at_start:
+                given = initialize(*args, **kwargs)
             self._begin_engine(given[0])
             return given
 
@@ -110,7 +118,7 @@ class Follower:
         agreed = Agreement(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
         trial = work.trial(folder.path.name, StepsSpec(), None)
         self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme)
-        self._tracker.look_back()
+        self._tracker.look_back(self._at_start)
 
     def _held(self) -> tuple[Holdings, str]:
         tracker = self._tracker
