@@ -368,7 +368,9 @@ def test_where_start_up_was_born_is_taken_from_who_looked_on_and_is_not_guessed_
     assert standing.by_site["deepspeed/runtime/zero/stage_1_and_2.py:__init__"] == seen.nbytes
     assert standing.by_site[UNSEEN] >= unseen.nbytes + trained.parameter_bytes
     assert "unknown" not in standing.by_site
-    assert trained.ledger.counter.find(seen).birth.proves is None
+    adopted = trained.ledger.counter.find(seen)
+    assert adopted is not None
+    assert adopted.birth.proves is None
 
 
 def test_what_the_host_holds_is_told_at_any_instant():
