@@ -337,3 +337,11 @@ def test_of_a_rank_that_the_kernel_killed_the_last_account_is_told_and_said_to_b
         update={"at": "the peak of start-up of rank 0", "is_last_account": True}
     )
     assert last_account([at_step(0)]) is None
+    crashed = classify(Ending(2, exit_code=247, deaths=deaths, progress=words))
+    assert crashed[0] is Status.CRASH  # by whom, nobody says: it may have been for want of memory all the same
+    assert crashed[1] is not None
+    assert crashed[1].host_standing == failure.host_standing
+    deaths = [RankDeath(rank=1, at_s=5.0, exit_code=-signal.SIGSEGV)]
+    faulted = classify(Ending(2, exit_code=247, deaths=deaths, progress=words))[1]
+    assert faulted is not None
+    assert faulted.host_standing is None

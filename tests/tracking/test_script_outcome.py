@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -59,6 +60,10 @@ def test_a_script_that_was_killed_leaves_its_trackers_last_account():
     assert failure.host_standing is not None
     assert failure.host_standing.is_last_account
     assert failure.host_standing.at == "the peak of start-up of rank 3"
+    status, unproven, _ = classify_script(replace(ending, oom=None))
+    assert status is Status.CRASH
+    assert unproven is not None
+    assert unproven.host_standing == failure.host_standing
 
 
 def test_the_counter_alone_is_no_evidence_against_a_command_that_failed_by_itself():

@@ -130,6 +130,7 @@ def _death(death: RankDeath, ending: Ending) -> Outcome:
     return Status.CRASH, Failure(
         rank=death.rank,
         message=f"rank {death.rank} {how_ended(death.exit_code)}{_during(death.rank, ending)} without a record",
+        host_standing=_account_of(death.rank, ending) if death.exit_code == -signal.SIGKILL else None,
         evidence=with_last_lines(f"exit status {death.exit_code}", ending),
     )
 
@@ -183,9 +184,14 @@ def _out_of_host_memory(rank: int, ending: Ending) -> Outcome:
     return Status.OUT_OF_HOST_MEMORY, Failure(
         rank=rank,
         message=f"rank {rank} was killed by the kernel (out of host memory){_during(rank, ending)}",
-        host_standing=last_account(word for word in ending.progress if word.rank == rank),
+        host_standing=_account_of(rank, ending),
         evidence=ending.oom,
     )
+
+
+def _account_of(rank: int, ending: Ending) -> HostStanding | None:
+    """The last that a killed rank said: whoever killed it, and not every killer for want of memory is the kernel."""
+    return last_account(word for word in ending.progress if word.rank == rank)
 
 
 def last_account(words: Iterable[Progress]) -> HostStanding | None:

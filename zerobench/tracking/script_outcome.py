@@ -38,7 +38,8 @@ def classify_script(ending: Ending) -> ScriptOutcome:
     who = "the command" if code == ending.exit_code else "the first process to fail"
     message = f"{who} {how_ended(code)}"
     evidence = with_last_lines(f"exit status {ending.exit_code}", ending)
-    return Status.CRASH, Failure(message=message, evidence=evidence), []
+    account = last_account(ending.progress) if code == -signal.SIGKILL else None
+    return Status.CRASH, Failure(message=message, host_standing=account, evidence=evidence), []
 
 
 def _interrupted(*, tracked: bool) -> ScriptOutcome:
