@@ -71,9 +71,13 @@ def test_of_deepspeeds_flat_optimizer_states_each_module_has_its_parameters_part
     held.add_states(block, CPU)
     assert held.by_module == {"Block": weights_bytes + 3 * 4 * 1}
     third.fp32_partitioned_groups_flat = [torch.empty(0)]  # swapped out
-    held = Holdings()
-    held.add_states(block, CPU)
-    assert held.by_module == {"Block": weights_bytes}
+    swapped = Holdings()
+    swapped.add_states(block, CPU)
+    assert swapped.by_module == {"Block": weights_bytes}
+    third.grad_position = {}  # frozen
+    frozen = Holdings()
+    frozen.add_states(block, CPU)
+    assert frozen.by_module == {"Block": weights_bytes}
 
 
 def test_blocks_of_a_workspaces_size_are_workspaces_but_for_those_that_tensors_own() -> None:

@@ -112,7 +112,10 @@ def _of_optimizer(parameter: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]
     """DeepSpeed's flat tensors of fp32 in which the parameter has a part, and how many elements that is."""
     third, mapping = getattr(parameter, "_z3_optimizer", None), getattr(parameter, "_hp_mapping", None)
     if third is not None:
-        group, _, numel = third.grad_position[third.get_param_id(parameter)]
+        place = third.grad_position.get(third.get_param_id(parameter))
+        if place is None:  # frozen
+            return
+        group, _, numel = place
         optimizer, flat = third, third.fp32_partitioned_groups_flat[group]
     elif mapping is not None and hasattr(parameter, "_zero_optimizer"):
         optimizer, numel = parameter._zero_optimizer, mapping.hp_fragment.numel()

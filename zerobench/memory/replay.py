@@ -81,7 +81,8 @@ def replay(
     for place, (thing, delta) in enumerate(reversed(events), 1):
         key = category_of(thing)
         now[key] -= delta
-        result.own_peak[key] = max(result.own_peak[key], now[key])
+        if delta < 0:
+            result.own_peak[key] = max(result.own_peak[key], now[key])
         if place == peak:
             result.at_peak = Counter(now)
     return result

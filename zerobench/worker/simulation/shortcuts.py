@@ -11,6 +11,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -46,11 +47,15 @@ def copy_at_once() -> None:
 
 
 def ask_once() -> None:
-    """Replace what asks the same again at each of some thousand hooks of stage 3, for the rest of the process."""
+    """Replace what asks the same again at each operation, or at each of some thousand hooks of stage 3, for the rest of
+    the process; before any operation under a mode, since torch keeps the function that it asks then.
+    """
     from deepspeed.runtime.zero import partition_parameters
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+    from torch._library import simple_registry
     from torch.autograd import function
 
+    simple_registry.find_torch_dispatch_rule = cache(simple_registry.find_torch_dispatch_rule)
     coordinator.iter_params = _shorter_walk(coordinator.iter_params)
     coordinator.z3_leaf_module = _is_leaf
     partition_parameters.debug_param2name_id_shape_device = _unnamed
