@@ -164,6 +164,7 @@ def alone() -> Iterator[None]:
         for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free_port()}.items():
             patch.setenv(name, str(value))
         patch.setenv("MASTER_ADDR", "127.0.0.1")
+        patch.setattr(torch.nn.functional, "linear", torch.nn.functional.linear)  # stage 3 replaces it for good
         torch.distributed.init_process_group("gloo")
         deepspeed.init_distributed("gloo")
         yield
