@@ -18,6 +18,8 @@ from zerobench.spec.trial import TrialSpec
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
+MATRIX_BYTES = 4 * CONFIG["hidden_size"] * CONFIG["intermediate_size"]
+"""The largest weight of a layer."""
 TOLERANCE = 5e-6
 
 
@@ -66,7 +68,7 @@ def test_every_world_has_the_whole_model_on_the_device_at_start_up(ran: RunTrial
             next(row.foreseeable_peak_bytes for row in rank.memory if start_up_row(row, Category.TOTAL))
             for rank in (ours, measured)
         )
-        assert found == pytest.approx(expected, rel=0.01)
+        assert 0 <= expected - found <= MATRIX_BYTES  # gloo's thread may hold on to what it last passed on
 
 
 ALONE = SMALL | {
