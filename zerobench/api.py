@@ -272,8 +272,8 @@ def plan(
 ) -> PlanResult:
     """Each ZeRO stage and offload of `model` on the cluster, or `ds_config` alone. Raises UserError."""
     arguments, folder = locals(), Path(reports)
-    own = None if ds_config is None else _file_of(ds_config, folder)
-    wanted = read_plan(request_of(arguments | {"ds_config": own, "reports": folder}))
+    user_file = None if ds_config is None else _file_of(ds_config, folder)
+    wanted = read_plan(request_of(arguments | {"ds_config": user_file, "reports": folder}))
     result = run_predictions(wanted.planned, wanted.name, wanted.document, folder, Observer())
     _, rows = read_rows(result.folder.path, wanted.cluster)
     return _result(result.folder.path, rows, recommended(rows), wanted.cluster)

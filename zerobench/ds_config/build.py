@@ -69,9 +69,9 @@ def swap_folder(trial: TrialSpec, folder: TrialFolder) -> str | None:
 
 def in_own_swap_folder(config: Mapping[str, Any], trial: TrialSpec, folder: TrialFolder) -> dict[str, Any]:
     """`config` of `trial` with what is swapped in the own folder of the trial that lies in `folder`."""
-    own = copy.deepcopy(dict(config))
-    _swap_to(own, swap_folder(trial, folder))
-    return own
+    changed = copy.deepcopy(dict(config))
+    _swap_to(changed, swap_folder(trial, folder))
+    return changed
 
 
 def _generated(trial: TrialSpec) -> dict[str, Any]:

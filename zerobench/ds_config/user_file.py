@@ -93,10 +93,10 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def _existing(path: Path) -> Path:
     if path.exists():
         return path
-    own = shipped("ds_configs")
-    if path.parent == Path() and (own / path.name).is_file():
-        return own / path.name
-    choices = ", ".join(sorted(file.name for file in own.glob("*.json")))
+    folder = shipped("ds_configs")
+    if path.parent == Path() and (folder / path.name).is_file():
+        return folder / path.name
+    choices = ", ".join(sorted(file.name for file in folder.glob("*.json")))
     raise UserError(f"ds_config_file: {str(path)!r}: no such file; shipped ones: {choices}")
 
 

@@ -35,11 +35,11 @@ class Draft:
     def of(cls, command: Sequence[str], options: Sequence[Option] = (), num_arguments: int | None = None) -> Draft:
         """The command as given; `options` are those that its script said to know, as far as it said any."""
         scripts_own = tuple(options)
-        own = command[1 if num_arguments is None else max(1, len(command) - num_arguments) :]
+        words = command[1 if num_arguments is None else max(1, len(command) - num_arguments) :]
         known = (
             scripts_own
             if any(not option.of_launcher for option in scripts_own)
-            else (*options_of_words(own), *scripts_own)
+            else (*options_of_words(words), *scripts_own)
         )
         for index, word in enumerate(command[1:], start=1):
             config = _ds_config(word.rpartition("=")[2])

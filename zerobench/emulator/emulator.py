@@ -109,15 +109,15 @@ def _before(first: str, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else first
 
 
-def find_emulator(own: Environment | None = None) -> Emulator:
+def find_emulator(made: Environment | None = None) -> Emulator:
     """The emulator for the torch of this interpreter; its stand-ins are built anew where our C has changed.
     `own` is where it was made, by default where `zerobench setup emulator` makes it.
 
     Raises UserError, one line: this machine cannot have one, it is not made, or the stand-ins cannot be built.
     """
-    own = own or environment(ENVIRONMENT)
-    torch = usable_torch(own.path)
-    where = places(own, torch)
+    made = made or environment(ENVIRONMENT)
+    torch = usable_torch(made.path)
+    where = places(made, torch)
     if not is_made(where, torch):
         raise UserError(f"emulator: not set up for torch {torch.version} in {where.folder}; {_REMEDY}")
     over = torch if torch.cuda else check_cuda_build(where.overlay)

@@ -90,10 +90,10 @@ class Places:
         return self.folder / f"{PREFIX}{sources_digest()}"
 
 
-def places(own: Environment, torch: Torch) -> Places:
+def places(made: Environment, torch: Torch) -> Places:
     """Where the emulator for the user's `torch` lies, of this Python: wheels are of one."""
     build = f"cuda{torch.cuda}" if torch.cuda else "overlay"
-    return Places(own.path / f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}")
+    return Places(made.path / f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}")
 
 
 def is_made(where: Places, torch: Torch) -> bool:

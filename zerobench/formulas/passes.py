@@ -55,9 +55,9 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     frozen = frozen_backward(trial)
-    own = 2 * weights if frozen is None else _own(trial, frozen)
+    weight_gradients = 2 * weights if frozen is None else _own(trial, frozen)
     attended = score if frozen is None or trial.passes_all else round(score * _attended(trial, frozen))
-    backward = 2 * tokens * own + backward_products * attended
+    backward = 2 * tokens * weight_gradients + backward_products * attended
     asked = trial.activation_checkpointing, own_blocks(trial)
     again = recomputed_blocks(*asked) - recomputed_blocks(asked[0], _first_passed(trial))
     backward += 2 * tokens * again * _recomputed(trial, products, replaces_linear=replaces_linear)

@@ -87,10 +87,10 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     FSDP2 pads whole rows (_fsdp_param.py, _init_sharded_param), so a tensor whose first dimension the ranks do not
     divide takes up to a row more.
     """
-    own = setting.sharded
+    sharded = setting.sharded
 
     def in_parts(category: Category) -> Terms:
-        return setting.share(category, 4, own, padding=_UNEVEN)
+        return setting.share(category, 4, sharded, padding=_UNEVEN)
 
     built = in_parts(Category.MASTER_WEIGHTS if setting.case.element == 2 else Category.PARAMETERS)
     states = add(built, setting.moments(setting.parts, padding=_UNEVEN))

@@ -93,8 +93,8 @@ def weights_built(model: torch.nn.Module) -> list[Weight]:
 
 def _elements(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> int:
     """Of the whole tensor; of a quantised one those that its codes stand for (zerobench/worker/quantised.py)."""
-    module, _, own = name.rpartition(".")
-    quantised = getattr(model.get_submodule(module), "weight_elements", None) if own == "weight" else None
+    module, _, last = name.rpartition(".")
+    quantised = getattr(model.get_submodule(module), "weight_elements", None) if last == "weight" else None
     if isinstance(quantised, int):
         return quantised
     return int(getattr(parameter, "ds_numel", parameter.numel()))

@@ -41,10 +41,10 @@ class LedgerRows:
             category or Category.UNATTRIBUTED: _Figures(
                 here.live[category],
                 here.at_peak[category],
-                own,
+                peak_bytes,
                 None if here.at_tensor_peak is None else here.at_tensor_peak[category],
             )
-            for category, own in here.own_peak.items()
+            for category, peak_bytes in here.own_peak.items()
         }
         nothing = _Figures(0, 0, 0, None if here.at_tensor_peak is None else 0)
         if rest_of_process is not None:
@@ -99,9 +99,9 @@ class LedgerRows:
     def _merge(self, where: Where, category: Category, figures: _Figures, keeps: _KeptInstants) -> None:
         step, phase, place = where
         old = self._rows.get((*where, category))
-        own, at_peak, at_tensor_peak = figures.own_peak, figures.at_peak, figures.at_tensor_peak
-        if old is not None and own is not None:
-            own = max(own, old.own_peak_bytes or 0)
+        peak_bytes, at_peak, at_tensor_peak = figures.own_peak, figures.at_peak, figures.at_tensor_peak
+        if old is not None and peak_bytes is not None:
+            peak_bytes = max(peak_bytes, old.own_peak_bytes or 0)
         if keeps.peak:
             at_peak = 0 if old is None else old.at_peak_bytes or 0
         if keeps.tensor_peak:
@@ -113,7 +113,7 @@ class LedgerRows:
             category=category,
             live_bytes=figures.live,
             at_peak_bytes=at_peak,
-            own_peak_bytes=own,
+            own_peak_bytes=peak_bytes,
             at_tensor_peak_bytes=at_tensor_peak,
         )
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerobench.records import Category, Place, RankRecord, Status, StepKind
+from zerobench.records import Place, RankRecord, Status, StepKind
 from zerobench.report.memory_view import Instant, peak_instant
 from zerobench.report.trials import Trial, completed
-from zerobench.spec.trial import Evidence
 
 _FULL = {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
 
@@ -161,15 +160,5 @@ def _per_node(trial: Trial, place: Place) -> int | None:
 
 def _largest(trial: Trial, place: Place) -> Instant | None:
     instants = (peak_instant(rank, step, place) for rank in trial.ranks for step in StepKind)
-    kept = [_of_the_trial(instant, trial.spec.evidence) for instant in instants if instant is not None]
+    kept = [instant.of_trial(trial.spec.evidence) for instant in instants if instant is not None]
     return max(kept, key=lambda instant: instant.total_bytes, default=None)
-
-
-def _of_the_trial(instant: Instant, evidence: Evidence) -> Instant:
-    """The instant without the resident memory of the process that predicts."""
-    own = instant.categories.get(Category.REST_OF_PROCESS, 0)
-    if not own or not evidence.is_predicted:
-        return instant
-    kept = dict(instant.categories)
-    del kept[Category.REST_OF_PROCESS]
-    return Instant(instant.rank, instant.step, instant.phase, instant.total_bytes - own, kept)

@@ -111,27 +111,27 @@ def _holder(category: Category, ranks: Sequence[Sequence[MemoryRow]], scale: _Sc
 def _of_rank(category: Category, rows: Sequence[MemoryRow]) -> tuple[int, int, int | None]:
     """At the peak of start-up, at its end, at the peak of a steady step."""
     mine = [row for row in rows if row.category is category]
-    own = [row for row in rows if category is Category.TOTAL and row.category is Category.REST_OF_PROCESS]
+    process = [row for row in rows if category is Category.TOTAL and row.category is Category.REST_OF_PROCESS]
     init = [row for row in mine if row.phase is Phase.INIT]
     steady = [row for row in mine if row.step is StepKind.STEADY]
     return (
-        _most(init, own, at_peak=True) or 0,
-        _most(init, own, at_peak=False) or 0,
-        _most(steady, own, at_peak=True),
+        _most(init, process, at_peak=True) or 0,
+        _most(init, process, at_peak=False) or 0,
+        _most(steady, process, at_peak=True),
     )
 
 
-def _most(rows: Sequence[MemoryRow], own: Sequence[MemoryRow], *, at_peak: bool) -> int | None:
+def _most(rows: Sequence[MemoryRow], process: Sequence[MemoryRow], *, at_peak: bool) -> int | None:
     """The largest moment of all places together, without what the process itself holds."""
     moments: dict[tuple[StepKind, Phase], int] = {}
     for row in rows:
         nbytes = (row.at_peak_bytes if at_peak else None) or row.live_bytes
-        less = _less(row, own) if row.place is Place.HOST else 0
+        less = _less(row, process) if row.place is Place.HOST else 0
         moments[row.step, row.phase] = moments.get((row.step, row.phase), 0) + nbytes - less
     return max(moments.values(), default=None)
 
 
-def _less(row: MemoryRow, own: Sequence[MemoryRow]) -> int:
+def _less(row: MemoryRow, process: Sequence[MemoryRow]) -> int:
     """What the process itself holds of a total."""
-    alike = (total for total in own if (total.step, total.phase) == (row.step, row.phase))
+    alike = (total for total in process if (total.step, total.phase) == (row.step, row.phase))
     return max((total.at_peak_bytes or total.live_bytes for total in alike), default=0)

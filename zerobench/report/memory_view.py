@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.trials import Trial
 from zerobench.spec.roles import Role
+from zerobench.spec.trial import Evidence
 
 OPTIMIZER_STATES = (
     Category.MASTER_WEIGHTS,
@@ -63,6 +64,16 @@ class Instant:
         if not self.categories:
             return None
         return sum(self.categories.get(category, 0) for name in names for category in GROUPS[name])
+
+    def of_trial(self, evidence: Evidence) -> Instant:
+        """Without the resident memory of a process that only predicts."""
+        predictor_bytes = self.categories.get(Category.REST_OF_PROCESS, 0)
+        if not predictor_bytes or not evidence.is_predicted:
+            return self
+        kept: dict[Category, int] = {
+            category: size for category, size in self.categories.items() if category is not Category.REST_OF_PROCESS
+        }
+        return replace(self, total_bytes=self.total_bytes - predictor_bytes, categories=kept)
 
 
 def rank_text(rank: int, role: str) -> str:

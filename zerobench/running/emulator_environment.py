@@ -33,14 +33,14 @@ torch.ones(4, device="cuda").matmul(torch.ones(4, device="cuda"))
 """
 
 
-def emulator_steps(own: Environment) -> Iterator[Step]:
+def emulator_steps(made: Environment) -> Iterator[Step]:
     """What makes the emulator for this interpreter's torch, in order; a step may read what those before it have made.
 
     Raises UserError: this machine cannot have one.
     """
-    torch = usable_torch(own.path)
+    torch = usable_torch(made.path)
     C.find()
-    where = places(own, torch)
+    where = places(made, torch)
     cuda = torch.cuda
     if not cuda:
         yield _install("torch", where.overlay, [f"torch=={torch.release}"], "a download of 530 MB")
@@ -57,7 +57,7 @@ def emulator_steps(own: Environment) -> Iterator[Step]:
         reads=f"{torch.version} {sources_digest()} {where.folder}",
     )
     gpu = EmulatedGpu.of(known_gpu(CHECKED_GPU))
-    added = find_emulator(own).variables(gpu, environ={})
+    added = find_emulator(made).variables(gpu, environ={})
     yield Step(CHECK, [sys.executable, "-c", _CHECK, gpu.name], added)
 
 

@@ -66,12 +66,12 @@ def capture_environment() -> dict[str, Any]:
 
 def emulated_torch() -> str | None:
     """Version of the CUDA build that emulated ranks run; None where no emulator is made."""
-    own = environment(ENVIRONMENT)
+    made = environment(ENVIRONMENT)
     try:
-        torch = usable_torch(own.path)
+        torch = usable_torch(made.path)
     except UserError:
         return None
-    where = places(own, torch)
+    where = places(made, torch)
     over = torch if torch.cuda else torch_in(where.overlay)
     return over.version if over is not None and is_made(where, torch) else None
 

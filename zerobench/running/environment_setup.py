@@ -56,12 +56,12 @@ def requirements(name: str) -> Path:
     return shipped("requirements") / f"{name}.txt"
 
 
-def steps(own: Environment, jobs: int = 1) -> list[Step]:
+def steps(target: Environment, jobs: int = 1) -> list[Step]:
     """What makes `own`, in order; `jobs` compilers at a time."""
-    pip = [str(own.python), "-m", "pip", "--disable-pip-version-check"]
-    pins = requirements(own.name)
+    pip = [str(target.python), "-m", "pip", "--disable-pip-version-check"]
+    pins = requirements(target.name)
     made = [
-        Step("venv", [sys.executable, "-m", "venv", str(own.path)]),
+        Step("venv", [sys.executable, "-m", "venv", str(target.path)]),
         Step(
             "packages",
             [*pip, "install", "--requirement", str(pins)],
@@ -69,14 +69,14 @@ def steps(own: Environment, jobs: int = 1) -> list[Step]:
             reads=pins.read_text(encoding="utf-8"),
         ),
     ]
-    if own.name == "horovod":
-        made += _horovod_steps(own, pip, jobs)
-    return [*made, Step(CHECK, [str(own.python), "-c", _IMPORTS[own.name]], with_code=True)]
+    if target.name == "horovod":
+        made += _horovod_steps(target, pip, jobs)
+    return [*made, Step(CHECK, [str(target.python), "-c", _IMPORTS[target.name]], with_code=True)]
 
 
-def _horovod_steps(own: Environment, pip: Sequence[str], jobs: int) -> list[Step]:
+def _horovod_steps(target: Environment, pip: Sequence[str], jobs: int) -> list[Step]:
     """Get its source, patch it, build it against the torch that is installed."""
-    folder = own.path / "source"
+    folder = target.path / "source"
     source = folder / f"horovod-{HOROVOD}"
     alone = ["--no-deps", "--no-build-isolation"]
     exact = ["--no-binary", "horovod", "--dest", str(folder), f"horovod=={HOROVOD}"]
@@ -108,9 +108,9 @@ def unpack_and_patch(folder: Path) -> None:
         (source / name).write_text(text.replace(*_STANDARDS), encoding="utf-8")
 
 
-def steps_of(own: Environment, jobs: int) -> Iterable[Step]:
+def steps_of(target: Environment, jobs: int) -> Iterable[Step]:
     """What makes the environment `own`, in order."""
-    return emulator_steps(own) if own.name == ENVIRONMENT else steps(own, jobs)
+    return emulator_steps(target) if target.name == ENVIRONMENT else steps(target, jobs)
 
 
 def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1) -> Environment:
@@ -120,54 +120,54 @@ def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1) -> Environme
     """
     if name not in (known := [*PACKAGES, ENVIRONMENT]):
         raise unknown_choice("NAME", name, known)
-    own = environment(name, None if folder is None else folder.absolute())
-    say(f"environment {name}: {own.path}")
+    target = environment(name, None if folder is None else folder.absolute())
+    say(f"environment {name}: {target.path}")
     try:
-        own.path.mkdir(parents=True, exist_ok=True)
-        _make(own, steps_of(own, jobs), say)
+        target.path.mkdir(parents=True, exist_ok=True)
+        _make(target, steps_of(target, jobs), say)
     except OSError as error:
-        raise UserError(f"setup {name}: {error.filename or own.path}: {error.strerror or error}") from None
-    if own.path.parent != environments_folder():
-        say(f"to use it: export {VARIABLE}={own.path.parent}")
-    return own
+        raise UserError(f"setup {name}: {error.filename or target.path}: {error.strerror or error}") from None
+    if target.path.parent != environments_folder():
+        say(f"to use it: export {VARIABLE}={target.path.parent}")
+    return target
 
 
-def _make(own: Environment, todo: Iterable[Step], say: Say) -> None:
+def _make(target: Environment, todo: Iterable[Step], say: Say) -> None:
     """Do what is not done yet; a step that must be done again has all later ones done again."""
-    before, done = _read_done(own), dict[str, str]()
-    (own.path / "logs").mkdir(exist_ok=True)
+    before, done = _read_done(target), dict[str, str]()
+    (target.path / "logs").mkdir(exist_ok=True)
     for step in todo:
         if before.get(step.name) == step.digest and step.name != CHECK:
             say(f"  {step.name}: already done")
         else:
             before = {}
-            own.made.unlink(missing_ok=True)
-            _do(own, step, say)
+            target.made.unlink(missing_ok=True)
+            _do(target, step, say)
         done[step.name] = step.digest
-        write_whole(_done_file(own), json.dumps(done, indent=1))
-    write_whole(own.made, json.dumps({"made_at_s": time.time(), "python": platform.python_version()}, indent=1))
-    say(f"environment {own.name} is set up")
+        write_whole(_done_file(target), json.dumps(done, indent=1))
+    write_whole(target.made, json.dumps({"made_at_s": time.time(), "python": platform.python_version()}, indent=1))
+    say(f"environment {target.name} is set up")
 
 
-def _do(own: Environment, step: Step, say: Say) -> None:
-    log = own.path / "logs" / f"{step.name}.txt"
+def _do(target: Environment, step: Step, say: Say) -> None:
+    log = target.path / "logs" / f"{step.name}.txt"
     say(f"  {step.name}{f' ({step.takes})' if step.takes else ''}, log: {log}")
     start = time.monotonic()
     if step.action is not None:
         try:
             step.action()
         except tarfile.TarError as error:
-            raise UserError(f"setup {own.name}: {step.name}: {error}") from None
-    elif (code := _run(own, step, log)) != 0:
-        raise UserError(f"setup {own.name}: {step.name} failed with {code}: {_last_line(log)}; see {log}")
+            raise UserError(f"setup {target.name}: {step.name}: {error}") from None
+    elif (code := _run(target, step, log)) != 0:
+        raise UserError(f"setup {target.name}: {step.name} failed with {code}: {_last_line(log)}; see {log}")
     say(f"  {step.name}: done in {time.monotonic() - start:.0f} s")
 
 
-def _run(own: Environment, step: Step, log: Path) -> int:
+def _run(target: Environment, step: Step, log: Path) -> int:
     """Run the command of `step`; its exit status. A PYTHONPATH of ours would lend the environment our packages."""
     environ = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
     if step.with_code:
-        environ["PYTHONPATH"] = str(own.code())
+        environ["PYTHONPATH"] = str(target.code())
     with log.open("wb") as file:
         done = subprocess.run(
             list(step.argv),
@@ -180,14 +180,14 @@ def _run(own: Environment, step: Step, log: Path) -> int:
     return done.returncode
 
 
-def _done_file(own: Environment) -> Path:
-    return own.path / "steps.json"
+def _done_file(target: Environment) -> Path:
+    return target.path / "steps.json"
 
 
-def _read_done(own: Environment) -> dict[str, str]:
+def _read_done(target: Environment) -> dict[str, str]:
     """Digests of the steps that were done, by name; none where nothing can be read."""
     try:
-        document = json.loads(_done_file(own).read_bytes())
+        document = json.loads(_done_file(target).read_bytes())
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

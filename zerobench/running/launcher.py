@@ -173,7 +173,7 @@ def remote_environment_text(added: Mapping[str, str], environ: Mapping[str, str]
     name = environ.get("DS_ENV_FILE", ".deepspeed_env")
     lines: list[str] = []
     for place in (Path.home(), Path()):
-        own = place / name
-        if own.is_file():
-            lines += [line for line in own.read_text(encoding="utf-8").splitlines() if "=" in line]
+        file = place / name
+        if file.is_file():
+            lines += [line for line in file.read_text(encoding="utf-8").splitlines() if "=" in line]
     return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in added.items())])

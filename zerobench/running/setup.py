@@ -104,8 +104,8 @@ def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str,
     folder.path.mkdir(parents=True)
     folder.spec.write_text(trial.model_dump_json(indent=1), encoding="utf-8")
     if ds_config is not None:
-        own = in_own_swap_folder(ds_config, trial, folder)
-        folder.ds_config.write_bytes(to_json(own, indent=1, inf_nan_mode="constants"))
+        written = in_own_swap_folder(ds_config, trial, folder)
+        folder.ds_config.write_bytes(to_json(written, indent=1, inf_nan_mode="constants"))
 
 
 def make_folder(run: Run, trial_id: str) -> None:
@@ -138,8 +138,8 @@ def write_config(run: Run, trial_id: str) -> None:
     else:
         config = build_ds_config(trial) if uses_deepspeed(trial) else None
     if config is not None:
-        own = in_own_swap_folder(config, trial, folder)
-        write_whole(folder.ds_config, json.dumps(own, indent=1))
+        written = in_own_swap_folder(config, trial, folder)
+        write_whole(folder.ds_config, json.dumps(written, indent=1))
 
 
 def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
@@ -150,9 +150,9 @@ def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
     if trial.nvme_path is None or not folder.ds_config.exists():
         return
     config = read_json(folder.ds_config)
-    own = in_own_swap_folder(config, trial, folder)
-    if own != config:
-        write_whole(folder.ds_config, json.dumps(own, indent=1))
+    renewed = in_own_swap_folder(config, trial, folder)
+    if renewed != config:
+        write_whole(folder.ds_config, json.dumps(renewed, indent=1))
 
 
 def _request_line(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> str:

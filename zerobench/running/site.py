@@ -147,9 +147,9 @@ class LocalSite:
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
         """The deepspeed launcher's command, or that of the strategy's own environment. Raises UserError."""
-        own = strategy_info(trial.strategy).environment
-        if own is not None:
-            return self._launch_in(own, trial, folder)
+        environment_name = strategy_info(trial.strategy).environment
+        if environment_name is not None:
+            return self._launch_in(environment_name, trial, folder)
         hosts = self.nodes(trial)
         argv = deepspeed_argv(
             trial,
@@ -166,9 +166,11 @@ class LocalSite:
 
     def _launch_in(self, name: str, trial: TrialSpec, folder: TrialFolder) -> Launch:
         """The command of the environment `name`; ranks are on this machine, and on its CPU."""
-        own, code = made_environment(name)
+        environment, code = made_environment(name)
         added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=0)
-        return Launch(environment_argv(own.python, name, folder), added | environment_variables(code, free_port()))
+        return Launch(
+            environment_argv(environment.python, name, folder), added | environment_variables(code, free_port())
+        )
 
     def first_rank_exit(self, code: int | None) -> int | None:
         """launch.py exits with a rank's negative status, of which eight bits arrive."""

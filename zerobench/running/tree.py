@@ -25,8 +25,8 @@ _PAUSE_S = 0.1
 
 def members(mark: str | None, session: int | None = None) -> list[psutil.Process]:
     """The living processes that carry `mark`, or that belong to session `session`; never the caller itself."""
-    own = os.getpid()
-    candidates = (process for process in psutil.process_iter() if process.pid != own)
+    our_pid = os.getpid()
+    candidates = (process for process in psutil.process_iter() if process.pid != our_pid)
     return [process for process in candidates if belongs(process, mark, session)]
 
 

@@ -109,13 +109,13 @@ def changed_trials(
     trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool = False
 ) -> Iterator[tuple[tuple[str, ...], TrialSpec]]:
     """Each change of a trial of ZeRO's with what it says, the cheapest first, then more and more together."""
-    own = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
+    user_config = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
-    start = Draft((), {**(own or {}), **_as_config(trial, own)}, options=(option,))
+    start = Draft((), {**(user_config or {}), **_as_config(trial, user_config)}, options=(option,))
     for candidate in for_host(start, counts_locks=True) if of_host else for_device(start):
         says = tuple(words.partition(" (")[0] for words in candidate.says)
         made = trial.model_copy(update=changed_fields(trial, start, candidate.draft))
-        if own is not None:
+        if user_config is not None:
             names = ("model", "sequence_length", "attention", "activation_checkpointing")
             work = {name: getattr(made, name) for name in names}
             [planned] = own_config(keep_config(candidate.draft.ds or {}, reports), work, cluster)
@@ -132,9 +132,9 @@ def keep_config(config: Mapping[str, Any], reports: Path) -> str:
     return str(path)
 
 
-def _as_config(trial: TrialSpec, own: Mapping[str, Any] | None) -> dict[str, Any]:
+def _as_config(trial: TrialSpec, user_config: Mapping[str, Any] | None) -> dict[str, Any]:
     """What of the trial can be changed, in DeepSpeed's words."""
-    zero = dict((own or {}).get("zero_optimization", {}))
+    zero = dict((user_config or {}).get("zero_optimization", {}))
     places = {
         name: {
             "device": getattr(trial, name).value,

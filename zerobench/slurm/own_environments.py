@@ -11,11 +11,11 @@ from zerobench.spec.trial import TrialSpec
 
 def refuse_own_environments(trials: Iterable[TrialSpec]) -> None:
     """Raises UserError where one of `trials` is not started by the suite's own Python."""
-    own = {
+    refused = {
         trial.strategy for trial in trials if trial.strategy in STRATEGIES and STRATEGIES[trial.strategy].environment
     }
-    if own:
+    if refused:
         raise UserError(
-            f"strategy: {', '.join(sorted(own))}: jobs cannot use its separate environment; exclude it "
+            f"strategy: {', '.join(sorted(refused))}: jobs cannot use its separate environment; exclude it "
             "here (--only) and use zerobench run"
         )

@@ -14,8 +14,8 @@ def needs(info: StrategyInfo) -> str:
     """What the strategy needs, as a phrase: `2 ranks or more, torch`."""
     least = info.least_processes
     ranks = "1 rank" if info.is_reference else f"{least} rank or more" if least == 1 else f"{least} ranks or more"
-    own = f" in an environment of its own (zerobench setup {info.environment})" if info.environment else ""
-    return ", ".join([ranks, *(["GPUs"] if info.needs_gpu else []), *info.packages]) + own
+    where = f" in an environment of its own (zerobench setup {info.environment})" if info.environment else ""
+    return ", ".join([ranks, *(["GPUs"] if info.needs_gpu else []), *info.packages]) + where
 
 
 def unavailable(info: StrategyInfo, machine: Machine) -> str | None:

@@ -176,8 +176,8 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     if info.is_reference:
         axes |= _as_reference(point)
         rank = 0
-    own = axes_of(info, point["pipeline_schedule"])
-    axes |= {axis: DEFAULTS[axis] for axis in SETTINGS if axis not in own}
+    taken = axes_of(info, point["pipeline_schedule"])
+    axes |= {axis: DEFAULTS[axis] for axis in SETTINGS if axis not in taken}
     if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
         axes["nvme_path"] = None
     elif not point["evidence"].needs_device:
@@ -196,9 +196,9 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
 
 def _as_reference(point: Mapping[str, Any]) -> Point:
     """What a point's axes become for the one process that its ranks are held against."""
-    own = strategy_info(point["strategy"]).axes
+    taken = strategy_info(point["strategy"]).axes
     return {
-        **{axis: DEFAULTS[axis] for axis in OF_SOME if axis not in own},
+        **{axis: DEFAULTS[axis] for axis in OF_SOME if axis not in taken},
         "num_nodes": 1,
         "gpus_per_node": 1,
         "gradient_accumulation_steps": point["gradient_accumulation_steps"] * point["world_size"],

@@ -95,15 +95,15 @@ class Catalogue(Spec):
     gpus: tuple[Gpu, ...]
 
 
-def load_catalogue(own: Path | None = None) -> tuple[Gpu, ...]:
+def load_catalogue(users_file: Path | None = None) -> tuple[Gpu, ...]:
     """All GPUs known: those of the file `own` (by default the one ZEROBENCH_HARDWARE names), then the shipped ones.
 
     Raises UserError for a file that is not there or not of the form of `hardware.yaml`.
     """
     named = os.environ.get(CATALOGUE_VARIABLE)
-    if own is None and named:
-        own = Path(named).expanduser()
-    return (_read(own) if own else ()) + _shipped()
+    if users_file is None and named:
+        users_file = Path(named).expanduser()
+    return (_read(users_file) if users_file else ()) + _shipped()
 
 
 @cache

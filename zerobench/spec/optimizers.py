@@ -429,8 +429,10 @@ def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
 def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
     """What DeepSpeed makes of `AdamW` by itself: a kernel of its own, where the states lie."""
     settings = {"adam_w_mode": True}
-    own = (info for info in OPTIMIZERS.values() if info.deepspeed is not None and info.deepspeed.settings == settings)
-    return next(info.name for info in own if info.may_lie(offloaded=offloaded))
+    candidates = (
+        info for info in OPTIMIZERS.values() if info.deepspeed is not None and info.deepspeed.settings == settings
+    )
+    return next(info.name for info in candidates if info.may_lie(offloaded=offloaded))
 
 
 def optimizer_kernels() -> list[str]:

@@ -154,10 +154,10 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
     if world_size < 1:
         raise UserError(f"world_size: {world_size} is not a number of ranks; give 1 or more")
     file = calibration or _named_by_environment()
-    own = _calibrated(load_calibration(file), gpu_name, world_size) if file else []
-    context, context_source = _context(own, gpu_name, file)
-    collectives, collectives_source = _collectives(own, gpu_name, world_size, file)
-    rest = next((entry.rest_of_process_bytes for entry in own if entry.rest_of_process_bytes), None)
+    calibrated = _calibrated(load_calibration(file), gpu_name, world_size) if file else []
+    context, context_source = _context(calibrated, gpu_name, file)
+    collectives, collectives_source = _collectives(calibrated, gpu_name, world_size, file)
+    rest = next((entry.rest_of_process_bytes for entry in calibrated if entry.rest_of_process_bytes), None)
     return Overhead(
         context_bytes=context,
         collectives_bytes=collectives,
@@ -228,16 +228,18 @@ def _calibrated(calibration: Calibration, gpu_name: str, world_size: int) -> lis
     return sorted(entries, key=lambda entry: (abs(entry.world_size - world_size), -entry.world_size))
 
 
-def _context(own: Sequence[CalibratedGpu], gpu_name: str, file: Path | None) -> tuple[int, str]:
-    for entry in own:
+def _context(calibrated: Sequence[CalibratedGpu], gpu_name: str, file: Path | None) -> tuple[int, str]:
+    for entry in calibrated:
         if entry.context_bytes:
             return entry.context_bytes.median, _measured_here(entry, file)
     published_one = _best_for(gpu_name, published().contexts)
     return published_one.context_bytes, _published(published_one)
 
 
-def _collectives(own: Sequence[CalibratedGpu], gpu_name: str, world_size: int, file: Path | None) -> tuple[int, str]:
-    for entry in own:
+def _collectives(
+    calibrated: Sequence[CalibratedGpu], gpu_name: str, world_size: int, file: Path | None
+) -> tuple[int, str]:
+    for entry in calibrated:
         if entry.collectives_bytes and (entry.world_size == 1) == (world_size == 1):
             return entry.collectives_bytes.median, _measured_here(entry, file)
     fitting = [entry for entry in published().collectives if entry.min_ranks <= world_size]

@@ -53,18 +53,18 @@ class EngineHooks:
     def install(self) -> None:
         """Wrap the methods; what the instance had of its own under these names is kept for `restore`."""
         wrappers = {"forward": self._forward, "backward": self._backward, "step": self._step}
-        own = vars(self._engine)
-        self._before = {name: own[name] for name in _WRAPPED if name in own}
+        attributes = vars(self._engine)
+        self._before = {name: attributes[name] for name in _WRAPPED if name in attributes}
         for name in _WRAPPED:
-            own[name] = self._ours[name] = wrappers[name](getattr(self._engine, name))
+            attributes[name] = self._ours[name] = wrappers[name](getattr(self._engine, name))
 
     def restore(self) -> None:
         """Put back what was there; a second call does nothing."""
-        own = vars(self._engine)
+        attributes = vars(self._engine)
         for name, ours in self._ours.items():
-            if own.get(name) is ours:  # what somebody wrapped around it meanwhile stays
-                del own[name]
-                own.update({name: self._before[name]} if name in self._before else {})
+            if attributes.get(name) is ours:  # what somebody wrapped around it meanwhile stays
+                del attributes[name]
+                attributes.update({name: self._before[name]} if name in self._before else {})
         self._before, self._ours = {}, {}
 
     def _forward(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,8 +85,8 @@ def loop_trial(
     }
     known = {field: value for field, value in fields.items() if value is not None}
     unknown = tuple(field for field in _WORK if field != "model" and field not in known)
-    own = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))
-    return TrialSpec(model=_model(module), strategy=strategy, steps=steps, own=own, **known)
+    script = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))
+    return TrialSpec(model=_model(module), strategy=strategy, steps=steps, own=script, **known)
 
 
 def _loops_optimizer(optimizer: Any) -> Optimizer | None:
@@ -142,9 +142,9 @@ def _model(module: Any) -> ModelSpec:
     if as_dict is None or not isinstance(model_type, str) or not model_type:
         return ModelSpec(name=type(module).__name__, hf_config={"model_type": UNKNOWN_MODEL})
     # The version that wrote the config is no part of the work: runs under two versions are to be compared.
-    own = {k: v for k, v in _plain("", as_dict()).items() if not k.startswith("_") and k != "transformers_version"}
+    values = {k: v for k, v in _plain("", as_dict()).items() if not k.startswith("_") and k != "transformers_version"}
     name = str(getattr(config, "_name_or_path", "") or "").rstrip("/").rpartition("/")[2]
-    return ModelSpec(name=name or type(module).__name__, hf_config={**own, "model_type": model_type})
+    return ModelSpec(name=name or type(module).__name__, hf_config={**values, "model_type": model_type})
 
 
 def _model_settings(module: Any) -> dict[str, Any]:

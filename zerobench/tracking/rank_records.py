@@ -83,10 +83,10 @@ class TrackedRank:
     @classmethod
     def begin(cls, agreed: Agreement, rank: Rank, work: Work, trial: TrialSpec) -> Self:
         """The trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
-        own, folder = trial.own, agreed.folder
+        script, folder = trial.own, agreed.folder
         spec = TrialSpec.model_validate_json(folder.spec.read_bytes()) if folder.spec.exists() else None
-        if spec is not None and spec.own is not None and own is not None:
-            trial = trial.model_copy(update={"own": own.model_copy(update={"name": spec.own.name})})
+        if spec is not None and spec.own is not None and script is not None:
+            trial = trial.model_copy(update={"own": script.model_copy(update={"name": spec.own.name})})
         path = None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/zero_stage_3"
         rank = replace(rank, node=agreed.node)
         tracked = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None, agreed.speaks)

@@ -80,8 +80,8 @@ def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
                 if parameter not in given:
-                    own = dtype if parameter.is_floating_point() else parameter.dtype
-                    memory = torch.empty_like(parameter, device=device, dtype=own)
+                    wanted = dtype if parameter.is_floating_point() else parameter.dtype
+                    memory = torch.empty_like(parameter, device=device, dtype=wanted)
                     given[parameter] = torch.nn.Parameter(memory, requires_grad=parameter.requires_grad)
                 module.register_parameter(name, given[parameter])
 

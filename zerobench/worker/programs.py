@@ -13,6 +13,6 @@ def find_own_programs() -> None:
     Kernels that one ninja has compiled another takes for stale, so that runs from an activated shell and others would
     compile them again and again.
     """
-    own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
-    if own not in path.split(os.pathsep):
-        os.environ["PATH"] = f"{own}{os.pathsep}{path}"
+    ours, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    if ours not in path.split(os.pathsep):
+        os.environ["PATH"] = f"{ours}{os.pathsep}{path}"

@@ -208,8 +208,8 @@ class RankRun:
         if trial.cross_entropy is not CrossEntropy.FULL:
             record.effective_config["cross_entropy"] = effective_loss(strategy.module)
         record.notes += strategy.notes
-        if (own := strategy_info(trial.strategy).environment) is not None:
-            record.effective_config["environment"] = running_in(own)
+        if (environment := strategy_info(trial.strategy).environment) is not None:
+            record.effective_config["environment"] = running_in(environment)
         counts = ParameterCounts.from_components(record.parameters.by_component)
         backward = backward_pass(weights_built(strategy.module))
         per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts, backward)

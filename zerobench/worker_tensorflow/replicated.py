@@ -152,8 +152,8 @@ def _mean_over_replicas(strategy: Any, values: Any) -> list[float]:
         lambda context: tf.constant(values[context.replica_id_in_sync_group - first])
     )
 
-    def reduced(own: Any) -> Any:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own)
+    def reduced(value: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, value)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator] # TensorFlow publishes no types
     def reduce() -> Any:

@@ -52,8 +52,8 @@ def samples_of(tokens: NDArray[np.int64], replica: int, num_replicas: int, micro
 
     Dealt out as torch's DistributedSampler without shuffling does: sample i to replica i mod num_replicas.
     """
-    own = tokens[replica::num_replicas]
-    return own.reshape(-1, micro_batch_size, tokens.shape[-1])
+    of_replica = tokens[replica::num_replicas]
+    return of_replica.reshape(-1, micro_batch_size, tokens.shape[-1])
 
 
 def _load(path: Path) -> NDArray[Any]:

@@ -146,13 +146,13 @@ class Setting:
         stage_1_and_2.py, get_partition_info. `round_robin_gradients` deals tensors out otherwise and is not followed.
         """
         start, end = self.rank * self.flat_partition, (self.rank + 1) * self.flat_partition
-        own, position = [], 0
+        tensors, position = [], 0
         for tensor in self.tensors:
             inside = min(position + tensor, end) - max(position, start)
             if inside > 0:
-                own.append((tensor, inside))
+                tensors.append((tensor, inside))
             position += tensor
-        return tuple(own)
+        return tuple(tensors)
 
     @property
     def largest_tensor(self) -> int:

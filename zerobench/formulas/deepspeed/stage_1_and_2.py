@@ -165,21 +165,21 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
 
     The bucket's slices are flattened into a copy to be all-reduced (allreduce_bucket) where they go to several ranks.
     """
-    own, element = _own_gradients(setting), _gradient_element(setting)
+    partition, element = _own_gradients(setting), _gradient_element(setting)
     limit = setting.case.bucket_elements
     what, source = "the bucket's content copied to be reduced", "stage_1_and_2.py, allreduce_bucket"
     copied = setting.copied(element, limit, what, source) if setting.case.world_size > 1 else {}
     norm = setting.norm(_largest_own(setting)) if setting.offloads else {}
     if _streams(setting):
-        sums = _summed(own) if setting.case.micro_steps > 1 and not _is_compact(setting) else {}
-        return add(copied, own, sums), add(own, sums, norm)
+        sums = _summed(partition) if setting.case.micro_steps > 1 and not _is_compact(setting) else {}
+        return add(copied, partition, sums), add(partition, sums, norm)
     left = setting.num_params - setting.bucket_fill(limit)
     rest = of_elements(Category.GRADIENTS, element, left, "not yet in the bucket")
-    return _whole(setting), add(rest, copied, own), add(rest, own, norm)
+    return _whole(setting), add(rest, copied, partition), add(rest, partition, norm)
 
 
-def _summed(own: Terms) -> Terms:
-    return Terms(*(term._replace(words=f"summed over micro steps, {term.words}") for term in own.terms))
+def _summed(partition: Terms) -> Terms:
+    return Terms(*(term._replace(words=f"summed over micro steps, {term.words}") for term in partition.terms))
 
 
 def _largest_own(setting: Setting) -> int:

@@ -120,8 +120,11 @@ def _panel_plot(
     colour: alt.Color,
     names: Mapping[str, str],
 ) -> Specification:
-    own = _has_own_axis(panel, panels)
-    top = unit.of(panel.top if own else max(other.top for other in panels if not _has_own_axis(other, panels))) * 1.16
+    has_own_axis = _has_own_axis(panel, panels)
+    top = (
+        unit.of(panel.top if has_own_axis else max(other.top for other in panels if not _has_own_axis(other, panels)))
+        * 1.16
+    )
     y = alt.Y(
         "low:Q",
         title=unit.name,
@@ -130,7 +133,7 @@ def _panel_plot(
     )
     x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
     layers = [_areas(panel, unit, top, (x, y), colour, names), *_phases(panel, x), *_peak(panel, unit, x, y)]
-    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (" (own axis)" if own else ""))
+    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (" (own axis)" if has_own_axis else ""))
 
 
 def _has_own_axis(panel: _Panel, panels: Sequence[_Panel]) -> bool:

@@ -86,14 +86,16 @@ def points(
     shape = _shape([row.offload for row in among or rows], legend=legend)
     layers = []
     for strategy in sorted({row.strategy for row in rows}):
-        own = alt.Chart(data([row for row in rows if row.strategy == strategy]))
-        dots = own.mark_point(size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55)
+        of_strategy = alt.Chart(data([row for row in rows if row.strategy == strategy]))
+        dots = of_strategy.mark_point(
+            size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55
+        )
         fill = alt.Fill("fill:N", scale=None)
         layers.append(
             dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description=alt.Description("description:N"))
         )
         if few:
-            figures = own.mark_text(fontSize=11, fontWeight="bold", baseline="middle", dy=_BASELINE)
+            figures = of_strategy.mark_text(fontSize=11, fontWeight="bold", baseline="middle", dy=_BASELINE)
             layers.append(figures.encode(x=x, y=y, text=alt.Text("figure:N"), color=alt.Color("ink:N", scale=None)))
     return layers
 

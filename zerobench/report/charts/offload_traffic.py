@@ -119,7 +119,7 @@ def _chart(
     each = (rows.width - _SPACING * (columns - 1)) / columns
     bare = rows.y
     bare["axis"] = None  # names stand above each plot's bars, or on the left of the first one
-    places, traffic = (layered([*own, *names], each, rows.height) for own in (marks, [_traffic(rates, bare)]))
+    places, traffic = (layered([*layers, *names], each, rows.height) for layers in (marks, [_traffic(rates, bare)]))
     return arranged([places, traffic], columns, _SPACING, fill="independent")
 
 

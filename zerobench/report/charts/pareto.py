@@ -78,8 +78,8 @@ def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: ByteAx
     rows = [[point(place.trial, place.size, place.speed, _description(place)) for place in panel] for panel in panels]
     among = [row for panel in rows for row in panel]
     drawn = [
-        _plot(panel, own, among, None if alone else name, unit, each, is_titled=at % columns == 0)
-        for at, (panel, own, name) in enumerate(zip(panels, rows, names, strict=True))
+        _plot(panel, rows_of_panel, among, None if alone else name, unit, each, is_titled=at % columns == 0)
+        for at, (panel, rows_of_panel, name) in enumerate(zip(panels, rows, names, strict=True))
     ]
     return drawn[0] if alone else arranged(drawn, columns, 26)
 

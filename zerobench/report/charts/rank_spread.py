@@ -143,9 +143,13 @@ def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Ra
     peaks, name = _peaks(trial), trial.marked_label
     if len(peaks) > _MOST_RANKS:
         ends = {spread.minimum, spread.maximum}
-        own = {rank: size for rank, size in peaks.items() if rank == spread.odd_rank or size in ends}
-        first = {size: rank for rank, size in reversed(own.items())}
-        peaks = own if len(own) <= _MOST_RANKS else {rank: size for rank, size in own.items() if first[size] == rank}
+        told_apart = {rank: size for rank, size in peaks.items() if rank == spread.odd_rank or size in ends}
+        first = {size: rank for rank, size in reversed(told_apart.items())}
+        peaks = (
+            told_apart
+            if len(told_apart) <= _MOST_RANKS
+            else {rank: size for rank, size in told_apart.items() if first[size] == rank}
+        )
     return [
         _Rank(
             name,

@@ -108,26 +108,26 @@ def _steady(trial: TrialFigures) -> list[PhaseFigures]:
 
 
 def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel:
-    own = _steady(trial)
-    clock = [(phase.start_s, phase.end_s) for phase in own if phase.start_s is not None and phase.end_s is not None]
-    is_timed = trial.summary.is_measured and len(clock) == len(own)
-    times = clock if is_timed else [(float(place), place + 1.0) for place in range(len(own))]
+    steady = _steady(trial)
+    clock = [(phase.start_s, phase.end_s) for phase in steady if phase.start_s is not None and phase.end_s is not None]
+    is_timed = trial.summary.is_measured and len(clock) == len(steady)
+    times = clock if is_timed else [(float(place), place + 1.0) for place in range(len(steady))]
     origin = min(begin for begin, _ in times)
     phases = [
         _Phase(phase.phase, begin - origin, end - origin, phase.peak_bytes or 0, phase.live_bytes or 0)
-        for phase, (begin, end) in zip(own, times, strict=True)
+        for phase, (begin, end) in zip(steady, times, strict=True)
     ]
-    samples = _samples(runs, trial, own[0].rank, origin, phases[-1].end) if is_timed else []
+    samples = _samples(runs, trial, steady[0].rank, origin, phases[-1].end) if is_timed else []
     return _Panel(trial.marked_label, phases, samples, is_timed)
 
 
 def _samples(runs: RunFigures, trial: TrialFigures, rank: int, origin: float, length: float) -> Sequence[Sample]:
     """NVML's samples of the rank's device between the step's begin and its end, seconds from the begin."""
-    own = next((figures for figures in trial.ranks if figures.rank == rank), None)
-    if own is None or own.device_uuid is None:
+    figures_of_rank = next((figures for figures in trial.ranks if figures.rank == rank), None)
+    if figures_of_rank is None or figures_of_rank.device_uuid is None:
         return []
     folder = runs.run(trial.run_id).folder.trial(trial.trial_id)
-    path = folder.nvml_samples(own.hostname if own.node is None else own.node)
+    path = folder.nvml_samples(figures_of_rank.hostname if figures_of_rank.node is None else figures_of_rank.node)
     if not path.exists():
         return []
     samples = [
@@ -135,7 +135,7 @@ def _samples(runs: RunFigures, trial: TrialFigures, rank: int, origin: float, le
         for sample in read_samples(path)
         if sample.used_bytes is not None
         and origin <= sample.t_s <= origin + length
-        and bare_uuid(sample.gpu_uuid) == bare_uuid(own.device_uuid)
+        and bare_uuid(sample.gpu_uuid) == bare_uuid(figures_of_rank.device_uuid)
     ]
     return thinned(samples, _MOST_SAMPLES)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerobench import store
-from zerobench.records import Category, Place, StepKind
+from zerobench.records import Place, StepKind
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import grad_norms, losses
 from zerobench.report.speed import alloc_retries, at_full_batch, slowest_steps
 from zerobench.report.trials import Trial, completed, drops_out, refusing_impossible_values
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Offload, TrialSpec
 
 Where = tuple[str, StepKind]
 """Which memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
@@ -139,7 +139,7 @@ def _peaks(trial: Trial) -> dict[Where, Instant]:
         peaks |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
         peaks |= {(USED, step): _used(trial, step) for step in StepKind}
         peaks |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
-    return {where: _of_the_trial(peak, trial.spec.evidence) for where, peak in peaks.items() if peak is not None}
+    return {where: peak.of_trial(trial.spec.evidence) for where, peak in peaks.items() if peak is not None}
 
 
 def _offloads(spec: TrialSpec) -> bool:
@@ -178,14 +178,3 @@ def _resident(trial: Trial, step: StepKind) -> Instant | None:
         if rank.device_type == "cpu" and row.step is step
     ]
     return max(instants, key=lambda instant: instant.total_bytes, default=None)
-
-
-def _of_the_trial(instant: Instant, evidence: Evidence) -> Instant:
-    """The instant without the resident memory of a process that only predicts."""
-    own = instant.categories.get(Category.REST_OF_PROCESS, 0)
-    if not own or not evidence.is_predicted:
-        return instant
-    kept: dict[Category, int] = {
-        category: size for category, size in instant.categories.items() if category is not Category.REST_OF_PROCESS
-    }
-    return Instant(instant.rank, instant.step, instant.phase, instant.total_bytes - own, kept)

@@ -161,8 +161,8 @@ class Explainer:
             yield from self._named(whole, category, replace(instant, phase=Phase.FORWARD), place)
         elif category is Category.GRADIENTS and case.stage >= 2 and not trained.offloads:
             elements = trained.sharded if case.stage == 3 else trained.flat_partition
-            own = trained.share(category, case.gradient_element, elements)
-            yield renamed(own.terms, " parameters", " trained parameters")
+            share = trained.share(category, case.gradient_element, elements)
+            yield renamed(share.terms, " parameters", " trained parameters")
         elif category in _OF_ANY_MODEL:
             for account in self._named(trained, category, instant, place):
                 frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and account else ()

@@ -94,8 +94,8 @@ def _host_standing(trial: Trial) -> Iterator[Line]:
 def _innermost(stack: str) -> str:
     """The innermost frame of the thread that took the signal, as faulthandler writes it."""
     lines = [line.strip() for line in stack.splitlines() if line.strip()]
-    own = next((at for at, line in enumerate(lines) if line.startswith("Current thread")), -1)
-    return next((line for line in lines[own + 1 :] if line.startswith("File ")), lines[0] if lines else "unknown")
+    current = next((at for at, line in enumerate(lines) if line.startswith("Current thread")), -1)
+    return next((line for line in lines[current + 1 :] if line.startswith("File ")), lines[0] if lines else "unknown")
 
 
 def _reached(trial: Trial) -> Iterator[str]:

@@ -128,5 +128,5 @@ def _with(spec: TrialSpec, **fields: Any) -> TrialSpec:
 
 
 def _with_keys(spec: TrialSpec, keys: Mapping[str, Any]) -> TrialSpec:
-    own = {f"zero_optimization.{name}": value for name, value in keys.items()}
-    return _with(spec, ds_config={**spec.ds_config, **own})
+    zero_keys = {f"zero_optimization.{name}": value for name, value in keys.items()}
+    return _with(spec, ds_config={**spec.ds_config, **zero_keys})

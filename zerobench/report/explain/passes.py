@@ -66,10 +66,10 @@ def _chunk(shape: Shape, labels: Term) -> Iterator[Account]:
     words = f"{rows:,} tokens of a chunk x {shape.vocab_size:,} words"
     logits = _logit(4 * rows * shape.vocab_size, f"logits in fp32: 4 bytes x {words}")
     size = shape.element
-    own = _logit(size * rows * shape.vocab_size, f"logits in the model's type: {size} bytes x {words}")
-    yield _account(logits, *([own] if size < 4 else []), labels)
+    in_model_type = _logit(size * rows * shape.vocab_size, f"logits in the model's type: {size} bytes x {words}")
+    yield _account(logits, *([in_model_type] if size < 4 else []), labels)
     yield _account(logits, labels)
-    yield _account(own)  # Liger's kernel works in place
+    yield _account(in_model_type)  # Liger's kernel works in place
 
 
 def _account(*terms: Term) -> Account:

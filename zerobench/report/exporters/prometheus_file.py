@@ -56,10 +56,10 @@ def _families(trials: Iterable[ExportedTrial], gauge: Any) -> list[Any]:
     """A family of gauges for each metric that has a sample, in the order of their first ones."""
     families: dict[str, Any] = {}
     for trial in trials:
-        own = {"run": trial.run_id, "trial": trial.record.trial_id, "evidence": trial.spec.evidence.value}
+        trial_labels = {"run": trial.run_id, "trial": trial.record.trial_id, "evidence": trial.spec.evidence.value}
         for name, text, labels, value in _samples(trial):
             family = families.setdefault(name, gauge(f"zerobench_{name}", text))
-            family.add_sample(family.name, own | labels, value)
+            family.add_sample(family.name, trial_labels | labels, value)
     return list(families.values())
 
 

@@ -33,9 +33,9 @@ def write_tensorboard(trials: Iterable[ExportedTrial], folder: Path) -> int:
     try:
         for trial in trials:
             # A run's name and a trial's come from files: as names of folders they must not climb out of `folder`.
-            own = folder / slug(trial.run_id) / slug(trial.record.trial_id)
-            _clear(own)
-            _write(trial, own, library)
+            events = folder / slug(trial.run_id) / slug(trial.record.trial_id)
+            _clear(events)
+            _write(trial, events, library)
             count += 1
     except OSError as error:
         raise UserError(f"--tensorboard: {folder}: cannot be written: {error.strerror or error}") from None

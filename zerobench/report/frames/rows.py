@@ -92,13 +92,13 @@ def trial_values(run_id: str, summary: Summary, energy_joules: float | None, par
 
 def summary_values(summary: Summary, parity: Parity | None) -> Row:
     """The columns of schema.SUMMARY after the keys, but for the label."""
-    own = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
+    columns = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
     speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _SPEED}
     judged = parity if parity is not None and parity.is_judged else None
     has_norms = parity is not None and parity.are_norms_judged and parity.norm_difference is not None
     expected = summary.predicted_step.expected
     return {
-        **own,
+        **columns,
         **speed,
         "step_bound_s": summary.predicted_step.bound_s,
         "expected_step_s": expected and expected.step_s,

@@ -190,8 +190,8 @@ def with_keys(row_sets: Iterable[Sequence[Any]], types: Any) -> Any:
     indices = pa.array([index for index, group in enumerate(columns) for _ in group["rank"]], pa.int64())
     repeated = pa.Table.from_pylist(keys, schema=pa.schema([types.field(name) for name in schema.KEYS])).take(indices)
     joined = ((name, [value for column in columns for value in column[name]]) for name in columns[0])
-    own = {name: pa.array(values, types.field(name).type) for name, values in joined}
-    return pa.table([*repeated.columns, *map(own.__getitem__, types.names[len(schema.KEYS) :])], schema=types)
+    arrays = {name: pa.array(values, types.field(name).type) for name, values in joined}
+    return pa.table([*repeated.columns, *map(arrays.__getitem__, types.names[len(schema.KEYS) :])], schema=types)
 
 
 def rows_table(columns: Mapping[str, str], rows: Iterable[Row]) -> Any:

@@ -66,13 +66,13 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     all else is as sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins
     before it.
     """
-    step, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
+    step, measured = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
     if step is None:
         return None
     bound = step_bound(trial, gpu, links)
     least_s = 0.0 if bound is None else bound.step_s or 0.0
-    if own is not None:
-        step = _calibrated(step, *own, rates_of(gpu)[0].spread, least_s)
+    if measured is not None:
+        step = _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
     return replace(step, low_s=max(step.low_s, least_s))
 
 

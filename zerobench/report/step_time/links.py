@@ -69,14 +69,14 @@ def flow(kind: str, size: int, message_bytes: float, *, switch_reduces: bool = F
     """What enters and leaves each of `size` ranks (or nodes) at the least; None for a kind that is not known."""
     if size <= 1 or kind in _SILENT:
         return Flow()
-    share, own = message_bytes * (size - 1) / size, message_bytes / size
+    share, reduced = message_bytes * (size - 1) / size, message_bytes / size
     if kind == "all_reduce":
         moved = message_bytes if switch_reduces else 2 * share
         return Flow(moved, moved)
     if kind in _INBOUND:
-        return Flow(share, own if switch_reduces else share)
+        return Flow(share, reduced if switch_reduces else share)
     if kind in _OUTBOUND:
-        return Flow(own if switch_reduces else share, share)
+        return Flow(reduced if switch_reduces else share, share)
     if kind == "all_to_all":
         return Flow(share, share)
     if kind in _POINT_TO_POINT:

@@ -57,8 +57,8 @@ WHERE = (
 
 def _group(name: str, unit: Unit, *groups: str, narrow: str | None = None) -> Column[Instant]:
     """A column of the categories of `groups`, of the group of its own name without them."""
-    own = groups or (name,)
-    return Column(name, lambda instant: unit.show(instant.group_bytes(*own)), unit.name, name, narrow)
+    parts = groups or (name,)
+    return Column(name, lambda instant: unit.show(instant.group_bytes(*parts)), unit.name, name, narrow)
 
 
 def category_columns(unit: Unit) -> list[Column[Instant]]:

@@ -154,10 +154,10 @@ def rank_variables(part: Part) -> dict[str, str]:
 
 
 def _before_exit(then: Callable[[int], None]) -> None:
-    leave, own = os._exit, os.getpid()
+    leave, our_pid = os._exit, os.getpid()
 
     def leaving(code: int) -> None:
-        if os.getpid() == own:  # workers that were forked leave so too
+        if os.getpid() == our_pid:  # workers that were forked leave so too
             then(code)
         leave(code)
 

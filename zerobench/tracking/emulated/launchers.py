@@ -122,8 +122,8 @@ def _torchrun(arguments: Sequence[str], part: Part) -> Launch:
     from torch.distributed.run import parse_args
 
     args = _parsed("torchrun", parse_args, list(arguments))
-    own = arguments[: len(arguments) - len(args.training_script_args) - 1]
-    return _of_torchrun(args, own, part)
+    torchruns = arguments[: len(arguments) - len(args.training_script_args) - 1]
+    return _of_torchrun(args, torchruns, part)
 
 
 def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:

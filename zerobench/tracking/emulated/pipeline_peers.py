@@ -60,15 +60,15 @@ class StagesBefore:
     def _batch(self) -> Any:
         """The next micro batch, which is still to come to whoever asks for it."""
         engine = self._engine
-        own = engine.data_iterator if engine.is_last_stage() else self._iterator
-        if own is None:
+        batches = engine.data_iterator if engine.is_last_stage() else self._iterator
+        if batches is None:
             raise RuntimeError(
                 "zerobench emulate: the input of this pipeline stage needs a batch, which the script "
                 "does not give it; emulate the first or the last stage: --ranks 0,last"
             )
-        batch = next(own)
+        batch = next(batches)
         if engine.is_last_stage():  # which loads it, labels and all
-            engine.data_iterator = itertools.chain([batch], own)
+            engine.data_iterator = itertools.chain([batch], batches)
         return engine.batch_fn(batch) if engine.batch_fn else batch
 
 

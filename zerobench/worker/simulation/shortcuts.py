@@ -100,8 +100,8 @@ def _shorter_walk(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[
     def walked(module: torch.nn.Module, recurse: bool = False) -> Iterable[Any]:
         if recurse:
             return walk(module, recurse)
-        own = {parameter: None for parameter in module._parameters.values() if parameter is not None}
-        return [*own, *(parameter for _, parameter in module.ds_external_parameters())]  # type: ignore[operator]
+        direct = {parameter: None for parameter in module._parameters.values() if parameter is not None}
+        return [*direct, *(parameter for _, parameter in module.ds_external_parameters())]  # type: ignore[operator]
 
     return walked
 
@@ -291,10 +291,10 @@ def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None
         for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True):
             _interleave(buffer, offset, row, tensor.view(-1), chunk)
     buffer.div_(world_size)
-    own = buffer.narrow(0, rank * row, row)
-    dist.reduce_scatter_tensor(own, buffer, group=group)
+    part = buffer.narrow(0, rank * row, row)
+    dist.reduce_scatter_tensor(part, buffer, group=group)
     parts = [
-        own.narrow(0, offset, _chunk_numel(tensor, chunk, rank))
+        part.narrow(0, offset, _chunk_numel(tensor, chunk, rank))
         for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True)
     ]
     del padding  # the original holds it, too, until it returns

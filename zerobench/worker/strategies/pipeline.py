@@ -134,12 +134,12 @@ class Pipeline(TorchLoop):
 
 def own_part(stage: Stage, trial: TrialSpec) -> dict[str, Any]:
     """Which part of the pipeline of `trial` a rank is, for its record."""
-    own = stage.division[stage.index]
+    blocks = stage.division[stage.index]
     return {
         "schedule": trial.pipeline_schedule.value,
         "stage": stage.index,
         "num_stages": len(stage.division),
-        "blocks": [own.start, own.stop],
+        "blocks": [blocks.start, blocks.stop],
         "parameters": sum(parameter.numel() for parameter in stage.model.parameters()),
         "micro_batches": micro_batches_of_share(trial),
         "micro_batches_in_flight": micro_batches_in_flight(trial, stage.index),

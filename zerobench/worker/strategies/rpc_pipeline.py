@@ -153,12 +153,12 @@ class RpcPipeline(Strategy):
         """The optimizer's settings, and what this rank is in the pipeline."""
         optimizer, stage = self._stage.optimizer, self._stage.stage
         group = {key: value for key, value in optimizer.inner.param_groups[0].items() if key != "params"}
-        own, micro_batches = stage.division[stage.index], micro_batches_of_share(self.job.trial)
+        blocks, micro_batches = stage.division[stage.index], micro_batches_of_share(self.job.trial)
         pipeline = {
             "schedule": "gpipe",
             "stage": stage.index,
             "num_stages": len(stage.division),
-            "blocks": [own.start, own.stop],
+            "blocks": [blocks.start, blocks.stop],
             "parameters": sum(p.numel() for p in self._stage.parameters),
             "micro_batches": micro_batches,
             "micro_batches_in_flight": micro_batches,

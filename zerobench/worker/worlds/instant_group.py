@@ -164,16 +164,16 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         _repeat(outputs, inputs)
         return self._heard("all_gather", self._world_size * _nbytes(inputs), _flat(outputs), inputs)
 
-    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
+    def _allgather_base(self, output: torch.Tensor, shard: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The same into one tensor of N parts."""
-        if not _is_simulated(own):
+        if not _is_simulated(shard):
             # Its own part may be the very tensor that is gathered.
             parts = output.view(self._world_size, -1)
-            parts[: self._rank].copy_(own.reshape(1, -1))
-            parts[self._rank + 1 :].copy_(own.reshape(1, -1))
-            if parts[self._rank].data_ptr() != own.data_ptr():
-                parts[self._rank].copy_(own.reshape(-1))
-        return self._heard("all_gather", output.nbytes, [output], [own])
+            parts[: self._rank].copy_(shard.reshape(1, -1))
+            parts[self._rank + 1 :].copy_(shard.reshape(1, -1))
+            if parts[self._rank].data_ptr() != shard.data_ptr():
+                parts[self._rank].copy_(shard.reshape(-1))
+        return self._heard("all_gather", output.nbytes, [output], [shard])
 
     all_gather_single = _allgather_base
 
@@ -181,7 +181,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
     ) -> Any:
         """The same for several."""
-        parts = [self._allgather_base(output, own) for output, own in zip(outputs, inputs, strict=True)]
+        parts = [self._allgather_base(output, shard) for output, shard in zip(outputs, inputs, strict=True)]
         return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -217,11 +217,11 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
-    def alltoall_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
+    def alltoall_base(self, output: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Any:
         """Every rank sends what this one would."""
-        if not _is_simulated(own) and output.numel() == own.numel():
-            output.copy_(own.view_as(output))
-        return self._heard("all_to_all", own.nbytes, [output], [own])
+        if not _is_simulated(sent) and output.numel() == sent.numel():
+            output.copy_(sent.view_as(output))
+        return self._heard("all_to_all", sent.nbytes, [output], [sent])
 
     all_to_all_single = alltoall_base
 
@@ -251,10 +251,10 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
 
 def _repeat(outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> None:
-    for parts, own in zip(outputs, inputs, strict=True):
-        if not _is_simulated(own):
+    for parts, part_of_rank in zip(outputs, inputs, strict=True):
+        if not _is_simulated(part_of_rank):
             for part in parts:
-                part.copy_(own)
+                part.copy_(part_of_rank)
 
 
 def _flat(lists: list[list[torch.Tensor]]) -> list[torch.Tensor]:
