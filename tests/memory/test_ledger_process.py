@@ -193,3 +193,19 @@ def test_what_is_held_now_is_told_by_what_for_and_by_place_of_birth_where_that_w
     assert held.by_site[UNSEEN] >= 20 * MEGABYTE
     assert held.by_category[Category.PARAMETERS] == held.by_module["Linear"] == 512 * 512 * 4
     assert Category.ALLOCATOR_ROUNDING not in {row.category for row in ledger.rows()}  # no block was asked for its size
+
+
+def test_what_a_phase_made_keeps_its_name_until_the_phase_is_over():
+    """A refusal comes in the middle: what was just cast is a temporary, what outlived its phase is none."""
+    kept, places = list[torch.Tensor](), Places()
+    ledger = Ledger(CPU, list, in_own_process=False, sites=places)  # type: ignore[arg-type] # it is only called
+    places.name, places.proves = "cast", Category.TEMPORARIES
+    with ledger.tracking():
+        with ledger.phase(STEADY, Phase.BACKWARD):
+            kept.append(torch.ones(3 * MEGABYTE))
+            within = ledger.held(Phase.BACKWARD)
+        with ledger.phase(STEADY, Phase.STEP):
+            later = ledger.held(Phase.STEP)
+    assert within.by_category[Category.TEMPORARIES] == 12 * MEGABYTE
+    assert later.by_category[Category.TEMPORARIES] == 0
+    assert later.by_category[Category.UNATTRIBUTED] - within.by_category[Category.UNATTRIBUTED] == 12 * MEGABYTE

@@ -193,8 +193,9 @@ class Ledger:
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
         held = Holdings()
+        born = {storage for storage, delta in self.counter.events if delta > 0}  # since the phase began
         for storage in self.counter.live.values():
-            place, category = self._verdict(storage, phase)
+            place, category = self._verdict(storage, phase, is_within=storage in born)
             if is_there(storage, place):
                 held.add(storage.nbytes, category or Category.UNATTRIBUTED, _seen_birth(storage))
         if self._model is not None:
@@ -358,8 +359,8 @@ class Ledger:
             if rounding:
                 yield (storage, True), rounding if delta > 0 else -rounding
 
-    def _verdict(self, storage: Storage, phase: Phase) -> tuple[Place, Category | None]:
-        place, category = self.names.verdict(storage, phase)
+    def _verdict(self, storage: Storage, phase: Phase, *, is_within: bool = False) -> tuple[Place, Category | None]:
+        place, category = self.names.verdict(storage, phase, is_within=is_within)
         known_on_host = place is Place.HOST and self.names.is_placed(storage)
         if self._device.type == "cpu" and not known_on_host:
             place = Place.DEVICE

@@ -78,8 +78,11 @@ class Names:
         self._returned_before, self._returned = {s for s in self._returned if s.alive}, set()
         self._loss_nodes = set()
 
-    def verdict(self, storage: Storage, phase: Phase) -> tuple[Place, Category | None]:
-        """Place and category of a storage as known at the end of `phase`; None is no evidence."""
+    def verdict(self, storage: Storage, phase: Phase, *, is_within: bool = False) -> tuple[Place, Category | None]:
+        """Place and category of a storage as known at the end of `phase`; None is no evidence.
+
+        `is_within`: the storage was born in `phase`, which is not over yet, so that it has outlived nothing.
+        """
         known = self._identity.get(storage)
         place = Place.HOST if storage.device == "cpu" else Place.DEVICE
         if known is not None:
@@ -87,7 +90,7 @@ class Names:
         if phase is Phase.FORWARD and not storage.alive and storage in self._returned_before:
             return place, Category.LOGITS_AND_LOSS
         category = None if storage in self._left_over else self._by_birth(storage, storage.birth)
-        if storage.alive and _outlived(category, phase):
+        if storage.alive and not is_within and _outlived(category, phase):
             category = None
         return place, category
 
