@@ -214,8 +214,16 @@ def walk_of(optimizer: type) -> Walk:
     """How an optimizer of this class is walked: as its nearest ancestor that is known (ZenFlow's and SuperOffload's are
     stage 2's and 3's); one that DeepSpeed did not wrap is torch's.
     """
-    known = (_WALKS[base.__name__] for base in optimizer.__mro__ if base.__name__ in _WALKS)
-    return next(known, walk_optimizer_states)
+    return next(_known(optimizer), walk_optimizer_states)
+
+
+def is_deepspeeds(optimizer: type) -> bool:
+    """Whether DeepSpeed wraps an optimizer of torch in this class."""
+    return next(_known(optimizer), None) is not None
+
+
+def _known(optimizer: type) -> Iterator[Walk]:
+    return (_WALKS[base.__name__] for base in optimizer.__mro__ if base.__name__ in _WALKS)
 
 
 def walk_deepspeed(engine: Any) -> Iterator[NamedTensor]:

@@ -25,6 +25,7 @@ from zerobench.memory.held import REFUSED
 from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.reachable import walk_reachable
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
@@ -71,6 +72,7 @@ class RankRun:
         self.marks = Marks()
         self._plain = PlainPhases(self.marks)
         self._is_loose = False
+        self._is_built = False
         self.device: Device | None = None
         self._progress = progress
         self._losses: list[torch.Tensor] = []
@@ -120,7 +122,7 @@ class RankRun:
         self._nvme = world.nvme(swap_folder(self.trial, self.folder), self.rank.rank)
         self._ledger = Ledger(
             device.torch_device,
-            lambda: itertools.chain(strategy.walk(), world.walk()),
+            lambda: itertools.chain(strategy.walk() if self._is_built else walk_reachable(), world.walk()),
             world.counter,
             in_own_process=world.trains,
             block_bytes=None if world.trains else world.block_bytes,
@@ -201,6 +203,7 @@ class RankRun:
         self._progress.say("init", -1, always=True)
         with self._ledger.tracking(), self._memory.phase(Phase.INIT):
             strategy.build()
+            self._is_built = True
         self._tell_peak()
         record, trial = self.record, self.trial
         record.parameters = strategy.whole_parameters or count_parameters_built(strategy.module)

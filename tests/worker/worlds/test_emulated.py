@@ -239,3 +239,23 @@ def test_what_did_not_fit_is_played_to_its_end_where_there_is_room(too_large):
     assert memory is not None
     assert max(row.peak_allocated_bytes for row in rank.device_memory) > memory
     assert rank.parameters is not None
+
+
+WIDE = resolve_model(SHAPE | {"name": "wide", "hidden_size": 16384, "intermediate_size": 65536, "num_kv_heads": 8})
+"""17 GB of parameters in two layers."""
+
+
+@pytest.mark.usefixtures("emulator")
+def test_what_is_refused_while_the_engine_is_built_has_its_account_too(tmp_path):
+    axes = {"model": WIDE, "prediction": PredictionSpec(gpu="RTX 3090"), "num_nodes": 1, "gpus_per_node": 2}
+    strategies = ("zero0", "zero1", "ddp")
+    played = play([trial(Evidence.EMULATED, strategy=strategy, **axes) for strategy in strategies], tmp_path)
+    for record, _ in played:
+        assert record.failure is not None
+        assert (record.status, record.failure.phase) == (Status.OUT_OF_DEVICE_MEMORY, Phase.INIT)
+        standing = record.failure.standing
+        assert standing is not None
+        parts = standing.by_category
+        assert sum(parts.values()) == standing.allocated_bytes
+        assert parts[Category.PARAMETERS] > 0.3 * standing.allocated_bytes
+        assert parts.get(Category.UNATTRIBUTED, 0) <= 0.01 * standing.allocated_bytes

@@ -133,7 +133,7 @@ class Keeper:
 
     def reachable(self) -> Holdings:
         """What the tensors hold that the garbage collector reaches, named by whose they are."""
-        from zerobench.tracking.emulated.works import walk_everything
+        from zerobench.memory.reachable import walk_reachable
 
         device = torch.device("cuda", torch.cuda.current_device())
-        return Ledger(device, walk_everything, in_own_process=False).held(Phase.INIT)
+        return Ledger(device, walk_reachable, in_own_process=False).held(Phase.INIT)

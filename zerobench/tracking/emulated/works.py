@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,9 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.emulate.part import Part, as_emulated
 from zerobench.emulator.inside.account import outside_torch
-from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed, walk_module, walk_optimizer_states
+from zerobench.memory.engine_tensors import NamedTensor, walk_module, walk_optimizer_states
 from zerobench.memory.flat_tensors import walk_flat
 from zerobench.memory.fsdp_tensors import walk_fsdp
+from zerobench.memory.reachable import torch_optimizers
 from zerobench.records import Category, ContextMemory
 from zerobench.spec.trial import SCRIPT, StepsSpec, TrialSpec
 from zerobench.tracking.emulated.pipeline_hooks import PipelineHooks
@@ -81,13 +81,13 @@ class EmulatedLoop:
 
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
         """As far as the module and its optimizers tell."""
-        trial = loop_trial(inner_module(self.module), optimizers(), self.strategy, name, steps, sequence_length)
+        trial = loop_trial(inner_module(self.module), torch_optimizers(), self.strategy, name, steps, sequence_length)
         return as_emulated(trial, self._part)
 
     def walk(self) -> Iterable[NamedTensor]:
         """The module's tensors and the optimizers' states."""
         yield from walk_trained(self.module)
-        for optimizer in optimizers():
+        for optimizer in torch_optimizers():
             yield from walk_optimizer_states(optimizer)
 
     def given(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class EmulatedLoop:
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizers' settings."""
-        settings = [_settings(optimizer) for optimizer in optimizers()]
+        settings = [_settings(optimizer) for optimizer in torch_optimizers()]
         return settings[0] if len(settings) == 1 else {"optimizers": settings}
 
     def departures(self, world_size: int, num_params: int) -> list[str]:  # noqa: ARG002 -- as promised
@@ -109,36 +109,6 @@ class EmulatedLoop:
     def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
         """The whole process is watched already."""
         return InstalledHooks()
-
-
-def optimizers() -> list[torch.optim.Optimizer]:
-    """Every optimizer of this process; of those that wrap another (accelerate's) the inner one."""
-    present = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
-    return [
-        optimizer
-        for optimizer in present
-        if not isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)
-    ]
-
-
-def walk_everything() -> Iterator[NamedTensor]:
-    """Whatever this process trains, as far as the garbage collector reaches: before anybody knows what that is."""
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
-    for module in modules:
-        for parameter in module._parameters.values():
-            if parameter is not None and hasattr(parameter, "ds_tensor"):
-                yield from walk_module(module)
-                break
-    plain = (module for module in modules if not any(hasattr(p, "ds_tensor") for p in module._parameters.values()))
-    for module in plain:
-        shallow = torch.nn.Module()
-        shallow._parameters, shallow._buffers = module._parameters, module._buffers
-        yield from walk_module(shallow)
-    for engine in modules:
-        if hasattr(engine, "is_gradient_accumulation_boundary") and hasattr(engine, "optimizer"):
-            yield from walk_deepspeed(engine)
-    for optimizer in optimizers():
-        yield from walk_optimizer_states(optimizer)
 
 
 def walk_trained(module: torch.nn.Module) -> Iterator[NamedTensor]:
