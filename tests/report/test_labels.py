@@ -26,7 +26,7 @@ def test_what_most_trials_share_is_in_the_names_of_the_others_only() -> None:
 def test_an_evenly_split_axis_is_in_every_name() -> None:
     specs = [spec("zero1", micro_batch_size=size) for size in (1, 2, 4)]
     assert labels(specs) == ["mb1", "mb2", "mb4"]
-    assert shared_lines(specs)[0].startswith("all: gpt2-345m, zero1, no offload, 8 ranks,")
+    assert shared_lines(specs)[0].startswith("in all: gpt2-345m, zero1, no offload, 8 ranks,")
 
 
 def test_offload_names_what_is_where() -> None:
@@ -105,7 +105,7 @@ def test_a_predicted_trial_says_so_beside_measured_ones_however_many_it_is_among
 def test_a_run_without_measurements_says_so_in_a_line_of_its_own() -> None:
     specs = [predicted(f"zero{stage}", "simulated", gpu="H200 SXM") for stage in range(4)]
     assert labels(specs) == ["zero0", "zero1", "zero2", "zero3"]
-    assert shared_lines(specs)[0] == "predicted, not measured: simulated on H200 SXM"
+    assert shared_lines(specs)[0] == "predicted: simulated on H200 SXM"
     assert not any(line.endswith((", ", "measured")) for line in shared_lines(specs)[1:])
     two = [*specs, predicted("zero3", "simulated", gpu="A100 SXM 80GB")]
     assert labels(two)[-2:] == ["zero3 simulated on H200 SXM", "zero3 simulated on A100 SXM 80GB"]

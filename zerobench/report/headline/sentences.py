@@ -56,7 +56,8 @@ def _evidence(runs: RunFigures) -> str:
     if not predicted:
         return f"All figures are measured ({counted(measured, 'trial')})."
     if not measured:
-        return f"All figures are predicted ({predicted})."
+        alone = next(iter(counts)).value if len(counts) == 1 else predicted
+        return f"All figures are predicted ({alone})."
     error = _median_error(runs.predicted)
     off = "" if error is None else f"; median error of predicted device peaks: {100 * error:.2f} %"
     return f"{counted(measured, 'trial')} measured; predicted: {predicted}{off}."
