@@ -50,6 +50,12 @@ def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -
     assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines(specs)
 
 
+def test_settings_whose_last_words_are_equal_are_written_whole() -> None:
+    both = {"bf16.enabled": True, "fp16.enabled": False, "zero_optimization.sub_group_size": 4e6}
+    said = "bf16.enabled true, fp16.enabled false, sub_group_size 4e6"
+    assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines([spec("zero3", ds_config=both)] * 2)
+
+
 def test_settings_that_only_some_stages_read_are_named_where_those_that_read_them_differ() -> None:
     buckets = {BUCKET: 1e6}
     prefetch = {"zero_optimization.stage3_prefetch_bucket_size": 0, "zero_optimization.sub_group_size": 4e6}

@@ -23,7 +23,7 @@ def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
     after = Column[Summary](
         "after", lambda row: format_seconds(row.took_s) if row.took_s is not None else MISSING, narrow="after"
     )
-    title = SKIPPED_TITLE if all(line.figures.status is Status.SKIPPED for line in lines) else TITLE
+    title = SKIPPED_TITLE if lines and all(line.figures.status is Status.SKIPPED for line in lines) else TITLE
     columns = [
         Column[Summary]("status", status_text, narrow="status", is_text=True),
         *([after] if any(line.figures.took_s is not None for line in lines) else []),
