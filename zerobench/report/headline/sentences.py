@@ -95,11 +95,21 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
 
 
+def _sampled(trials: Sequence[TrialFigures]) -> str:
+    """Of trials that were sampled from outside: the most host memory."""
+    sampled = [(size, trial.label) for trial in trials if (size := trial.summary.sampled_host_bytes)]
+    if not sampled:
+        return "No device memory recorded."
+    most, label = max(sampled)
+    of = f" ({label})" if len(trials) > 1 else ""
+    return f"Peak host memory: {format_bytes(most)} for all processes of a node{of}. No device memory recorded."
+
+
 def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: Candidate | None) -> str:
     """What fits, the recommended trial or else that with the least memory, and what does not."""
     known = [candidate for candidate in contenders if candidate.needed_bytes is not None]
     if not known:
-        return "Device memory was not recorded."
+        return _sampled(trials)
     judged = [candidate for candidate in known if candidate.fits is not None]
     ran_out = _ran_out(trials)
     if not judged:
