@@ -220,6 +220,9 @@ def test_of_a_command_that_was_watched_the_host_memory_is_told_first(tmp_path: P
     assert told(tmp_path, watched)[0] == (
         "Peak host memory: 3.00 GiB for all processes of a node. No device memory recorded."
     )
+    other = failed_trial(small("zero2"), Failure(message="x"))
+    less = replace(other, record=other.record.model_copy(update={"host": nodes[:1]}))
+    assert "3.00 GiB for all processes of a node (zero1)." in told(tmp_path / "two", watched, less)[0]
 
 
 def test_words_of_a_sweep_steer_no_terminal(tmp_path: Path) -> None:
