@@ -85,7 +85,9 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     counts = Counter(map(status_text, others))
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
-    reasons = Counter(reason for summary in unknown if (reason := summary.rule or summary.reason))
+    reasons = Counter(
+        reason for summary in unknown if (reason := (summary.reason or "").partition(";")[0] or summary.rule)
+    )
     common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
     return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {statuses}{common}."
 
