@@ -36,6 +36,7 @@ SLOWER = {
     "tests/test_api.py::test_what_": "plans, and torch",
     "tests/test_api.py::test_importing": "an interpreter of its own",
     "tests/test_api.py::test_tuning": "plans, which ask the machine's programs",
+    "tests/cli/test_completion.py::test_bash": "bash, and the command as a process",
     "tests/cli/test_endings.py": "the command as a process",
     "tests/cli/test_explain.py::test_explaining_imports_neither": "an interpreter of its own",
     "tests/cli/test_export.py::test_a_run_goes_to_each_tool": "TensorBoard, which imports TensorFlow where it is",

@@ -179,7 +179,7 @@ def test_a_run_says_where_it_lies_and_exits_with_0_when_all_was_skipped(call: Ca
     code, out, err = call("run", *MORE_RANKS_THAN_CORES)
     assert (code, err) == (0, "")
     [path] = (tmp_path / "reports").iterdir()
-    assert out.splitlines()[-1] == f"run: reports/{path.name}"
+    assert out.splitlines()[-1] == f"Run: reports/{path.name}"
     assert "0 trials to run, 2 skipped" in out
     statuses = [json.loads(record.read_text())["status"] for record in path.glob("trials/*/record.json")]
     assert statuses == ["skipped", "skipped"]

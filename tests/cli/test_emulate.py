@@ -100,9 +100,9 @@ def test_what_fits_is_said_with_what_is_left_and_by_category():
     made = emulation(account(), record())
     told = list(lines(made))
     assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB per GPU, 39.40 GiB to spare."
-    assert "  peak 90.00 GiB, in the step phase of the first step:" in told
+    assert "  peak 90.00 GiB, in the update of the first step:" in told
     assert "    parameters                  60.00 GiB   66.7%" in told
-    assert "    others                       4.00 KiB" in told
+    assert "    other                        4.00 KiB" in told
     assert "  outside torch (context, NCCL): 1.00 GiB; NVML total 101.00 GiB" in told
     assert "Emulated: no values are computed; ignore losses, norms and times." in told
     assert exit_code(made) == 0
@@ -131,7 +131,7 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     told, speed = sorted(set(lines(made)) - set(unknown))
     assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+ % slower", told)
     said = re.fullmatch(
-        r"speed: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), \d+ ms per step, by closed form of .*", speed
+        r"speed: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), \d+ ms per step, by formula", speed
     )
     assert said is not None
     plain = as_plain(made)
@@ -216,8 +216,8 @@ def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
     )
     (host,) = [line for line in told if line.startswith("host memory")]
     assert host == (
-        "host memory: tensors hold 200.00 GiB per rank, 1600.00 GiB per node of 8 of 931.32 GiB: does not fit, "
-        "668.68 GiB too much (the emulated rank, times 8); plus Python and its libraries"
+        "host memory: 200.00 GiB of tensors per rank, 1600.00 GiB of 931.32 GiB per node of 8 ranks: does not fit, "
+        "668.68 GiB too much (the emulated rank, times 8), plus Python and its libraries"
     )
     plain = as_plain(emulation(account(), record(), host_memory="1TB"))
     assert (plain["fits"], plain["causes"]) == (False, ["host"])

@@ -49,9 +49,9 @@ def test_one_trial_is_explained_in_eighty_columns(call: Call, monkeypatch: pytes
     assert "\nzero2 (llama-20m-zero2-n2-" in out
     assert [line for line in out.splitlines() if not line.startswith(" ")][3:] == [
         "",
-        "Where the peak lies",
+        "Peak",
         "",
-        "What lies there",
+        "Device memory at the peak",
         "",
         "Settings that change the steady peak most",
         "",

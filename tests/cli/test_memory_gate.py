@@ -72,6 +72,10 @@ def gate(project: Path, given: Mapping[str, str]) -> list[int]:
     return codes
 
 
+def test_the_gate_may_read_and_no_more() -> None:
+    assert yaml.safe_load(WORKFLOW.read_text())["permissions"] == {"contents": "read"}
+
+
 def given() -> dict[str, str]:
     """What the workflow to copy gives the action."""
     [job] = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()

@@ -40,7 +40,7 @@ def test_a_sweep_becomes_a_run_folder_and_jobs(call: Call, slurm: Standins, tmp_
         "submitted 1-node: job 101",
         "submitted 2-nodes: job 102",
         "submitted report: job 103",
-        f"run: {shown}",
+        f"Run: {shown}",
         f"watch with: zerobench status {shown}",
     ]
     opened = load_run(run.path)

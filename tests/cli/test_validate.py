@@ -66,7 +66,7 @@ def test_a_sweep_is_run_with_evidence_as_an_axis(validate: Call, tmp_path: Path)
     code, out, err = validate("quickstart", *options, "--worlds", "formula")
     assert (code, err) == (0, "")
     [run] = (tmp_path / "reports").iterdir()
-    assert f"run: {run}" in out
+    assert f"Run: {run}" in out
     sweep = (run / "sweep.yaml").read_text()
     assert "- measured\n" in sweep
     assert "- formula\n" in sweep

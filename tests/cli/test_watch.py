@@ -28,7 +28,7 @@ def test_standard_output_is_the_commands_alone_and_the_tables_come_after_it(tmp_
     done = zerobench("watch", "--name", "mine", "--", sys.executable, "-c", "print('a'); exit(5)", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (5, "a\n")
     assert "the command exited with 5" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("run: reports/mine_")
+    assert done.stderr.splitlines()[-1].startswith("Run: reports/mine_")
 
 
 def test_show_reads_the_run_again(tmp_path):

@@ -57,7 +57,7 @@ def test_eight_gpus_are_listed_with_who_they_are(standin: Standin) -> None:
 @pytest.mark.parametrize(
     ("scenario", "driver", "reason"),
     [
-        ("", "broken", "libnvidia-ml.so.1 was not found"),
+        ("", "broken", "libnvidia-ml.so.1 not found"),
         ("init_error 4", "new", "no permission"),
         ("init_error 9", "new", "not loaded"),
         ("init_error 18", "new", "differ in version"),

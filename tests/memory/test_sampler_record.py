@@ -85,7 +85,7 @@ def test_an_old_driver_is_sampled_with_version_1_and_labelled(standin: Standin, 
 
 @pytest.mark.parametrize(
     ("scenario", "driver", "reason"),
-    [("", "broken", "libnvidia-ml.so.1 was not found"), ("init_error 4", "new", "no permission")],
+    [("", "broken", "libnvidia-ml.so.1 not found"), ("init_error 4", "new", "no permission")],
 )
 def test_without_a_driver_nothing_is_started_and_the_record_says_why(
     standin: Standin, tmp_path: Path, scenario: str, driver: str, reason: str

@@ -26,7 +26,7 @@ def test_what_most_trials_share_is_in_the_names_of_the_others_only() -> None:
 def test_an_evenly_split_axis_is_in_every_name() -> None:
     specs = [spec("zero1", micro_batch_size=size) for size in (1, 2, 4)]
     assert labels(specs) == ["mb1", "mb2", "mb4"]
-    assert shared_lines(specs)[0].startswith("all: gpt2-345m, zero1, no offload, 8 ranks,")
+    assert shared_lines(specs)[0].startswith("in all: gpt2-345m, zero1, no offload, 8 ranks,")
 
 
 def test_offload_names_what_is_where() -> None:
@@ -48,6 +48,12 @@ def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -
     assert labels(specs) == ["single", "zero0", "zero1", "zero2", "zero3", "zero3 defaults"]
     said = "reduce_bucket_size 1e6, sub_group_size 4e6, overlap_comm false"
     assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines(specs)
+
+
+def test_settings_whose_last_words_are_equal_are_written_whole() -> None:
+    both = {"bf16.enabled": True, "fp16.enabled": False, "zero_optimization.sub_group_size": 4e6}
+    said = "bf16.enabled true, fp16.enabled false, sub_group_size 4e6"
+    assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines([spec("zero3", ds_config=both)] * 2)
 
 
 def test_settings_that_only_some_stages_read_are_named_where_those_that_read_them_differ() -> None:
@@ -105,7 +111,7 @@ def test_a_predicted_trial_says_so_beside_measured_ones_however_many_it_is_among
 def test_a_run_without_measurements_says_so_in_a_line_of_its_own() -> None:
     specs = [predicted(f"zero{stage}", "simulated", gpu="H200 SXM") for stage in range(4)]
     assert labels(specs) == ["zero0", "zero1", "zero2", "zero3"]
-    assert shared_lines(specs)[0] == "predicted, not measured: simulated on H200 SXM"
+    assert shared_lines(specs)[0] == "predicted: simulated on H200 SXM"
     assert not any(line.endswith((", ", "measured")) for line in shared_lines(specs)[1:])
     two = [*specs, predicted("zero3", "simulated", gpu="A100 SXM 80GB")]
     assert labels(two)[-2:] == ["zero3 simulated on H200 SXM", "zero3 simulated on A100 SXM 80GB"]

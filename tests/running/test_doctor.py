@@ -125,7 +125,7 @@ def test_gpus_are_told_with_their_driver_their_faults_and_who_holds_their_memory
         ("gpus 2", "new", ("13.0",), "driver", "runs CUDA 12.4, and torch was built for 13.0"),
         ("gpus 2", "new", ("12.8", "-1"), "GPUs", "2 hidden by CUDA_VISIBLE_DEVICES=-1"),
         ("init_error 18", "new", ("12.8",), "GPUs", "differ in version"),
-        ("", "broken", ("12.8",), "GPUs", "no NVIDIA driver is installed here"),
+        ("", "broken", ("12.8",), "GPUs", "no NVIDIA driver: libnvidia-ml.so.1 not found"),
     ],
 )
 def test_a_machine_whose_gpus_torch_cannot_use_says_why(

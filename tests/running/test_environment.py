@@ -77,7 +77,7 @@ def test_gpus_driver_and_links_are_written_and_nothing_heavy_is_imported(standin
 def test_without_a_driver_the_reason_stands_in_the_gpus_place(standin: Standin) -> None:
     found = standin.run(CAPTURE, "", "broken")
     assert (found["gpus"], found["topology"], found["driver"]["version"]) == ([], [], None)
-    assert "libnvidia-ml.so.1 was not found" in found["driver"]["reason"]
+    assert "libnvidia-ml.so.1 not found" in found["driver"]["reason"]
 
 
 def test_versions_are_those_of_the_installed_packages(tmp_path: Path) -> None:

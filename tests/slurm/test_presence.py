@@ -17,7 +17,7 @@ ANSWERS = 'case "$1" in ping) echo up;; --version) echo slurm 24.05;; esac'
     [
         ((), "", Standing.MISSING, "its programs are not installed"),
         (("sbatch", "scontrol"), ANSWERS, Standing.MISSING, "squeue, srun not found"),
-        (("sbatch", "squeue", "scontrol", "srun"), "exit 1", Standing.MISSING, "its controller does not answer"),
+        (("sbatch", "squeue", "scontrol", "srun"), "exit 1", Standing.MISSING, "slurmctld does not answer"),
         (("sbatch", "squeue", "scontrol", "srun"), ANSWERS, Standing.GOOD, "slurm 24.05 answers"),
     ],
 )

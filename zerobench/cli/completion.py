@@ -47,15 +47,68 @@ def _baselines() -> Iterable[str]:
 
 
 def _strategies() -> Iterable[str]:
-    from zerobench.spec.optimizers import OPTIMIZERS
     from zerobench.spec.strategy import STRATEGIES
 
-    return [*STRATEGIES, *OPTIMIZERS]
+    return STRATEGIES
+
+
+def _optimizers() -> Iterable[str]:
+    from zerobench.spec.optimizers import OPTIMIZERS
+
+    return OPTIMIZERS
+
+
+def _gpus() -> Iterable[str]:
+    """Names of the catalogue, with dashes for the spaces, which a shell would have to quote."""
+    from zerobench.spec.hardware import load_catalogue
+
+    return dict.fromkeys(gpu.name.lower().replace(" ", "-") for gpu in load_catalogue())
+
+
+def _precisions() -> Iterable[str]:
+    from zerobench.spec.trial import Precision
+
+    return Precision
+
+
+def _evidence() -> Iterable[str]:
+    from zerobench.spec.trial import Evidence
+
+    return Evidence
+
+
+def _predictions() -> Iterable[str]:
+    from zerobench.spec.trial import Evidence
+
+    return [evidence for evidence in Evidence if evidence.is_predicted]
+
+
+_VALUES: dict[str, Callable[[], Iterable[str]]] = {
+    "strategy": _strategies,
+    "optimizer": _optimizers,
+    "model": _models,
+    "gpu": _gpus,
+    "evidence": _evidence,
+    "precision": _precisions,
+}
+"""What an axis may be, of the axes whose values are names."""
+
+
+def axis_values(incomplete: str) -> list[str]:
+    """The last value of AXIS=VALUE,...; not the axis, behind which shells would put a space. Bash splits at the `=`."""
+    axis, _, values = incomplete.partition("=")
+    *before, last = values.split(",")
+    written = f"{axis}={','.join([*before, ''])}"
+    names = _VALUES.get(axis, tuple)()
+    return [f"{written}{name}" for name in names if name.startswith(last) and name not in before]
 
 
 models = _beginning(_models)
+gpus = _beginning(_gpus)
 sweeps = _beginning(_sweeps)
 models_and_sweeps = _beginning(lambda: [*_models(), *_sweeps()])
 runs = _beginning(_runs)
 baselines = _beginning(_baselines)
-strategies = _beginning(_strategies)
+precisions = _beginning(_precisions)
+predictions = _beginning(_predictions)
+strategies = _beginning(lambda: [*_strategies(), *_optimizers()])

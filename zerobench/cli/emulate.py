@@ -12,11 +12,12 @@ from rich.text import Text
 
 from zerobench.cli.answer import Answer
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
-from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
+from zerobench.emulate.figures import RankFit, Try, Verdict
 from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import EmulationRequest
-from zerobench.records import Category, StepKind
+from zerobench.records import Category
 from zerobench.report.changes import slower_text
+from zerobench.report.explain.topic import phase_words
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
@@ -65,7 +66,7 @@ def lines(made: Emulation) -> Iterator[str]:
     yield from _answer(made)
     path = made.run.path
     shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    yield f"run: {shortest}"
+    yield f"Run: {shortest}"
 
 
 def _answer(made: Emulation) -> Iterator[str]:
@@ -123,7 +124,7 @@ def _rank(rank: RankFit) -> Iterator[str]:
         yield f"  torch: {refusal.message}"
         yield from _standing(refusal)
     elif rank.peak is not None:
-        yield f"  peak {_gib(rank.peak.total_bytes)}, {_when(rank.peak)}:"
+        yield f"  peak {_gib(rank.peak.total_bytes)}, in {phase_words(rank.peak.step.value, rank.peak.phase.value)}:"
         yield from _categories(rank.peak.categories, rank.peak.total_bytes)
     if account.peak_bytes is None:
         return
@@ -151,18 +152,13 @@ def _standing(refusal: Refusal) -> Iterator[str]:
         yield from (f"    {line}" for line in lines)
 
 
-def _when(peak: Peak) -> str:
-    step = "the first step" if peak.step is StepKind.FIRST else "a later step"
-    return f"in the {peak.phase} phase of {step}"
-
-
 def _categories(held: Mapping[Category, int], total: int) -> Iterator[str]:
     shown = {name: size for name, size in held.items() if size >= total * _SMALLEST_SHOWN and size}
     for name, size in sorted(shown.items(), key=lambda item: -item[1]):
         yield f"    {name.replace('_', ' '):24} {_gib(size):>12}  {size / total:6.1%}"
     rest = sum(held.values()) - sum(shown.values())
     if rest > 0:
-        yield f"    {'others':24} {_gib(rest):>12}"
+        yield f"    {'other':24} {_gib(rest):>12}"
 
 
 def _host(verdict: Verdict) -> Iterator[str]:
@@ -171,10 +167,11 @@ def _host(verdict: Verdict) -> Iterator[str]:
         yield "host memory: unknown"
     else:
         per_rank = needed // verdict.ranks_per_node
-        judged = "" if has is None else f" of {_gib(has)}: {_judged(verdict)}"
+        limit = "" if has is None else f" of {_gib(has)}"
+        judged = "" if has is None else f": {_judged(verdict)}"
         yield (
-            f"host memory: tensors hold {_gib(per_rank)} per rank, {_gib(needed)} per node of "
-            f"{verdict.ranks_per_node}{judged} ({verdict.host_basis}); plus Python and its libraries"
+            f"host memory: {_gib(per_rank)} of tensors per rank, {_gib(needed)}{limit} per node of "
+            f"{verdict.ranks_per_node} ranks{judged} ({verdict.host_basis}), plus Python and its libraries"
         )
     if verdict.fits_host is False and verdict.host_standing is not None:
         for title, lines in host_standing_lines(verdict.host_standing):
@@ -210,7 +207,7 @@ def _speed(made: Emulation) -> Iterator[str]:
         yield f"speed: no expected time: {_why_no_time(made, row)}"
         return
     tokens = row.trial.spec.global_batch_tokens
-    yield f"speed: {expected_speed(row.expected, tokens)}, by closed form of the work that was seen"
+    yield f"speed: {expected_speed(row.expected, tokens)}, by formula"
 
 
 def _why_no_time(made: Emulation, row: PlanRow | None) -> str:

@@ -38,10 +38,17 @@ Sets = Annotated[
         "--set",
         metavar="AXIS=VALUE,...",
         help="Replace a sweep axis or setting (timeout_s=900: seconds without progress); may be repeated.",
+        autocompletion=completion.axis_values,
     ),
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these trials; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="AXIS=VALUE,...",
+        help="Keep only these trials; may be repeated.",
+        autocompletion=completion.axis_values,
+    ),
 ]
 REPORTS = completion.REPORTS
 
@@ -51,7 +58,7 @@ Model = Annotated[
     typer.Option(metavar="MODEL", help="Preset, transformers config.json or hub id.", autocompletion=completion.models),
 ]
 GPUS = typer.Option(metavar="N", help="Total number of GPUs.")
-GPU = typer.Option(metavar="NAME", help="GPU name in the hardware catalogue: h200.")
+GPU = typer.Option(metavar="NAME", help="GPU name in the hardware catalogue: h200.", autocompletion=completion.gpus)
 GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs per node.")]
 HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory per node: 1TB.")]
 HostBandwidth = Annotated[str, typer.Option(metavar="RATE", help="Host memory bandwidth (two EPYC 9004 sockets).")]
@@ -64,13 +71,19 @@ TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="Global bat
 SequenceLength = Annotated[
     str | None, typer.Option(metavar="N", help="Tokens of a sequence (2048, or what the model takes).")
 ]
-PrecisionName = Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")]
+PrecisionName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.", autocompletion=completion.precisions)
+]
 Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
 Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days, GPU-hours, energy: 300B.")]
 Price = Annotated[str | None, typer.Option(metavar="N", help="Price per GPU-hour, for the cost of --tokens: 2.5.")]
 EvidenceName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="emulated (torch's own allocator, if set up), simulated or formula."),
+    typer.Option(
+        metavar="NAME",
+        help="emulated (torch's own allocator, if set up), simulated or formula.",
+        autocompletion=completion.predictions,
+    ),
 ]
 Write = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")]
 WriteFor = Annotated[

@@ -183,6 +183,6 @@ def _show(result: RunResult) -> None:
     path = shortest(result.folder.path)
     if not result.interrupted:
         show_run(result.folder.path)
-    typer.echo(f"run: {path}")
+    typer.echo(f"Run: {path}")
     if result.exit_code:
         typer.echo(f"continue with: zerobench run --resume {path}")

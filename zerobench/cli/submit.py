@@ -220,7 +220,7 @@ def _submit(run: RunFolder, asked: SubmissionPlan) -> Answer:
     for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
         typer.echo(_taken(job))
         jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
-    typer.echo(f"run: {shortest(run.path)}")
+    typer.echo(f"Run: {shortest(run.path)}")
     typer.echo(f"watch with: zerobench status {shlex.quote(str(shortest(run.path)))}")
     return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
@@ -236,7 +236,7 @@ def _run_here(run: RunFolder, asked: SubmissionPlan) -> Answer:
             task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
             how = "done" if ended.exit_code == 0 else f"exit status {ended.exit_code}, see {shortest(ended.log)}"
             typer.echo(f"{ended.job.name}{task}: {how}")
-    typer.echo(f"run: {shortest(run.path)}")
+    typer.echo(f"Run: {shortest(run.path)}")
     return Answer(lambda: {"run": str(run.path), "jobs": jobs}, exit_code=130 if stop.asked else int(failed))
 
 

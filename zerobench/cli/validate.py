@@ -122,7 +122,7 @@ def _report(path: Path, request: ValidateRequest) -> Answer:
 
     def show() -> None:
         print_parts([*(validation.parts if request.details else validation.parts[:1]), validation.answer])
-        typer.echo(f"run: {path}{'' if request.details else '; --details for phases and trials'}")
+        typer.echo(f"Run: {path}{'' if request.details else '; --details for phases and trials'}")
 
     return Answer(lambda: _document(validation), show, 1 if validation.has_failed else 0)
 

@@ -179,4 +179,4 @@ def _show(watched: WatchedRun, console: Console) -> None:
     except (UserError, OSError) as error:  # the command's exit status is handed back whatever becomes of its tables
         console.print(Text(f"zerobench: {error}"), soft_wrap=True)
     shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    console.print(Text(f"run: {shortest}"), soft_wrap=True)
+    console.print(Text(f"Run: {shortest}"), soft_wrap=True)

@@ -131,7 +131,7 @@ def _write(
         ended_at_s=time.time(),
         ranks_reported=len(records),
         host=made.hosts,
-        notes=[NO_VALUES, f"ranks emulated: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
+        notes=[NO_VALUES, f"emulated: rank {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
     )
     write_record(folder, record)
 

@@ -23,7 +23,7 @@ GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH = 15, 1
 _WORDS = {
     NO_PERMISSION: "no permission to query the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
-    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here",
+    LIBRARY_NOT_FOUND: "no NVIDIA driver: libnvidia-ml.so.1 not found",
     FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this call",
     VERSION_MISMATCH: "the loaded NVIDIA driver and libnvidia-ml.so.1 differ in version",
 }

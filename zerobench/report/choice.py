@@ -91,11 +91,11 @@ class Choice(Generic[_Item]):
         those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
         rule = f"least offload, {'fewest GPUs, ' if self.counts_gpus else ''}lowest stage"
         if not self.is_timed:
-            return f"{those}: {rule}; step times unknown: measure them"
+            return f"{those}; taken: {rule}; step times unknown, measure them"
         if self.num_tied == 1:
             return f"expected to be the fastest of {self.num_fitting} that fit with {ROOM:.0%} room{unchecked}"
         tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"
-        return f"{those}, {tied} about as fast: {rule}"
+        return f"{those}, {tied} about as fast; taken: {rule}"
 
 
 def choose(

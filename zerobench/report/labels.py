@@ -137,7 +137,12 @@ class DeepSpeedSettings:
     def usual(self) -> list[str]:
         """The settings that names leave out."""
         usual = {key: value for key, value in self._usual.items() if value not in (None, _DEFAULT)}
-        return [f"{key.rpartition('.')[2]} {value}" for key, value in usual.items()]
+        return [f"{self._short_in_sentence(key)} {value}" for key, value in usual.items()]
+
+    def _short_in_sentence(self, key: str) -> str:
+        """The last word of the key, or all of it where another's last word is the same (`enabled`)."""
+        last = key.rpartition(".")[2]
+        return key if sum(other.rpartition(".")[2] == last for other in self._usual) > 1 else last
 
 
 _DEFAULT = "default"
@@ -192,8 +197,8 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
             legends.append(label.legend)
     evidences = {evidence_text(spec) for spec in specs}
     lines = {
-        "predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
-        "all": all_agree,
+        "predicted": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
+        "in all": all_agree,
         "unless named otherwise": most_agree,
         "DeepSpeed settings, unless named otherwise": DeepSpeedSettings(specs).usual(),
         "in names": legends,

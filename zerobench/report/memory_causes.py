@@ -157,4 +157,4 @@ def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
     if case.bucket_elements <= SMALLER_BUCKET:
         return None
     would_be = nbytes * SMALLER_BUCKET / case.bucket_elements
-    return f"reduce_bucket_size {brief(SMALLER_BUCKET)}, which makes it {format_bytes(would_be)}"
+    return f"reduce_bucket_size {brief(SMALLER_BUCKET)} ({format_bytes(would_be)})"

@@ -48,7 +48,7 @@ SHARED_MEMORY = str(PLACE)
 DRIVER = "driver"
 _IDLE_BYTES = 2**30
 """More than a driver and its display take of an idle GPU."""
-_WITHOUT_GPUS = "with GPUs: make nvidia-smi answer; without: CPU ranks, and predictions by zerobench plan"
+_WITHOUT_GPUS = "with GPUs: install the driver; without: CPU ranks, zerobench plan"
 _WAIT = f"wait for it, or choose others with {VARIABLE}"
 
 

@@ -20,7 +20,7 @@ def slurm_check() -> Iterator[Finding]:
     elif missing:
         yield Finding("Slurm", Standing.MISSING, f"{', '.join(missing)} not found", "load Slurm's module")
     elif run_client(["scontrol", "ping"], _PATIENCE_S) is None:
-        yield Finding("Slurm", Standing.MISSING, "its controller does not answer", "ask the cluster's administrator")
+        yield Finding("Slurm", Standing.MISSING, "slurmctld does not answer", "scontrol ping")
     else:
         version = (run_client(["scontrol", "--version"], _PATIENCE_S) or "").strip()
         yield Finding("Slurm", Standing.GOOD, f"{version} answers".strip())

@@ -61,10 +61,10 @@ class ExpectedStep(Interval):
         """Its parts' seconds by their names for people."""
         bubbles = {"bubbles": self.bubble_s} if self.bubble_s else {}
         return {
-            "computing": self.compute_s,
+            "compute": self.compute_s,
             "exposed communication": self.exposed_communication_s,
             **bubbles,
-            "update and host overhead": self.update_s,
+            "optimizer step and host overhead": self.update_s,
         }
 
 

@@ -122,7 +122,7 @@ def test_predictions_are_hatched_and_measurements_are_not(
     assert figure.svg is not None
     predicted = int((predicted_frames.trials["evidence"] != "measured").sum())
     assert figure.svg.count('fill="url(#memory-per-gpu-hatch)"') == predicted > 0
-    assert "predicted (simulated, solo), not measured" in figure.caption
+    assert "predicted (simulated, solo)" in figure.caption
     for measured in (device, bars.device_figure(cpu_frames)):
         assert measured is not None
         assert measured.svg is not None

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.report.compare.runs import after, before, compared, environment, lay_out, repeats
-from tests.report.sample_run import SampleTrial, completed_trial, model, spec
+from tests.report.sample_run import SampleTrial, completed_trial, model, skipped_trial, spec
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.render.markdown import document
@@ -64,6 +64,15 @@ def test_the_tables_of_an_upgrade_are_those_that_were_looked_at(upgraded: Compar
 def test_without_details_only_the_categories_of_each_peak_are_left_out(upgraded: Comparison) -> None:
     whole, brief = ([part.title for part in comparison_parts(upgraded, details=one)] for one in (True, False))
     assert [title for title in whole if title not in brief] == ["Memory that differs, by category"]
+
+
+def test_trials_that_both_runs_skipped_are_counted_apart(tmp_path: Path) -> None:
+    trials = [completed_trial(spec("zero3")), skipped_trial(spec("zero2"), "rule")]
+    runs = (lay_out(tmp_path, f"sweep_2026010{day}-030405", trials) for day in (1, 2))
+    text = " ".join(shown(compare(*map(load_run, runs)), 140).split())
+    assert "1 trial in both, 1 skipped in both." in text
+    assert "device: tensors" in text
+    assert "resident: " not in text
 
 
 def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> None:

@@ -24,7 +24,7 @@ def told(path: Path) -> dict[str, list[str]]:
     """The arithmetic of each category at each trial's peak, on the device and, of what is offloaded, on the host."""
     run = load_run(path)
     names = [one.trial.trial_id for one in named_trials(run)]
-    topics = {name: [one for one in explain(run, name) if one.title.startswith("What lies")] for name in names}
+    topics = {name: [one for one in explain(run, name) if "memory at the peak" in one.title] for name in names}
     return {name: [line.text for one in found for line in one.lines] for name, found in topics.items()}
 
 

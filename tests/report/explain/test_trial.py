@@ -55,10 +55,10 @@ def test_model_states_and_buffers_of_a_simulated_peak_are_explained_to_a_thousan
 def test_arithmetic_is_shown_with_what_was_seen_beside_it() -> None:
     said = text(QUICKSTART, "zero3 defaults")
     assert "reduce buffers: 953.67 MiB, 75.2 % 1,000,000,000 B = reduce_bucket_size 5e8 x 2 bytes" in said
-    assert "seen 1,000,000,000 B: exact" in said
+    assert "recorded 1,000,000,000 B: exact" in said
     assert "master weights, first moment, second moment: 3 x 40.26 MiB, 9.5 %" in said
     assert "42,218,496 B = 4 bytes x 21,109,248 parameters / 2 ranks" in said
-    assert "Unexplained by closed forms: 2.01 MiB, 0.16 % of it" in said
+    assert "Unexplained by closed forms: 2.01 MiB, 0.16 % of the peak" in said
 
 
 def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
@@ -67,7 +67,7 @@ def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
     swollen = replace(seen, categories=more, total_bytes=seen.total_bytes + 5 * MIB)
     explainer = Explainer(named(QUICKSTART, "zero3").trial, seen.rank)
     lines = [line.text for line in categories_topic(explainer, swollen).lines]
-    assert any(f"not explained: {5 * MIB:,} B" in line for line in lines)
+    assert any(f"unexplained: {5 * MIB:,} B" in line for line in lines)
     assert lines[-1].startswith("Unexplained by closed forms: 5.")
 
 
@@ -142,9 +142,9 @@ def test_of_a_users_own_script_nothing_is_said_that_it_did_not_tell() -> None:
 
 def test_offloaded_states_are_explained_where_they_lie() -> None:
     said = text(BUCKETS, OFFLOADED)
-    assert "What lies in host memory, on rank 0" in said
+    assert "Host memory at the peak, rank 0" in said
     assert "88,705,792 B = the updated partition on its way to the device: 2 bytes x 354,823,168 parameters / 8" in said
-    assert "seen 191,632,128 B: exact" in said
+    assert "recorded 191,632,128 B: exact" in said
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,14 @@ def test_a_block_s_top_frame_and_its_colour_are_its_category_and_its_site_stands
     assert any(event.get("category") == "unknown" for event in read["device_traces"][0])
 
 
+def test_the_largest_categories_have_the_viewer_s_ten_colours_which_it_deals_in_order_of_appearance(
+    read: dict[str, Any],
+) -> None:
+    for trace in read["device_traces"]:
+        met = dict.fromkeys(event["category"] for event in trace)
+        assert list(met) == ["gradients", "parameters", "activations", "unknown"]
+
+
 def test_torch_s_viewer_accounts_for_every_byte_by_category(read: dict[str, Any]) -> None:
     viewer = pytest.importorskip("torch.cuda._memory_viz")
     lines = viewer.memory(read, format_flamegraph=str)
@@ -79,8 +87,8 @@ def test_torch_s_viewer_accounts_for_every_byte_by_category(read: dict[str, Any]
     assert "segments: 6" in said
     traced = viewer.trace(read)
     assert "Device 1 ----------------" in traced
-    assert f"a = cudaMalloc({2**42}, 300.0MiB)" in traced
-    assert "= a[0:200.0MiB]" in traced
+    assert f"b = cudaMalloc({2**42}, 300.0MiB)" in traced
+    assert "= b[0:200.0MiB]" in traced
     for page in (viewer.trace_plot(read), viewer.segment_plot(read)):
         shown = re.search(r'"base64": "([^"]+)"', page)  # what drawing it takes, MemoryViz.js, torch does not ship
         assert shown is not None

@@ -16,12 +16,14 @@ from tests.report.sample_run import (
     RUN_ID,
     SampleTrial,
     completed_trial,
+    failed_trial,
     on_cpu,
     sample_trials,
     skipped_trial,
     spec,
     write_run,
 )
+from zerobench.records import Failure, HostSummary
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.headline.candidates import candidates
 from zerobench.report.headline.sentences import headline
@@ -193,10 +195,35 @@ def test_a_run_without_ended_trials_says_so() -> None:
 
 def test_a_run_of_skipped_trials_says_why_and_chooses_nothing(tmp_path: Path) -> None:
     said = told(tmp_path, skipped_trial(spec("zero2", offload_param="cpu"), "offload_param_needs_stage_3"))
+    reason = "offload_param: DeepSpeed offloads parameters at stage 3 only"
     assert said == [
-        "Device memory was not recorded.",
-        "0 of 1 trial completed; 1 skipped; most common reason: offload_param_needs_stage_3 (1).",
+        "No device memory recorded.",
+        f"0 of 1 trial completed; 1 skipped; most common reason: {reason} (1).",
     ]
+
+
+def test_of_a_command_that_was_watched_the_host_memory_is_told_first(tmp_path: Path) -> None:
+    nodes = [
+        HostSummary(
+            hostname=f"n{size}",
+            interval_s=0.1,
+            num_samples=9,
+            largest_gap_s=0.1,
+            peak_rss_bytes=size * 2**30,
+            peak_pss_bytes=None,
+            group_peak_bytes=None,
+            group_limit_bytes=None,
+        )
+        for size in (1, 3, 2)
+    ]
+    watched = failed_trial(small("zero1"), Failure(message="x"))
+    watched = replace(watched, record=watched.record.model_copy(update={"host": nodes}))
+    assert told(tmp_path, watched)[0] == (
+        "Peak host memory: 3.00 GiB for all processes of a node. No device memory recorded."
+    )
+    other = failed_trial(small("zero2"), Failure(message="x"))
+    less = replace(other, record=other.record.model_copy(update={"host": nodes[:1]}))
+    assert "3.00 GiB for all processes of a node (zero1)." in told(tmp_path / "two", watched, less)[0]
 
 
 def test_words_of_a_sweep_steer_no_terminal(tmp_path: Path) -> None:

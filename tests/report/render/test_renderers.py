@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.sample_predictions import foretelling
-from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, spec
+from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, skipped_trial, spec
 from tests.report.strategies import figures as compared
 from tests.report.test_batch_ramp import ramped
 from tests.report.test_recovery import EVERY, recovered
@@ -264,6 +264,14 @@ def test_a_row_that_is_not_believed_is_marked_on_the_page() -> None:
 def test_markdown_counts_the_rows_that_it_leaves_out() -> None:
     of = Table("t", "c", [Column[int]("n", str)], [Line(ONE.name, n) for n in range(markdown.MOST_ROWS + 3)])
     assert list(markdown.lines(of))[-1] == "3 more rows on the page."
+
+
+def test_skipped_trials_alone_have_a_title_of_their_own_and_no_time() -> None:
+    skipped = figures(skipped_trial(spec("zero2", offload_param="cpu"), "a_rule"))
+    failed = figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))
+    alone, both = outcomes_table([skipped]), outcomes_table([skipped, failed])
+    assert (alone.title, [column.header for column in alone.columns]) == ("Skipped trials", ["status", "why"])
+    assert (both.title, both.columns[1].header) == ("Trials that did not complete", "after")
 
 
 def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:

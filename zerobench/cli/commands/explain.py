@@ -45,14 +45,20 @@ def explain(
         bool, typer.Option("--details", help="Show the arithmetic of each part, ranks, traffic and limits.")
     ] = False,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="For a log: the model; predicts changes that fit.")
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="For a log: the model; predicts changes that fit.", autocompletion=completion.models
+        ),
     ] = None,
     ds_config: Annotated[
         str | None, typer.Option(metavar="FILE", help="For a log: its DeepSpeed configuration.")
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="For a log: total number of GPUs.")] = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For a log: GPU name in the hardware catalogue.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="For a log: GPU name in the hardware catalogue.", autocompletion=completion.gpus
+        ),
     ] = None,
     gpus_per_node: Annotated[str, typer.Option(metavar="N", help="For a log: GPUs per node.")] = "8",
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="For a log: host memory per node.")] = None,

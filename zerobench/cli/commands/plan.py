@@ -88,7 +88,10 @@ def plan(
     write_for: WriteFor = None,
     fine_tune: FineTune = False,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.", autocompletion=completion.axis_values
+        ),
     ] = None,
     details: Details = False,
     reports: Reports = REPORTS,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
 
@@ -24,7 +25,10 @@ def submit(
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="GPUs per node; 0 for CPU nodes.")
     ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="GPU name, for predictions: h200.")] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="GPU name, for predictions: h200.", autocompletion=completion.gpus),
+    ] = None,
     cpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Cores per node (all that Slurm gives).")
     ] = None,

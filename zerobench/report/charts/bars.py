@@ -112,7 +112,7 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
 
 def cut_sentence(bars: Sequence[Bar]) -> str:
     """How a caption explains a bar that is cut off."""
-    return " //: bar cut off, its figure at its end." if any(bar.is_cut for bar in bars) else ""
+    return " //: bar truncated, value at its end." if any(bar.is_cut for bar in bars) else ""
 
 
 def bars_table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:

@@ -59,8 +59,8 @@ def evidence_sentence(trials: Sequence[HasSpec]) -> str:
         return ""
     kinds = ", ".join(sorted({trial.spec.evidence.value for trial in predicted}))
     if len(predicted) == len(trials):
-        return f" All are predicted ({kinds}), not measured."
-    return f" Hatched or hollow: predicted ({kinds}), not measured."
+        return f" Predicted ({kinds})."
+    return f" Hatched or hollow: predicted ({kinds})."
 
 
 def doubt_sentence(trials: Sequence[TrialFigures]) -> str:

@@ -49,7 +49,7 @@ def peak_topic(trial: Trial) -> Topic | None:
         *_outside(trial),
     )
     brief = says(*start[:1]) if _start_up_stays(trial, seen) else []
-    return Topic("Where the peak lies", lines, {"peak": _instant_data(seen)}, brief)
+    return Topic("Peak", lines, {"peak": _instant_data(seen)}, brief)
 
 
 def _instant_data(instant: Instant) -> dict[str, Any]:
@@ -157,7 +157,9 @@ def _outside(trial: Trial) -> Iterator[str]:
 
 def categories_topic(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Topic:
     """Each category at `instant`, the largest first, as arithmetic that is held against the ledger's bytes."""
-    title = "What lies there" if place is Place.DEVICE else f"What lies in {place.value} memory, on rank {instant.rank}"
+    title = "Device memory at the peak"
+    if place is not Place.DEVICE:
+        title = f"{place.value.capitalize()} memory at the peak, rank {instant.rank}"
     if not instant.categories:
         return Topic(title, says("Total only: categories unknown at this point."))
     terms = explainer.instant(instant, place)
@@ -191,7 +193,7 @@ def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]
 def reason_lines(explained: Explanation) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
     if not explained.terms:
-        return says(f"no exact formula: {explained.depends_on}" if explained.depends_on else "not explained", depth=1)
+        return says(f"no exact formula: {explained.depends_on}" if explained.depends_on else "unexplained", depth=1)
     lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in explained.terms]
     return [*lines, Line(_check(explained), 1)]
 
@@ -199,10 +201,10 @@ def reason_lines(explained: Explanation) -> list[Line]:
 def _check(term: Explanation) -> str:
     left = term.not_explained_bytes
     if left == 0:
-        return f"seen {term.seen_bytes:,} B: exact"
+        return f"recorded {term.seen_bytes:,} B: exact"
     if left < 0:
-        return f"seen {term.seen_bytes:,} B: {-left:,} B less"
-    return f"seen {term.seen_bytes:,} B; not explained: {left:,} B"
+        return f"recorded {term.seen_bytes:,} B: {-left:,} B less"
+    return f"recorded {term.seen_bytes:,} B; unexplained: {left:,} B"
 
 
 def _together(small: Sequence[Explanation]) -> list[Line]:
@@ -210,14 +212,16 @@ def _together(small: Sequence[Explanation]) -> list[Line]:
         return []
     nbytes = sum(term.seen_bytes for term in small)
     names = ", ".join(words(term.category) for term in small)
-    return says(f"{len(small)} smaller: {format_bytes(nbytes)} together ({names})")
+    return says(f"{len(small)} smaller categories: {format_bytes(nbytes)} ({names})")
 
 
 def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
     missed = sum(max(term.not_explained_bytes, 0) for term in terms)
     over = sum(max(-term.not_explained_bytes, 0) for term in terms)
-    sentence = f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
+    sentence = (
+        f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of the peak"
+    )
     return f"{sentence}; closed forms say {format_bytes(over)} too much." if over else f"{sentence}."
 
 
@@ -250,9 +254,7 @@ def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
 
 
 def _knob_lines(settings: Knobs) -> list[Line]:
-    off = (
-        f"the closed forms give {format_bytes(settings.formula_bytes)} for this peak, {100 * settings.error:+.1f} % off"
-    )
+    off = f"the closed forms give {format_bytes(settings.formula_bytes)} for this peak ({100 * settings.error:+.1f} %)"
     if abs(settings.error) > FAR:
         return says(f"Not available: {off}; used only below {100 * FAR:g} %.")
     if not settings.effects:

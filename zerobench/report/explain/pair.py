@@ -122,17 +122,13 @@ def _rest(pair: Pair) -> str | None:
     small = [entry for entry in pair.differences if entry not in differences]
     nbytes = sum(entry.more_bytes for entry in small)
     names = ", ".join(words(entry.category) for entry in small)
-    return f"{signed_bytes(nbytes)} in smaller ones ({names})" if small else None
+    return f"{signed_bytes(nbytes)} in smaller categories ({names})" if small else None
 
 
 def _sum(pair: Pair) -> str | None:
     """The differences add up to that of the peaks by construction (memory_difference.py), and are added up again."""
     total = sum(entry.more_bytes for entry in pair.differences)
-    return (
-        f"= {signed_bytes(total)} together ({total:+,} bytes), the difference of the peaks"
-        if pair.differences
-        else None
-    )
+    return f"= {signed_bytes(total)} in total ({total:+,} bytes)" if pair.differences else None
 
 
 def _alike(pair: Pair) -> list[Category]:
@@ -162,10 +158,10 @@ def _difference_lines(pair: Pair, entry: CategoryDifference, alike: int) -> list
 def _reason(explained: Explanation) -> str:
     """The terms in one phrase, with what they leave over."""
     if not explained.terms:
-        return explained.depends_on or "not explained"
+        return explained.depends_on or "unexplained"
     left = (
         ""
         if explained.is_whole or explained.not_explained_bytes <= 0
-        else (f"; not explained: {format_bytes(explained.not_explained_bytes)}")
+        else (f"; unexplained: {format_bytes(explained.not_explained_bytes)}")
     )
     return f"{' + '.join(term.words for term in explained.terms)}{left}"

@@ -87,7 +87,7 @@ _LOGITS = {
         ("logits, in fp32 too, and log-probabilities", 10),
     ),
     True: (
-        ("fp32 log-probabilities and two gradients of theirs", 12),
+        ("fp32 log-probabilities and two of their gradients", 12),
         ("log-probabilities and their gradient in fp32", 8),
         ("fp32 log-probabilities", 4),
         ("the gradient of the logits", 0),
@@ -99,7 +99,7 @@ _LOGITS = {
 _LOGITS_OF_OWN_TYPE = {
     False: (("logits and log-probabilities in 16 bits", 4), ("log-probabilities in 16 bits", 2)),
     True: (
-        ("log-probabilities and two gradients of theirs in 16 bits", 6),
+        ("log-probabilities and two of their gradients in 16 bits", 6),
         ("log-probabilities and their gradient in 16 bits", 4),
         ("log-probabilities, or the gradient of the logits, in 16 bits", 2),
     ),

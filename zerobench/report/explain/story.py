@@ -89,7 +89,7 @@ def _other_instants(pair: Pair) -> Iterator[str]:
         name = pair.names[0] if difference.a_bytes < difference.b_bytes else pair.names[1]
         yield (
             f"{words(difference.category).capitalize()} reach {format_bytes(larger)} in "
-            f"{pair.peaks[0].phase.value} of both; at the peak of {name} they are smaller."
+            f"{pair.peaks[0].phase.value} of both trials, but not at the peak of {name}."
         )
 
 

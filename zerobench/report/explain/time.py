@@ -162,7 +162,7 @@ def _range(speed: Speed) -> tuple[float, float]:
 
 def _untimed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Iterator[str]:
     bounds = bound_of(a), bound_of(b)
-    yield "Measured speed: not timed in both trials."
+    yield "Measured speed: needs timed steps in both trials."
     if bounds[0] and bounds[1] and bounds[0].step_s and bounds[0].step_s == bounds[1].step_s:
         yield f"Lower bound of both steps by the hardware's peak rates: {format_seconds(bounds[0].step_s)}."
     elif bounds[0] and bounds[1] and bounds[0].step_s and bounds[1].step_s:

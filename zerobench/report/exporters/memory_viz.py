@@ -133,7 +133,7 @@ def _entry(state: str, block: _Block) -> dict[str, Any]:
 
 
 def _stacks(timeline: Timeline) -> list[_Stack]:
-    """The blocks of each category over all phases."""
+    """The blocks of each category over all phases, the largest first: the viewer has ten colours, in that order."""
     stacks: dict[Category, _Stack] = {}
     at = 0
     for course in timeline.phases:
@@ -147,7 +147,7 @@ def _stacks(timeline: Timeline) -> list[_Stack]:
                     _frame(f"during {title(course)}"),
                 ]
                 stack.become(held.get(category, 0), at, frames)
-    return [stack for stack in stacks.values() if stack.most]
+    return sorted((stack for stack in stacks.values() if stack.most), key=lambda stack: -stack.most)
 
 
 def _trace(stacks: list[_Stack]) -> list[Event]:

@@ -67,6 +67,8 @@ class Summary:
     device_peak_bytes: int | None
     nvml_peak_bytes: int | None
     host_peak_bytes: int | None
+    sampled_host_bytes: int | None
+    """The most that all processes of a node were seen to hold resident; None where nobody sampled them."""
     nvme_held_bytes: int | None
     """What lies on NVMe at the end of a phase on the rank that has most there."""
     nvme_read_bytes_per_s: float | None
@@ -163,6 +165,7 @@ def summary_of(trial: Trial) -> Summary:
         device_peak_bytes=device_peak_bytes(trial) if is_whole(trial) else None,
         nvml_peak_bytes=nvml_peak_bytes(trial),
         host_peak_bytes=host_peak_bytes(trial) if is_whole(trial) else None,
+        sampled_host_bytes=max((host.peak_rss_bytes or 0 for host in record.host), default=0) or None,
         nvme_held_bytes=_nvme_held_bytes(trial),
         nvme_read_bytes_per_s=read,
         nvme_write_bytes_per_s=written,

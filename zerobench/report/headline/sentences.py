@@ -56,7 +56,8 @@ def _evidence(runs: RunFigures) -> str:
     if not predicted:
         return f"All figures are measured ({counted(measured, 'trial')})."
     if not measured:
-        return f"All figures are predicted ({predicted})."
+        alone = next(iter(counts)).value if len(counts) == 1 else predicted
+        return f"All figures are predicted ({alone})."
     error = _median_error(runs.predicted)
     off = "" if error is None else f"; median error of predicted device peaks: {100 * error:.2f} %"
     return f"{counted(measured, 'trial')} measured; predicted: {predicted}{off}."
@@ -84,7 +85,9 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     counts = Counter(map(status_text, others))
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
-    reasons = Counter(reason for summary in unknown if (reason := summary.rule or summary.reason))
+    reasons = Counter(
+        reason for summary in unknown if (reason := (summary.reason or "").partition(";")[0] or summary.rule)
+    )
     common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
     return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {statuses}{common}."
 
@@ -94,11 +97,21 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
 
 
+def _sampled(trials: Sequence[TrialFigures]) -> str:
+    """Of trials that were sampled from outside: the most host memory."""
+    sampled = [(size, trial.label) for trial in trials if (size := trial.summary.sampled_host_bytes)]
+    if not sampled:
+        return "No device memory recorded."
+    most, label = max(sampled)
+    of = f" ({label})" if len(trials) > 1 else ""
+    return f"Peak host memory: {format_bytes(most)} for all processes of a node{of}. No device memory recorded."
+
+
 def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: Candidate | None) -> str:
     """What fits, the recommended trial or else that with the least memory, and what does not."""
     known = [candidate for candidate in contenders if candidate.needed_bytes is not None]
     if not known:
-        return "Device memory was not recorded."
+        return _sampled(trials)
     judged = [candidate for candidate in known if candidate.fits is not None]
     ran_out = _ran_out(trials)
     if not judged:

@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 20_000
 
 def outcome_counts(failed: Sequence[TrialFigures]) -> str:
     """How many ended in which way."""
-    return f"{len(failed):,} of the trials above: {counted([status_text(trial.summary) for trial in failed])}."
+    return f"{len(failed):,} trials: {counted([status_text(trial.summary) for trial in failed])}."
 
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:

@@ -51,7 +51,7 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
     if times:
         yield "Started", listed(times)
-    yield "Trials", f"{len(trials):,} ended: {counted([status_text(trial.summary) for trial in trials])}"
+    yield "Trials", f"{len(trials):,}: {counted([status_text(trial.summary) for trial in trials])}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
         yield "Pending", f"{pending:,} trials without a record (not run yet, or running)"

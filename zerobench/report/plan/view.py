@@ -136,7 +136,7 @@ def _others(shown: Sequence[TableTrial]) -> list[str]:
     """A line for the trials without figures."""
     skipped = [labelled.trial for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
     reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
-    lines = [f"{len(skipped)} not tried: {plain('; '.join(reasons))}"] if skipped else []
+    lines = [f"{len(skipped)} skipped: {plain('; '.join(reasons))}"] if skipped else []
     failed = len(shown) - len(skipped) - sum(is_whole(labelled.trial) for labelled in shown)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
 
@@ -165,7 +165,7 @@ def _details(
 def _header(shown: Sequence[TableTrial], rows: Sequence[PlanRow], environment: Environment) -> Part:
     plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
-    counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]
+    counts = [f"{len(rows)} configuration{plural} predicted{how}"]
     skipped = sum(labelled.trial.record.status is Status.SKIPPED for labelled in shown)
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []
@@ -201,7 +201,8 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
 def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
     """How the recommended row's bound comes about, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
-        yield Part(f"Lower bound of the step time of {plain(best.shown.label)}", points=best.bound.terms)
+        terms = [term for term in best.bound.terms if not term.endswith(": none")]
+        yield Part(f"Lower bound of the step time of {plain(best.shown.label)}", points=terms)
 
 
 def capacity_of(cluster: Cluster) -> Capacity:

@@ -41,8 +41,8 @@ def why_not(
     fit, best_fit = fits(other, capacity), fits(best, capacity)
     sentences = [*_does_not_fit(other, fit, capacity)]
     if fit.fits is None:
-        sentences.append(f"{name_of(other.spec)}: memory need unknown ({_ending(other)})")
-    sentences += _time(other, fit, best_expected, other_expected)
+        sentences.append(f"memory need unknown ({_ending(other)})")
+    sentences += _time(fit, best_expected, other_expected)
     if is_whole(best) and is_whole(other):  # what was seen of the others is less than what they need
         sentences += _more_device_memory(best, other)
         sentences += _more_host_memory(best, other, best_fit, fit)
@@ -63,21 +63,19 @@ def _ending(trial: Trial) -> str:
 
 
 def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
-    name = name_of(trial.spec)
     need = device_need(trial)
     over_bytes = -(fit.device_room_bytes or 0)
     if trial.record.status is Status.OUT_OF_DEVICE_MEMORY and (over_bytes <= 0 or not is_whole(trial)):
-        yield f"{name} ran out of device memory"
+        yield "ran out of device memory"
     if need is not None and over_bytes > 0:
         yield (
-            f"{name} does not fit: it needs {format_bytes(need.total_bytes)} of device memory, "
-            f"{format_bytes(over_bytes)} more than the available "
-            f"{format_bytes(capacity.device_bytes)}{_when(need.instant)}"
+            f"does not fit: needs {format_bytes(need.total_bytes)} of {format_bytes(capacity.device_bytes)} per GPU, "
+            f"{format_bytes(over_bytes)} too much{_when(need.instant)}"
         )
         if need.instant is not None:
             yield from _what_would_have_to_shrink(trial, need.instant, over_bytes)
     if trial.record.status is Status.OUT_OF_HOST_MEMORY:
-        yield f"{name} ran out of host memory"
+        yield "ran out of host memory"
     yield from _host_too_small(trial, fit, capacity)
 
 
@@ -85,9 +83,9 @@ def _when(instant: Instant | None) -> str:
     if instant is None:
         return ""
     if instant.phase == "init":
-        return ", at the peak of initialisation"
-    phase = "optimizer step" if instant.phase == "step" else instant.phase.value
-    return f", at the {phase} peak of {'the first' if instant.step == 'first' else 'a steady'} step"
+        return ", during initialisation"
+    phase = "the optimizer step" if instant.phase == "step" else instant.phase.value
+    return f", in {phase} of {'the first' if instant.step == 'first' else 'a steady'} step"
 
 
 def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:
@@ -127,9 +125,8 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
     for what, needed, room, there in rooms:
         if needed is not None and room is not None and room < 0:
             yield (
-                f"{name_of(trial.spec)} does not fit: its {trial.spec.gpus_per_node} ranks per node need "
-                f"{format_bytes(needed)} of {what}, {format_bytes(-room)} more than the "
-                f"{format_bytes(there)} of a node"
+                f"does not fit: its {trial.spec.gpus_per_node} ranks per node need {format_bytes(needed)} of "
+                f"{format_bytes(there)} of {what}, {format_bytes(-room)} too much"
             )
             instant = host_instant(trial) if what == "host memory" else None
             if instant is not None and instant.categories:
@@ -137,15 +134,15 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
                 yield f"{_words(category)}: {format_bytes(size)} per rank{_because(trial, category, size)}"
 
 
-def _time(trial: Trial, fit: Fit, best: ExpectedStep | None, other: ExpectedStep | None) -> Iterator[str]:
+def _time(fit: Fit, best: ExpectedStep | None, other: ExpectedStep | None) -> Iterator[str]:
     """Of two that fit: which is expected to be faster, or that they are about as fast."""
     if not fit.fits or best is None or other is None:
         return
     is_slower = other.low_s > best.high_s
-    words = "is expected to be slower" if is_slower else "is expected to be about as fast"
+    words = "slower" if is_slower else "about as fast"
     yield (
-        f"{name_of(trial.spec)} also fits and {words}: its step takes {format_seconds(other.step_s)} "
-        f"({format_seconds(other.low_s)} to {format_seconds(other.high_s)}), against "
+        f"fits, {words}: {format_seconds(other.step_s)} per step "
+        f"({format_seconds(other.low_s)} to {format_seconds(other.high_s)}) against "
         f"{format_seconds(best.step_s)} ({format_seconds(best.low_s)} to {format_seconds(best.high_s)})"
     )
 

@@ -86,7 +86,7 @@ def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow
         Column[PlanRow](
             "most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if training else "tok/s"
         ),
-        Column[PlanRow]("by", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
+        Column[PlanRow]("largest part", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
     ]
     note = ""
     if training:
@@ -94,10 +94,7 @@ def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow
         note = f" Days and GPU-hours of {format_count(training.tokens)} tokens: lower bounds too."
     return Table(
         f"Lower bound of the step time, {unit.name}",
-        (
-            f"From {_figures(rows)} at datasheet peak rates with perfect overlap; real steps are longer. by: "
-            f"largest part.{note}"
-        ),
+        (f"From {_figures(rows)} at datasheet peak rates with perfect overlap; real steps are longer.{note}"),
         columns,
         lines,
     )

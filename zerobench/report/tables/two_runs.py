@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from zerobench.records import Status
 from zerobench.report.column_units import MISSING
 from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.compare.environment import Fact, hardware_warnings
@@ -39,7 +40,7 @@ def document_parts(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[
 def _environment(comparison: Comparison) -> Part:
     differing = [fact for fact in comparison.facts if fact.differs]
     columns = [
-        Column[Fact]("what differs", lambda fact: fact.name, narrow="what differs", is_text=True),
+        Column[Fact]("difference", lambda fact: fact.name, narrow="difference", is_text=True),
         Column[Fact]("BASE", lambda fact: fact.base or MISSING, narrow="BASE", is_text=True),
         Column[Fact]("NEW", lambda fact: fact.new or MISSING, narrow="NEW", is_text=True),
     ]
@@ -53,10 +54,17 @@ def _environment(comparison: Comparison) -> Part:
 
 
 def _counts(comparison: Comparison) -> str:
-    same = len(comparison.same)
+    skipped = sum(ended(pair.base) == ended(pair.new) == Status.SKIPPED.value for pair in comparison.same)
+    same = len(comparison.same) - skipped
     alone = [(len(comparison.only_base), "BASE"), (len(comparison.only_new), "NEW")]
     return (
-        ", ".join([f"{counted(same, 'trial')} in both", *(f"{count} in {side} only" for count, side in alone if count)])
+        ", ".join(
+            [
+                f"{counted(same, 'trial')} in both",
+                *([f"{skipped} skipped in both"] if skipped else []),
+                *(f"{count} in {side} only" for count, side in alone if count),
+            ]
+        )
         + "."
     )
 
@@ -64,7 +72,7 @@ def _counts(comparison: Comparison) -> str:
 def _alike(facts: Sequence[Fact]) -> list[str]:
     known = {fact.name: fact.base for fact in facts if not fact.differs and fact.base is not None}
     texts = [f"{name} {known[name]}" for name in _ALIKE if name in known]
-    return [f"the same in both: {', '.join(texts)}"] if texts else []
+    return [f"same in both: {', '.join(texts)}"] if texts else []
 
 
 def _outcomes(comparison: Comparison) -> Iterator[Part]:
@@ -100,7 +108,7 @@ def gate_part(verdicts: Sequence[Verdict]) -> Part:
     lines, warnings = [gate_sentence(verdicts)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
-        lines.append(f"{name}: {_result(verdict)}, {count} {'trial' if count == 1 else 'trials'} judged")
+        lines.append(f"{name}: {_result(verdict)}, {counted(count, 'trial')} judged")
         warnings += [f"{name}: {line}" for line in few(verdict.failures[verdict is worst :])]
         warnings += [f"{name}: not judged: {line}" for line in few(verdict.not_judged)]
     return Part("Gate", points=lines, warnings=warnings)

@@ -36,6 +36,15 @@ def memory_parts(comparison: Comparison) -> Iterator[Part]:
         yield _categories(differing, causes(comparison, rows))
 
 
+_PLACES = {
+    "device": "tensors",
+    "reserved": "by the allocator",
+    "used": "by NVML, less what was in use before",
+    "resident": "the process of a CPU rank",
+}
+"""What the peaks of a place are of."""
+
+
 def _totals(rows: Sequence[Peak]) -> Part:
     listed = [
         row for row in rows if not row.change.is_equal or row.change.where == (Place.DEVICE.value, StepKind.STEADY)
@@ -43,10 +52,11 @@ def _totals(rows: Sequence[Peak]) -> Part:
     shown, more = first(sorted(listed, key=lambda row: -row.growth))
     unit = byte_unit(size for row in shown for size in (row.change.base.largest_bytes, row.change.new.largest_bytes))
     equal = sum(row.change.is_equal for row in rows)
+    places = dict.fromkeys(where_name(row.change.where).partition(" ")[0] for row in shown)
+    legend = "; ".join(f"{place}: {_PLACES[place]}" for place in places if place in _PLACES)
     caption = (
-        "Largest rank, median repeat. device: tensors; reserved: by the allocator; used: by NVML, less "
-        f"what was in use before; resident: the process of a CPU rank. {equal} of {len(rows)} peaks equal "
-        "to the byte in every category. Largest growth first."
+        f"Largest rank, median repeat{f'. {legend}' if legend else ''}. {equal} of {len(rows)} peaks identical in "
+        "every category. Largest growth first."
     )
     title = f"Memory at the peak of a steady step and of start-up, {unit.name}"
     return Part(title, caption, Listing(_total_columns(unit), shown), points=more, warnings=_spreads(shown))

@@ -83,7 +83,7 @@ def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> 
     return Table(
         TITLE,
         (
-            "Sampled peaks of the whole process tree, largest node; largest rank: the kernel's own peak. "
+            "Peaks of the process tree on the largest node. rank: peak RSS of its largest process. "
             "cgroup: includes page cache and other processes. GPU: by NVML, device with the largest "
             "increase."
         ),
