@@ -184,6 +184,31 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     assert sum(held.by_module.values()) == 4 * held.by_category[Category.MASTER_WEIGHTS]
 
 
+@pytest.mark.slow
+def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_does_not_fit(emulate, tmp_path):
+    weights = 3 * GIB
+    command = ["python", script("compiled.py"), str(weights // 4), "default"]
+    code, told, errors = emulate("--gpus", "1", "--gpu", "t4", command=command)
+    assert code == 0, errors
+    rank = only_rank(told)
+    assert (told["fits"], rank["compiled"], rank["steps"], rank["end"]) == (True, True, 3, "stopped")
+    assert rank["peak_bytes"] == pytest.approx(
+        2 * weights, rel=0.001
+    )  # and their gradients; uncompiled 7 times as much
+    assert any("of the uncompiled model" in note for note in rank["notes"])
+    (trial,) = load_run(tmp_path / told["run"]).trials()
+    assert trial.record.status is Status.COMPLETED
+    assert any("compiled, rank 0 allocates 6.00 GiB" in note for note in trial.record.notes)
+
+
+@pytest.mark.slow
+def test_a_script_that_captures_cuda_graphs_is_told_that_there_are_none(emulate):
+    command = ["python", script("compiled.py"), "1024", "reduce-overhead"]
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=command)
+    assert code == 1, errors
+    assert told["failed"]["message"].endswith("CUDA error: CUDA graphs cannot be captured on the emulated GPU")
+
+
 def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulate):
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("broken.py")])
     assert code == 1, errors
@@ -260,7 +285,7 @@ def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options,
     assert code == 0, (errors, told)
     assert told["fits"] is True
     for rank in told["ranks"]:
-        assert (rank["steps"], rank["end"], rank["tracked"]) == (3, "stopped", tracked)
+        assert (rank["steps"], rank["end"], rank["tracked"], rank["compiled"]) == (3, "stopped", tracked, False)
         check_named(rank, *expected, unattributed=0.02)
 
 
