@@ -99,6 +99,22 @@ def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly
     assert "Traceback" not in "".join(printed)
 
 
+def test_every_phase_of_a_loop_that_holds_its_models_output_has_its_bytes_named(emulate, tmp_path):
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("output_kept.py")])
+    assert code == 0, errors
+    (trial,) = load_run(tmp_path / told["run"]).trials()
+    rows = [row for row in trial.ranks[0].memory if row.place is Place.DEVICE]
+    totals = [row for row in rows if row.category is Category.TOTAL]
+    assert {row.phase for row in totals} == set(Phase)
+    for total in totals:
+        here = [row for row in rows if (row.step, row.phase) == (total.step, total.phase)]
+        for unnamed in (row for row in here if row.category is Category.UNATTRIBUTED):
+            assert abs(unnamed.at_peak_bytes or 0) <= (total.at_peak_bytes or 0) / 100, (total.step, total.phase)
+            assert abs(unnamed.live_bytes or 0) <= (total.live_bytes or 0) / 100, (total.step, total.phase)
+    start = {row.category for row in rows if row.phase is Phase.INIT and row.at_peak_bytes}
+    assert Category.WORKSPACES not in start  # matrices of a workspace's size are matrices
+
+
 def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(emulate):
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("too_large.py")])
     assert code == 1, errors

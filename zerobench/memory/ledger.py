@@ -214,6 +214,10 @@ class Ledger:
     def _keep_random_state(self, state: torch.Tensor) -> None:
         self.names.identify([NamedTensor(state, Category.ACTIVATIONS)])
 
+    def name_kept(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What a model's output keeps of its forward pass, also once the backward pass is over."""
+        self.names.identify(NamedTensor(t, Category.ACTIVATIONS) for t in tensors)
+
     def name_logits(self, logits: torch.Tensor) -> None:
         """What the model handed to a loss that is computed outside of it."""
         self._logits = logits
