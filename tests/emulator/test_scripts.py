@@ -99,8 +99,15 @@ def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly
     assert "Traceback" not in "".join(printed)
 
 
-def test_every_phase_of_a_loop_that_holds_its_models_output_has_its_bytes_named(emulate, tmp_path):
-    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("output_kept.py")])
+@pytest.mark.parametrize(
+    ("gpus", "command"),
+    [
+        pytest.param("1", ["python", script("output_kept.py")], id="keys and values of the output before"),
+        pytest.param("8", ["torchrun", script("ddp_accumulation.py")], id="DDP's buckets before the first backward"),
+    ],
+)
+def test_every_phase_of_a_loop_has_its_bytes_named(emulate, tmp_path, gpus, command):
+    code, told, errors = emulate("--gpus", gpus, "--gpu", "h200", command=command)
     assert code == 0, errors
     (trial,) = load_run(tmp_path / told["run"]).trials()
     rows = [row for row in trial.ranks[0].memory if row.place is Place.DEVICE]
