@@ -105,7 +105,9 @@ class DeepSpeedSettings:
         keys = list(dict.fromkeys(key for spec in engines for key in spec.ds_config if key != _STAGE))
         short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
         counts = Counter(short.values())
-        self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
+        self._short = {
+            key: name if counts[name] == 1 and name not in _UNTELLING else key for key, name in short.items()
+        }
         self._usual = {key: _usual_setting(engines, key) for key in keys}
         self._given = {key: {setting_text(spec, key) for spec in engines if key in spec.ds_config} for key in keys}
 
@@ -137,13 +139,15 @@ class DeepSpeedSettings:
     def usual(self) -> list[str]:
         """The settings that names leave out."""
         usual = {key: value for key, value in self._usual.items() if value not in (None, _DEFAULT)}
-        return [f"{key.rpartition('.')[2]} {value}" for key, value in usual.items()]
+        return [f"{key.rpartition('.')[2] if self._short[key] != key else key} {value}" for key, value in usual.items()]
 
 
 _DEFAULT = "default"
 _STAGE = "zero_optimization.stage"
 """What the strategy says already, where a script's configuration sets it."""
 _MOST_SETTINGS = 2
+_UNTELLING = ("enabled", "device", "type")
+"""Last words of keys that mean nothing without their section."""
 
 
 def _may_set(spec: TrialSpec, key: str) -> bool:
