@@ -32,3 +32,29 @@ def test_a_compiled_function_runs_forward_and_backward_with_kernels_for_that_gpu
     kernels = sorted(tmp_path.glob("triton/**/*.cubin"))
     assert len(kernels) >= 2
     assert all(b"sm_90" in path.with_suffix(".ptx").read_bytes() for path in kernels)
+
+
+ENGINE = """
+import json, deepspeed, torch
+import torch.distributed as dist
+from zerobench.ds_config.build import build_ds_config
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import TrialSpec
+trial = TrialSpec.model_validate(
+    {"model": resolve_model("gpt2-10m"), "strategy": "zero1", "optimizer": "adamw", "compile": "model"}
+)
+torch.cuda.set_device(0)
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.Linear(8, 8)
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=build_ds_config(trial))
+engine.compile(backend="eager")
+for _ in range(4):
+    engine.backward(engine(torch.ones(1, 8, device="cuda", dtype=torch.bfloat16)).float().sum())
+    engine.step()
+dist.destroy_process_group()
+print(json.dumps([engine.is_compiled, engine.global_steps]))
+"""
+
+
+def test_a_compiled_engine_goes_on_after_the_second_step_from_which_on_deepspeed_times_it(emulated: Emulated) -> None:
+    assert emulated(ENGINE, LOCAL_RANK="0") == [True, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -182,6 +183,18 @@ def test_setup_installs_the_users_release_alone_and_isolated_and_the_triton_that
     assert next(steps).name == "stand-ins"
     with pytest.raises(UserError, match="names no release of triton"):
         triton_of(overlay, "2.12.1")
+
+
+@pytest.mark.parametrize(("there", "missing"), [((), "C"), (("cc",), "C++")])
+def test_a_machine_that_lacks_a_compiler_is_told_before_anything_is_downloaded(
+    users, monkeypatch, tmp_path, there, missing
+):
+    (tmp_path / "bin").mkdir()
+    for name in there:
+        (tmp_path / "bin" / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(UserError, match=f"^emulator: no {re.escape(missing)} compiler "):
+        next(emulator_steps(users()))
 
 
 def test_where_the_users_torch_is_a_cuda_build_only_headers_are_downloaded(users):

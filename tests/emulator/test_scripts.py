@@ -99,6 +99,29 @@ def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly
     assert "Traceback" not in "".join(printed)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "command"),
+    [
+        pytest.param("1", ["python", script("output_kept.py")], id="keys and values of the output before"),
+        pytest.param("8", ["torchrun", script("ddp_accumulation.py")], id="DDP's buckets before the first backward"),
+    ],
+)
+def test_every_phase_of_a_loop_has_its_bytes_named(emulate, tmp_path, gpus, command):
+    code, told, errors = emulate("--gpus", gpus, "--gpu", "h200", command=command)
+    assert code == 0, errors
+    (trial,) = load_run(tmp_path / told["run"]).trials()
+    rows = [row for row in trial.ranks[0].memory if row.place is Place.DEVICE]
+    totals = [row for row in rows if row.category is Category.TOTAL]
+    assert {row.phase for row in totals} == set(Phase)
+    for total in totals:
+        here = [row for row in rows if (row.step, row.phase) == (total.step, total.phase)]
+        for unnamed in (row for row in here if row.category is Category.UNATTRIBUTED):
+            assert abs(unnamed.at_peak_bytes or 0) <= (total.at_peak_bytes or 0) / 100, (total.step, total.phase)
+            assert abs(unnamed.live_bytes or 0) <= (total.live_bytes or 0) / 100, (total.step, total.phase)
+    start = {row.category for row in rows if row.phase is Phase.INIT and row.at_peak_bytes}
+    assert Category.WORKSPACES not in start  # matrices of a workspace's size are matrices
+
+
 def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(emulate):
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("too_large.py")])
     assert code == 1, errors
@@ -184,6 +207,31 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     assert sum(held.by_module.values()) == 4 * held.by_category[Category.MASTER_WEIGHTS]
 
 
+@pytest.mark.slow
+def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_does_not_fit(emulate, tmp_path):
+    weights = 3 * GIB
+    command = ["python", script("compiled.py"), str(weights // 4), "default"]
+    code, told, errors = emulate("--gpus", "1", "--gpu", "t4", command=command)
+    assert code == 0, errors
+    rank = only_rank(told)
+    assert (told["fits"], rank["compiled"], rank["steps"], rank["end"]) == (True, True, 3, "stopped")
+    assert rank["peak_bytes"] == pytest.approx(
+        2 * weights, rel=0.001
+    )  # and their gradients; uncompiled 7 times as much
+    assert any("of the uncompiled model" in note for note in rank["notes"])
+    (trial,) = load_run(tmp_path / told["run"]).trials()
+    assert trial.record.status is Status.COMPLETED
+    assert any("compiled, rank 0 allocates 6.00 GiB" in note for note in trial.record.notes)
+
+
+@pytest.mark.slow
+def test_a_script_that_captures_cuda_graphs_is_told_that_there_are_none(emulate):
+    command = ["python", script("compiled.py"), "1024", "reduce-overhead"]
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=command)
+    assert code == 1, errors
+    assert told["failed"]["message"].endswith("CUDA error: CUDA graphs cannot be captured on the emulated GPU")
+
+
 def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulate):
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("broken.py")])
     assert code == 1, errors
@@ -260,7 +308,7 @@ def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options,
     assert code == 0, (errors, told)
     assert told["fits"] is True
     for rank in told["ranks"]:
-        assert (rank["steps"], rank["end"], rank["tracked"]) == (3, "stopped", tracked)
+        assert (rank["steps"], rank["end"], rank["tracked"], rank["compiled"]) == (3, "stopped", tracked, False)
         check_named(rank, *expected, unattributed=0.02)
 
 

@@ -30,6 +30,13 @@ def test_a_block_takes_the_name_of_the_tensor_that_owned_it():
     assert result.live == {Category.GRADIENTS: 512}
 
 
+def test_what_was_born_before_anybody_looked_is_its_tensors_and_no_workspace_of_that_size():
+    weight = storage(1, 0x5000, 4096)
+    trace = [entry("alloc", 0x5000, 4096)]
+    result = compose(trace, [weight], [], named({weight: Category.PARAMETERS}), [(0x5000, 4096)], {4096})
+    assert result.live == result.at_peak == {Category.PARAMETERS: 4096}
+
+
 def test_a_workspace_that_no_tensor_owned_and_that_is_given_back_is_a_temporary():
     out = storage(1, 0x9000, 100)
     trace = [

@@ -42,6 +42,15 @@ def test_varying_deepspeed_keys_are_shortened_while_that_is_clear() -> None:
     assert labels(clash) == ["a.size=1 b.size=2", "a.size=2 b.size=1"]
 
 
+def test_a_setting_whose_last_word_says_nothing_is_named_with_its_section() -> None:
+    scripts = [spec("zero2", ds_config={"bf16.enabled": on, "fp16.enabled": False}) for on in (True, False, True)]
+    assert labels(scripts[:2]) == ["bf16.enabled=true", "bf16.enabled=false"]
+    assert "DeepSpeed settings, unless named otherwise: bf16.enabled true, fp16.enabled false" in shared_lines(
+        scripts[:1]
+    )
+    assert labels([spec("zero2", ds_config={"fp16.enabled": on}) for on in (True, False)])[0] == "fp16.enabled=true"
+
+
 def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -> None:
     settings = {BUCKET: 1e6, "zero_optimization.sub_group_size": 4e6, "zero_optimization.overlap_comm": False}
     specs = [spec("single"), *(spec(f"zero{stage}", ds_config=settings) for stage in range(4)), spec("zero3")]

@@ -124,7 +124,9 @@ def _rank(rank: RankFit) -> Iterator[str]:
         yield f"  torch: {refusal.message}"
         yield from _standing(refusal)
     elif rank.peak is not None:
-        yield f"  peak {_gib(rank.peak.total_bytes)}, in {phase_words(rank.peak.step.value, rank.peak.phase.value)}:"
+        uncompiled = "uncompiled " if account.compiles else ""
+        where = phase_words(rank.peak.step.value, rank.peak.phase.value)
+        yield f"  {uncompiled}peak {_gib(rank.peak.total_bytes)}, in {where}:"
         yield from _categories(rank.peak.categories, rank.peak.total_bytes)
     if account.peak_bytes is None:
         return
@@ -304,6 +306,7 @@ def _plain_rank(rank: RankFit) -> dict[str, Any]:
         "start_peak_bytes": account.start_peak_bytes,
         "steps": account.num_steps,
         "tracked": account.tracked,
+        "compiled": account.compiles,
         "end": account.end,
         "message": account.message,
         "categories": {} if rank.peak is None else rank.peak.categories,

@@ -17,7 +17,7 @@ from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import autotp_size, micro_batches_of_share
 from zerobench.spec.optimizers import OPTIMIZERS, StatesPlace
 from zerobench.spec.strategy import uses_deepspeed
-from zerobench.spec.trial import Offload, Precision, TrialSpec
+from zerobench.spec.trial import Compile, Offload, Precision, TrialSpec
 
 _NEVER = 1_000_000_000
 """Steps between two progress lines of DeepSpeed's own."""
@@ -90,7 +90,14 @@ def _generated(trial: TrialSpec) -> dict[str, Any]:
         **_optimizer(trial),
         "zero_optimization": _zero(trial),
     }
-    return config | _untested(trial)
+    return config | _untested(trial) | _compiled(trial)
+
+
+def _compiled(trial: TrialSpec) -> dict[str, Any]:
+    """A compiled engine's throughput timer calls torch.cuda.synchronize(None) within the compiled forward pass from the
+    third step on, at which Dynamo of torch 2.12 and 2.13 fails (_dynamo/variables/torch.py, handle_synchronize).
+    """
+    return {"timers": {"throughput": {"synchronized": False}}} if trial.compile is Compile.MODEL else {}
 
 
 def _untested(trial: TrialSpec) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -29,7 +29,9 @@ from zerobench.tracking.command import Command, Show
 from zerobench.tracking.own_run import lay_out_own
 from zerobench.tracking.own_trial import laid_out, unknown_trial
 from zerobench.tracking.watch import script_name
+from zerobench.units import format_bytes
 
+COMPILED = "torch.compile: bytes by category are of the uncompiled model, all other figures of the compiled one"
 NO_VALUES = "emulated: no values are computed; ignore losses, norms and times"
 
 
@@ -86,6 +88,10 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
         if ending.stopped is not None:
             made.interrupted = True
             break
+        if accounts[-1].compiles and accounts[-1].end is not End.FAILED:
+            say(f"rank {rank} uses torch.compile; running again compiled, its memory counted and not named")
+            accounts[-1] = play_aside(stage, stage.request.command, rank, compiled=True).account
+            accounts[-1].notes.append(COMPILED)
         if accounts[-1].end is End.FAILED:
             break
     return accounts
@@ -104,7 +110,7 @@ def _judge(
         needed: PlayedRank | None = None
         if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
             say(f"rank {account.rank} does not fit; running again with unlimited GPU memory to see what it needs")
-            needed = play_aside(stage.boundless, request.command, account.rank)
+            needed = play_aside(stage.boundless, request.command, account.rank, compiled=account.compiles)
         record = records.get(account.rank)
         more = (None, None) if needed is None else (needed.account, needed.record)
         fits.append(rank_fit(account, record, stage.gpu.memory_bytes, *more))
@@ -131,9 +137,22 @@ def _write(
         ended_at_s=time.time(),
         ranks_reported=len(records),
         host=made.hosts,
-        notes=[NO_VALUES, f"emulated: rank {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
+        notes=[
+            NO_VALUES,
+            f"emulated: rank {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}",
+            *_compiled(made.verdict),
+        ],
     )
     write_record(folder, record)
+
+
+def _compiled(verdict: Verdict) -> Iterator[str]:
+    """What compiled ranks hold, beside the ledger's rows of the uncompiled ones."""
+    for account in (rank.account for rank in verdict.ranks if rank.account.compiles):
+        yield (
+            f"torch.compile: memory rows are of the uncompiled model; compiled, rank {account.rank} allocates "
+            f"{format_bytes(account.peak_bytes or 0)} and reserves {format_bytes(account.reserved_bytes or 0)} at most"
+        )
 
 
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:

@@ -99,6 +99,8 @@ class Account(Record):
     tracked: str | None = None
     """What the tracker attached itself to; None: it saw no training."""
     touched_device: bool = False
+    compiles: bool = False
+    """Whether it had torch.compile compile anything; of which nothing happens under the ledger."""
     total_bytes: int | None = None
     """Of the device."""
     peak_bytes: int | None = None

@@ -107,17 +107,19 @@ def play_aside(
     command: Sequence[str],
     rank: int,
     added: Mapping[str, str] | None = None,
+    *,
+    compiled: bool = False,
 ) -> PlayedRank:
     """Play one rank quietly, in a folder that is gone afterwards; `added` goes into its environment.
 
     Bytes are named where a node's memory was asked after, since the ledger alone knows what is held there; else they
-    are only counted.
+    are only counted, and where it is to play `compiled`, since nothing is compiled under the ledger.
 
     Raises UserError: the command is not one that can be played.
     """
     with _scratch() as path:
         folder = TrialFolder(path)
-        named = stage.request.cluster.host_memory_bytes is not None
+        named = stage.request.cluster.host_memory_bytes is not None and not compiled
         part = stage.part(command, rank, folder, under_ledger=named, aside=True)
         process = subprocess.run(
             stage.command(),

@@ -33,7 +33,8 @@ def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ..
     refusal = played.refusal
     in_pieces = refusal is not None and refusal.in_pieces
     chosen = for_host(start) if worst is None else for_device(start, in_pieces=in_pieces)
-    tried = tuple(_played(stage, start, chosen, played.rank, say))
+    compiled = played.compiles and worst is not None
+    tried = tuple(_played(stage, start, chosen, played.rank, say, compiled=compiled))
     if tried:
         return tried, None
     if worst is not None:
@@ -41,7 +42,9 @@ def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ..
     return tried, _NO_FILE if start.ds is None else _NOTHING_TO_MOVE
 
 
-def _played(stage: Stage, start: Draft, chosen: Iterator[Candidate], rank: int, say: Say) -> Iterator[Try]:
+def _played(
+    stage: Stage, start: Draft, chosen: Iterator[Candidate], rank: int, say: Say, *, compiled: bool
+) -> Iterator[Try]:
     cluster, fitting = stage.request.cluster, 0
     for _ in range(MOST_TRIES):
         candidate = next(chosen, None)
@@ -50,7 +53,7 @@ def _played(stage: Stage, start: Draft, chosen: Iterator[Candidate], rank: int, 
         say(f"trying: {', '.join(candidate.says)}")
         with tempfile.TemporaryDirectory(prefix="zerobench-change-") as folder:
             draft = candidate.draft
-            played = play_aside(stage, draft.command(Path(folder)), rank, draft.variables)
+            played = play_aside(stage, draft.command(Path(folder)), rank, draft.variables, compiled=compiled)
         held = host_bytes(played.record)
         node = None if held is None else held * cluster.gpus_per_node
         made = Try(candidate.says, played.account, node, cluster.host_memory_bytes, (start, draft))

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from zerobench.emulator.compiler import CPP, C
+from zerobench.emulator.compiler import C, find_compilers
 from zerobench.emulator.elf import wanted_by
 from zerobench.emulator.values_build import LIBRARY as VALUES
 from zerobench.emulator.values_build import SOURCES as VALUES_SOURCES
@@ -65,8 +65,7 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
 
     Raises UserError: no compiler, torch's libraries cannot be read, or a file does not compile.
     """
-    C.find()
-    CPP.find()
+    find_compilers()
     libraries = wanted_libraries(torch_lib)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:

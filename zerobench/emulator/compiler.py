@@ -45,3 +45,9 @@ class Compiler:
 
 C = Compiler("C", ("cc", "gcc", "clang"), "gcc")
 CPP = Compiler("C++", ("c++", "g++", "clang++"), "g++")
+
+
+def find_compilers() -> None:
+    """Make sure of both that the emulator is built with. Raises UserError: the machine lacks one."""
+    for compiler in (C, CPP):
+        compiler.find()

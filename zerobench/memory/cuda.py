@@ -9,7 +9,7 @@ evidence and is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +78,7 @@ def _record() -> None:
 
 def composition(
     device: torch.device,
-    live: Iterable[Storage],
+    live: Collection[Storage],
     events: Sequence[tuple[Storage, int]],
     category_of: Callable[[Storage], Category | None],
 ) -> Composition[Category | None]:
@@ -105,7 +105,7 @@ def composition(
 
 def compose(
     trace: Sequence[dict[str, Any]],
-    live: Iterable[Storage],
+    live: Collection[Storage],
     events: Sequence[tuple[Storage, int]],
     category_of: Callable[[Storage], Category | None],
     held: Iterable[tuple[int, int]] = (),
@@ -120,6 +120,7 @@ def compose(
     changes = _changes(trace, events)
     in_trace = {block.storage for block, _ in changes}
     standing = [block for block, delta in changes if delta > 0 and not block.freed]
+    in_trace |= _unseen_births(standing, live, in_trace)
     standing += [Block(s.pointer, s.nbytes, storage=s) for s in live if s.device == "cuda" and s not in in_trace]
     known = {block.address for block in standing}
     standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if at not in known]
@@ -131,6 +132,22 @@ def compose(
         categories.__getitem__,
         lambda block: "" if block.storage is None else block.storage.birth.name,
     )
+
+
+def _unseen_births(
+    standing: Iterable[Block], live: Iterable[Storage], in_trace: Container[Storage | None]
+) -> set[Storage]:
+    """Give blocks that stand at the end their storage where its birth was not seen, as of start-up that is looked back
+    on: else both would be counted, and one of a workspace's size would be taken for that. Returns those storages.
+    """
+    at = {s.pointer: s for s in live if s.device == "cuda" and s not in in_trace}
+    found = set()
+    for block in standing:
+        storage = at.get(block.address)
+        if block.storage is None and storage is not None and storage.nbytes == block.nbytes:
+            block.storage = storage
+            found.add(storage)
+    return found
 
 
 def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -> Composition[Category | None]:

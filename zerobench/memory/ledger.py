@@ -165,7 +165,8 @@ class Ledger:
     def knows_births_of(self, earlier: StorageCounter) -> None:
         """Take from `earlier`, which looked on at start-up, where on the host was born what stands since then.
 
-        Where, and no more: what a storage is for was decided without it, of start-up as it was looked back on.
+        Where, and no more: what a storage is for was decided without it, of start-up as it was looked back on. But
+        the buckets of gradients that DDP made in C++ nobody reaches, so they are counted as it saw them.
         """
 
         def born_before(key: int) -> Site | None:
@@ -173,6 +174,7 @@ class Ledger:
             return None if storage is None or storage.device != "cpu" else replace(storage.birth, proves=None)
 
         self.counter.born_before = born_before
+        self.counter.adopt_of(earlier, lambda s: s.device == "cuda" and s.birth.proves is Category.GRADIENTS)
 
     def held(self, phase: Phase) -> Holdings:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
@@ -214,6 +216,10 @@ class Ledger:
 
     def _keep_random_state(self, state: torch.Tensor) -> None:
         self.names.identify([NamedTensor(state, Category.ACTIVATIONS)])
+
+    def name_kept(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What a model's output keeps of its forward pass, also once the backward pass is over."""
+        self.names.identify(NamedTensor(t, Category.ACTIVATIONS) for t in tensors)
 
     def name_logits(self, logits: torch.Tensor) -> None:
         """What the model handed to a loss that is computed outside of it."""

@@ -212,6 +212,14 @@ class StorageCounter(TorchDispatchMode):
                     self._see_tensor(thing.grad)
         self._adopts = False
 
+    def adopt_of(self, earlier: StorageCounter, is_wanted: Callable[[Storage], bool]) -> None:
+        """Count what `earlier` saw born and still counts, as far as it is wanted, with what it said of its birth."""
+        for entry in list(earlier.live.values()):
+            storage = None if entry.reference is None else entry.reference()
+            if storage is not None and storage._cdata not in self.live and is_wanted(entry):
+                self._serial += 1
+                self._keep(storage, Storage(self._serial, entry.nbytes, entry.device, entry.pointer, entry.birth))
+
     def keep_book(self, book: CpuBook) -> None:
         """From now on say of each storage on the CPU which block of the book it stands on."""
         self._book = book

@@ -105,7 +105,9 @@ class DeepSpeedSettings:
         keys = list(dict.fromkeys(key for spec in engines for key in spec.ds_config if key != _STAGE))
         short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
         counts = Counter(short.values())
-        self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
+        self._short = {
+            key: name if counts[name] == 1 and name not in _UNTELLING else key for key, name in short.items()
+        }
         self._usual = {key: _usual_setting(engines, key) for key in keys}
         self._given = {key: {setting_text(spec, key) for spec in engines if key in spec.ds_config} for key in keys}
 
@@ -137,18 +139,15 @@ class DeepSpeedSettings:
     def usual(self) -> list[str]:
         """The settings that names leave out."""
         usual = {key: value for key, value in self._usual.items() if value not in (None, _DEFAULT)}
-        return [f"{self._short_in_sentence(key)} {value}" for key, value in usual.items()]
-
-    def _short_in_sentence(self, key: str) -> str:
-        """The last word of the key, or all of it where another's last word is the same (`enabled`)."""
-        last = key.rpartition(".")[2]
-        return key if sum(other.rpartition(".")[2] == last for other in self._usual) > 1 else last
+        return [f"{key.rpartition('.')[2] if self._short[key] != key else key} {value}" for key, value in usual.items()]
 
 
 _DEFAULT = "default"
 _STAGE = "zero_optimization.stage"
 """What the strategy says already, where a script's configuration sets it."""
 _MOST_SETTINGS = 2
+_UNTELLING = ("enabled", "device", "type")
+"""Last words of keys that mean nothing without their section."""
 
 
 def _may_set(spec: TrialSpec, key: str) -> bool:

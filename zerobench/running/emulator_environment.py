@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerobench.emulator.build import sources_digest
-from zerobench.emulator.compiler import C
+from zerobench.emulator.compiler import find_compilers
 from zerobench.emulator.emulator import build_missing, check_cuda_build, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import places
@@ -39,7 +39,7 @@ def emulator_steps(made: Environment) -> Iterator[Step]:
     Raises UserError: this machine cannot have one.
     """
     torch = usable_torch(made.path)
-    C.find()
+    find_compilers()  # before anything is downloaded
     where = places(made, torch)
     cuda = torch.cuda
     if not cuda:

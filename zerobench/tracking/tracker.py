@@ -227,8 +227,10 @@ class Tracker:
     def forward_ended(self, output: Any) -> None:
         """What follows until the backward pass is the loss."""
         if self._steps.under_ledger and self._steps.phase is Phase.FORWARD:
-            if isinstance(output, torch.Tensor) and output.dim() > 1:
-                self._steps.ledger.name_logits(output)
+            self._steps.ledger.name_kept(_kept(output))
+            logits = _logits(output)
+            if isinstance(logits, torch.Tensor) and logits.dim() > 1:
+                self._steps.ledger.name_logits(logits)
             self._steps.sites.after_forward = True
 
     @_harmless
@@ -312,6 +314,32 @@ def _tensors(value: Any) -> list[torch.Tensor]:
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _logits(output: Any) -> Any:
+    """What a loss outside of the model is computed from: a tensor, or a transformers output without a loss."""
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, torch.Tensor) and getattr(output, "loss", None) is None else output
+
+
+def _kept(output: Any) -> list[torch.Tensor]:
+    """What a transformers output holds beside its loss and logits: attention's keys and values, hidden states."""
+    if not isinstance(output, Mapping):
+        return []
+    return [tensor for name, part in output.items() if name not in ("loss", "logits") for tensor in _within(part)]
+
+
+def _within(value: Any, depth: int = 5) -> list[torch.Tensor]:
+    """The tensors in nested collections and plain objects, as a cache's layers are."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        parts = [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values())
+    return [tensor for part in parts for tensor in _within(part, depth - 1)] if depth else []
 
 
 def _script_name() -> str:

@@ -112,7 +112,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 // is refused, which torch says with the error's text.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
   (void)stream, (void)mode;
-  return zb_fail(cudaErrorNotSupported);
+  return zb_fail(cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {

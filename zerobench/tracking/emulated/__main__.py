@@ -15,6 +15,7 @@ from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
 from zerobench.emulator.inside.sparse_saves import save_sparsely, serialize_sparsely
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
+from zerobench.tracking.emulated import compiling
 from zerobench.tracking.emulated.after_import import after_import
 from zerobench.tracking.emulated.launchers import PLAIN, Launch, read_launch
 from zerobench.tracking.emulated.script import last_line, run, tell
@@ -40,6 +41,7 @@ class Player:
         _before_exit(self._leave_at_once)
         after_import("torch", self._torch_is_there)
         after_import("deepspeed", self._deepspeed_is_there)
+        after_import(compiling.MODULE, lambda module: compiling.hear_compiling(module, self._compiles))
         after_import("safetensors", lambda module: serialize_sparsely(module, self._saved_bytes.append))
         try:
             launch = read_launch(self._part)
@@ -114,6 +116,9 @@ class Player:
     def _deepspeed_is_there(self, deepspeed: ModuleType) -> None:
         """The same for DeepSpeed, which has imported torch."""
         self._follower.follow_deepspeed(deepspeed)
+
+    def _compiles(self) -> None:
+        self._account.compiles = True
 
     def _over(self, code: int) -> None:
         """Write the account, once."""

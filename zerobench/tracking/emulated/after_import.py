@@ -23,7 +23,7 @@ def after_import(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one top-level module as Python would, until it has been loaded."""
+    """Finds one module as Python would, until it has been loaded."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name = name

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.emulate.part import Part
 from zerobench.emulator.inside import kernels
@@ -51,7 +52,7 @@ class Follower:
         self._engine: Any = None
         self._tracker: Tracker | None = None
         self._at_start: StorageCounter | None = None
-        """Who looked on while `deepspeed.initialize` made the engine."""
+        """Who looked on while `deepspeed.initialize` made the engine, or DDP its buckets."""
         self._is_open = False
         self._loops = LoopHooks(self._loop)
         keeper.held = self._held
@@ -59,8 +60,23 @@ class Follower:
     def install(self) -> None:
         """Look on at loops of torch's from now on."""
         self._loops.install()
+        if self._part.under_ledger:
+            self._look_on_at_ddp()
         if threading.current_thread() is threading.main_thread():
             signal.signal(_END, _end_main)
+
+    def _look_on_at_ddp(self) -> None:
+        """DDP's reducer makes its first buckets in C++, where nobody reaches them later."""
+        ddp: Any = DistributedDataParallel
+        make = ddp.__init__
+
+        @wraps(make)
+        def made(*args: Any, **kwargs: Any) -> None:
+            self._at_start = self._at_start or StorageCounter(SiteFinder())
+            with self._at_start:
+                make(*args, **kwargs)
+
+        ddp.__init__ = made
 
     def follow_deepspeed(self, deepspeed: ModuleType) -> None:
         """Give DeepSpeed kernels that need no compiler, and watch the engine that its `initialize` gives."""

@@ -67,7 +67,7 @@ class LoopHooks:
             with self._heard(listener):
                 listener.forward_begins(args, kwargs)
                 output = call(module, *args, **kwargs)
-                listener.forward_ended(_logits(output))
+                listener.forward_ended(output)
             return output
 
         return called
@@ -114,9 +114,3 @@ class LoopHooks:
 
 def _is_trained(module: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
-
-
-def _logits(output: Any) -> Any:
-    """What a loss outside of the model is computed from: a tensor, or a transformers output without a loss."""
-    logits = getattr(output, "logits", None)
-    return logits if isinstance(logits, torch.Tensor) and getattr(output, "loss", None) is None else output
