@@ -110,7 +110,7 @@ def test_what_fits_is_said_with_what_is_left_and_by_category():
 
 def test_categories_of_a_compiled_model_are_said_to_be_of_the_uncompiled_one():
     told = list(lines(emulation(account(compiles=True), record())))
-    assert "  uncompiled peak 90.00 GiB, in the step phase of the first step:" in told
+    assert "  uncompiled peak 90.00 GiB, in the update of the first step:" in told
 
 
 def test_what_lies_in_swap_files_is_told_where_there_are_any():

@@ -139,11 +139,23 @@ passages[].sentences[]  text    as printed
 *                       object? the figures behind the sentences
 """),
     "emulate": _fields("""
-fits                  boolean? whether all fits
-expected_step_s       number?  expected time of the script's step, by closed form of the work that was seen
-expected_step_low_s   number?  eight of ten steps lie above
-expected_step_high_s  number?  eight of ten steps lie below
-*                     object?  figures of the ranks, the host, the changes tried; sizes end in _bytes
+fits                    boolean? whether all fits
+ranks[].rank            integer  of the rank
+ranks[].fits            boolean? on its GPU
+ranks[].peak_bytes      integer? the most that torch's allocator had given out
+ranks[].reserved_bytes  integer? the most that it had reserved
+ranks[].needed_bytes    integer? of its GPU: reserved, CUDA context and NCCL
+ranks[].compiled        boolean  whether it was played compiled too: peaks are that play's, categories the other's
+ranks[].categories.*    integer  at the peak
+host.node_bytes         integer? needed of one node
+host.fits               boolean? in its memory
+tries[].changes[]       text     one of the smallest changes that were tried
+tries[].fits            boolean? with them
+tries[].needed_bytes    integer? of a GPU, with them
+expected_step_s         number?  expected time of the script's step, by closed form of the work that was seen
+expected_step_low_s     number?  eight of ten steps lie above
+expected_step_high_s    number?  eight of ten steps lie below
+*                       object?  more figures; sizes end in _bytes
 """),
     "submit": _fields("""
 run                    text     folder
