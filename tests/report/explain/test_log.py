@@ -207,3 +207,9 @@ def test_a_refusal_of_the_hosts_is_told_in_a_whole_sentence() -> None:
         "The operating system gave torch no host memory: a limit (ulimit, a control group) or the machine's memory is "
         "reached."
     )
+
+
+@pytest.mark.parametrize("words", ["Cuda failure 2 'out of memory'", "NCCL WARN Cuda failure 'out of memory'"])
+def test_nccl_that_the_driver_refused_is_named(words: str):
+    text = f"ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n{words}\n"
+    assert [topic.title for topic in explain_log(text, "log")] == ["NCCL is out of GPU memory"]

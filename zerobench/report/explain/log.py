@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from zerobench.report.notes import listed
 from zerobench.units import format_bytes
 
 _EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9)"
+_NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
+"""NCCL's own words where CUDA refuses it; the number is in newer releases only."""
 _MUCH = 0.1
 """Share of a device that is worth a sentence."""
 
@@ -27,6 +30,8 @@ def explain_log(text: str, name: str) -> list[Topic]:
         return [topic for topic in topics if topic.lines]
     if killed is not None:
         return [_killed(killed)]
+    if _NCCL.search(text):
+        return [_nccl()]
     if "CUDA error: out of memory" in text:
         return [_outside()]
     raise UserError(
@@ -150,5 +155,16 @@ def _outside() -> Topic:
             "the context, page-locking host memory (pin_memory of offload), or a library's own request. "
             "It has no figures.",
             "Check for other processes on the GPU (nvidia-smi), and for more page-locked memory than the node has.",
+        ),
+    )
+
+
+def _nccl() -> Topic:
+    return Topic(
+        "NCCL is out of GPU memory",
+        says(
+            "NCCL asked the driver for its buffers, outside torch's allocator, and was refused. It has no figures.",
+            "Check for other processes on the GPU (nvidia-smi); else leave NCCL room: a smaller micro batch, or "
+            "torch.cuda.set_per_process_memory_fraction below what torch takes now.",
         ),
     )
