@@ -179,12 +179,29 @@ def test_a_compiling_process_that_is_killed_leaves_no_lock_and_another_does_its_
     assert list(root.glob("*/lock")) == []
 
 
+KILLED = "c++: fatal error: Killed signal terminated program cc1plus"
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("x.cpp:1: fatal error: no luck today", ""),
+        (KILLED, " (host memory ran out? set MAX_JOBS=1 to compile one file at a time)"),
+    ],
+    ids=["error", "killed"],
+)
 def test_a_compiler_that_fails_is_told_with_its_kernel_and_its_word(
-    root: Path, compile_all: Compile, heard: Heard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    root: Path,
+    compile_all: Compile,
+    heard: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    word: str,
+    told: str,
 ) -> None:
     """DeepSpeed, torch and ninja are the real ones."""
     compiler = tmp_path / "c++"
-    fails = "echo 'x.cpp:1: fatal error: no luck today' >&2; exit 1"
+    fails = f"echo '{word}' >&2; exit 1"
     compiler.write_text(f'#!/bin/sh\ncase "$1" in -*ersion) exec c++ "$1";; esac\n{fails}\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
@@ -192,9 +209,7 @@ def test_a_compiler_that_fails_is_told_with_its_kernel_and_its_word(
     failures = compile_all()
     assert list(failures) == NEEDED
     for name, failure in failures.items():
-        assert failure.message == (
-            f"DeepSpeed's kernel {name} could not be compiled: x.cpp:1: fatal error: no luck today"
-        )
+        assert failure.message == f"DeepSpeed's kernel {name} could not be compiled: {word}{told}"
         assert "RuntimeError" in (failure.evidence or "")
     assert heard.told == [failure.message for failure in failures.values()]
     assert list(root.glob("*/lock")) == []

@@ -36,6 +36,9 @@ POLL_S = 0.5
 _GRACE_S = 10.0
 """How long a compilation that was asked to end may take to remove its lock."""
 _WORDS_BYTES = 4096
+_KILLED = "signal terminated program"
+"""What GCC's driver says of a compiler that somebody killed: as a rule the kernel, for want of memory."""
+_ONE_AT_A_TIME = "host memory ran out? set MAX_JOBS=1 to compile one file at a time"
 
 Failures = Mapping[str, Failure]
 """Why a kernel could not be compiled, by the kernel's name."""
@@ -126,7 +129,8 @@ class _Compilation:
         lines = failure.strip().splitlines()
         # For people: the compiler's own word where it is there, among all that ninja and torch say around it.
         cause = next((line.strip() for line in lines if "error:" in line or "not found" in line), lines[0])
-        message = f"DeepSpeed's kernel {name} could not be compiled: {cause[:300]}"
+        advice = f" ({_ONE_AT_A_TIME})" if _KILLED in cause else ""
+        message = f"DeepSpeed's kernel {name} could not be compiled: {cause[:300]}{advice}"
         self.failures[name] = Failure(message=message, evidence=failure)
         self.observer.note(message)
 
