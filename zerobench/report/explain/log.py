@@ -35,7 +35,7 @@ def explain_log(text: str, name: str) -> list[Topic]:
     if "CUDA error: out of memory" in text:
         return [_outside()]
     raise UserError(
-        f"RUN: {name}: no out-of-memory message of torch, NCCL, DeepSpeed's launcher, torchrun, Slurm or the kernel found"
+        f"RUN: {name}: no out-of-memory message of torch, NCCL, DeepSpeed, torchrun, Slurm or the kernel found"
     )
 
 
