@@ -25,6 +25,7 @@ from zerobench.units import counted, format_bytes, format_count
 _MOST_NAMES = 3
 _MOST_GROUPS = 2
 _MOST_REASON = 100
+_NO_MEMORY = "No device memory recorded."
 
 
 def headline(runs: RunFigures) -> list[str]:
@@ -37,7 +38,10 @@ def headline(runs: RunFigures) -> list[str]:
     untimed = None if groups else _untimed_choice(known)
     speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(known, untimed)]
     best = None if untimed is None else untimed.best
-    sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
+    opening = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials)]
+    if opening[0] == _NO_MEMORY and not any(trial.summary.is_completed for trial in trials):
+        opening = [_endings(trials)]  # there is no figure to speak of
+    sentences = [*opening, _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
     return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
 
@@ -101,10 +105,10 @@ def _sampled(trials: Sequence[TrialFigures]) -> str:
     """Of trials that were sampled from outside: the most host memory."""
     sampled = [(size, trial.label) for trial in trials if (size := trial.summary.sampled_host_bytes)]
     if not sampled:
-        return "No device memory recorded."
+        return _NO_MEMORY
     most, label = max(sampled)
     of = f" ({label})" if len(trials) > 1 else ""
-    return f"Peak host memory: {format_bytes(most)} for all processes of a node{of}. No device memory recorded."
+    return f"Peak host memory: {format_bytes(most)} for all processes of a node{of}. {_NO_MEMORY}"
 
 
 def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: Candidate | None) -> str:
