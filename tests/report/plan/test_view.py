@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -36,6 +37,9 @@ from zerobench.spec.trial import Evidence
 from zerobench.timing.step import ExpectedStep
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+NOT_TRIED = "Not tried: activation checkpointing (less memory, slower)."
 
 
 def shown(
@@ -244,6 +248,19 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_it_needs(tmp_path: Pa
     assert best is None
     assert "None of 9 fits with 5% room." in text
     assert "the closest, needs" in text
+    assert NOT_TRIED in " ".join(text.split())
+
+
+def test_checkpointing_is_named_where_offload_is_taken_without_having_tried_it(tmp_path: Path) -> None:
+    place = cluster()
+
+    def told(name: str, *, offloads: bool, **fields: Any) -> str:
+        trials = [t for t in plan_trials(place, **fields) if t.ranks and row(t, place).offloads is offloads]
+        return " ".join(shown(tmp_path / name, trials, place)[0].split())
+
+    assert NOT_TRIED in told("offloaded", offloads=True)
+    assert NOT_TRIED not in told("not offloaded", offloads=False)
+    assert NOT_TRIED not in told("tried", offloads=True, activation_checkpointing=True)
 
 
 def test_skipped_cells_are_listed_with_their_reason(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ def answer(
 ) -> PlanAnswer:
     """The answer; `others` says of trials without figures, `training` what is to be trained."""
     if choice is None:
-        return PlanAnswer(f"{_where(rows, cluster)}: nothing fits", [_nearest(rows)], others)
+        return PlanAnswer(f"{_where(rows, cluster)}: nothing fits", [_nearest(rows)], [*_not_tried(rows), *others])
     best = choice.best
-    rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *others]
+    untried = _not_tried(rows) if best.offloads else ()
+    rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *untried, *others]
     title = f"{_where(rows, cluster)}: take {_taken(best)}"
     return PlanAnswer(title, [_memory(best), _speed(best, cluster.gpu)], rest)
 
@@ -75,6 +76,12 @@ def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
             f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
             f"{spec.gradient_accumulation_steps} x {spec.world_size} GPUs."
         )
+
+
+def _not_tried(rows: Sequence[PlanRow]) -> Iterator[str]:
+    """What may do without offload, or fit at all, and is no part of the plan."""
+    if not any(row.trial.spec.activation_checkpointing for row in rows):
+        yield "Not tried: activation checkpointing (less memory, slower)."
 
 
 def _memory(best: PlanRow) -> str:
