@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from zerobench.cli.answer import Answer
+from zerobench.cli.paths import shortest
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import RankFit, Try, Verdict
 from zerobench.emulate.part import End, Refusal
@@ -64,9 +64,7 @@ def lines(made: Emulation) -> Iterator[str]:
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     yield ""
     yield from _answer(made)
-    path = made.run.path
-    shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    yield f"Run: {shortest}"
+    yield f"Run: {shortest(made.run.path)}"
 
 
 def _answer(made: Emulation) -> Iterator[str]:

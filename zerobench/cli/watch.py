@@ -23,6 +23,7 @@ from rich.text import Text
 from zerobench.cli.answer import print_document
 from zerobench.cli.live import REPAINT_S
 from zerobench.cli.live_trial import describe
+from zerobench.cli.paths import shortest
 from zerobench.errors import UserError
 from zerobench.records import NvmlSummary, Status
 from zerobench.tracking.command import CommandProgress, Show
@@ -178,5 +179,4 @@ def _show(watched: WatchedRun, console: Console) -> None:
             show_run(path, console)
     except (UserError, OSError) as error:  # the command's exit status is handed back whatever becomes of its tables
         console.print(Text(f"zerobench: {error}"), soft_wrap=True)
-    shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    console.print(Text(f"Run: {shortest}"), soft_wrap=True)
+    console.print(Text(f"Run: {shortest(path)}"), soft_wrap=True)

@@ -111,7 +111,7 @@ def _before(first: str, rest: str | None) -> str:
 
 def find_emulator(made: Environment | None = None) -> Emulator:
     """The emulator for the torch of this interpreter; its stand-ins are built anew where our C has changed.
-    `own` is where it was made, by default where `zerobench setup emulator` makes it.
+    `made` is where it was made, by default where `zerobench setup emulator` makes it.
 
     Raises UserError, one line: this machine cannot have one, it is not made, or the stand-ins cannot be built.
     """

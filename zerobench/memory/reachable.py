@@ -32,13 +32,15 @@ def walk_reachable() -> Iterator[NamedTensor]:
             shallow = torch.nn.Module()
             shallow._parameters, shallow._buffers = module._parameters, module._buffers
             yield from walk_module(shallow)
+    engines = [module for module in modules if is_deepspeeds(type(getattr(module, "optimizer", None)))]
+    of_engines = {id(engine.optimizer) for engine in engines}
     for optimizer in (thing for thing in present if is_deepspeeds(type(thing))):
-        yield from _walk_unfinished(optimizer)
+        if id(optimizer) not in of_engines:
+            yield from _walk_unfinished(optimizer)
     for optimizer in torch_optimizers():
         yield from walk_optimizer_states(optimizer)
-    for engine in modules:
-        if is_deepspeeds(type(getattr(engine, "optimizer", None))):
-            yield from walk_deepspeed(engine)
+    for engine in engines:
+        yield from walk_deepspeed(engine)
 
 
 def torch_optimizers() -> list[torch.optim.Optimizer]:

@@ -57,7 +57,7 @@ def requirements(name: str) -> Path:
 
 
 def steps(target: Environment, jobs: int = 1) -> list[Step]:
-    """What makes `own`, in order; `jobs` compilers at a time."""
+    """What makes `target`, in order; `jobs` compilers at a time."""
     pip = [str(target.python), "-m", "pip", "--disable-pip-version-check"]
     pins = requirements(target.name)
     made = [
@@ -109,7 +109,7 @@ def unpack_and_patch(folder: Path) -> None:
 
 
 def steps_of(target: Environment, jobs: int) -> Iterable[Step]:
-    """What makes the environment `own`, in order."""
+    """What makes the environment `target`, in order."""
     return emulator_steps(target) if target.name == ENVIRONMENT else steps(target, jobs)
 
 

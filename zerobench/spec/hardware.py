@@ -96,7 +96,7 @@ class Catalogue(Spec):
 
 
 def load_catalogue(users_file: Path | None = None) -> tuple[Gpu, ...]:
-    """All GPUs known: those of the file `own` (by default the one ZEROBENCH_HARDWARE names), then the shipped ones.
+    """All GPUs known: those of `users_file` (by default the one ZEROBENCH_HARDWARE names), then the shipped ones.
 
     Raises UserError for a file that is not there or not of the form of `hardware.yaml`.
     """

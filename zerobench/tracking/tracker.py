@@ -34,7 +34,7 @@ from zerobench.memory.failures import describe
 from zerobench.memory.held import REFUSED, Holdings
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
-from zerobench.memory.storages import StorageCounter
+from zerobench.memory.storages import StorageCounter, tensors_in
 from zerobench.progress import ProgressFile
 from zerobench.records import HostStanding, Phase, Status
 from zerobench.spec.base import user_error
@@ -216,7 +216,7 @@ class Tracker:
         if not steps.is_open:
             self._progress.say(steps.kind, steps.index, self._device.memory_bytes() or resident_bytes())
             steps.open()
-        tensors = _tensors([args, kwargs])
+        tensors = list(tensors_in([args, kwargs]))
         self._tracked.note_batch(tensors)  # of timed steps too: their tokens a second count by it
         if steps.under_ledger:
             steps.ledger.name_inputs(tensors)
@@ -306,14 +306,6 @@ class Tracker:
         """The process ends before the tracked steps were done; an exception that ended it is the reason."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         self.close(error if isinstance(error, BaseException) else None)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested mappings and sequences."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [tensor for part in parts for tensor in _tensors(part)]
 
 
 def _logits(output: Any) -> Any:
