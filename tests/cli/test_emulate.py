@@ -126,7 +126,7 @@ def test_what_lies_in_swap_files_is_told_where_there_are_any():
 def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     before = Draft(("train.py", "ds.json"), {"train_micro_batch_size_per_gpu": 4}, 1)
     after = before.with_ds({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4})
-    tries = (Try(("micro batch 1 instead of 4",), account(reserved=70), drafts=(before, after)),)
+    tries = (Try(("micro batch 1 instead of 4",), account(reserved=70), 71 * GIB, drafts=(before, after)),)
     made = emulation(refused(), needed=account(reserved=160), tries=tries)
     unknown = list(lines(made))
     made.trial = TrialSpec(
@@ -166,7 +166,7 @@ def test_why_no_time_is_expected_of_a_script_is_said():
 def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
     tries = (
         Try(("ZeRO stage 3",), refused()),
-        Try(("micro batch 1 instead of 8", "ZeRO stage 3"), account(reserved=70)),
+        Try(("micro batch 1 instead of 8", "ZeRO stage 3"), account(reserved=70), 71 * GIB),
         Try(("activation checkpointing",), account(End.FAILED, message="error: unrecognized arguments")),
     )
     made = emulation(refused(), needed=account(reserved=160), tries=tries)
@@ -252,7 +252,7 @@ def test_what_a_rank_refused_by_its_gpu_holds_on_the_host_is_taken_from_where_it
 
 
 def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
-    node = Try(("optimizer states offloaded to the host",), account(reserved=70), 1600 * GIB, 1000 * GIB)
+    node = Try(("optimizer states offloaded to the host",), account(reserved=70), 71 * GIB, 1600 * GIB, 1000 * GIB)
     assert not node.fits
     told = list(lines(emulation(refused(), needed=account(reserved=160), tries=(node,))))
     assert (

@@ -131,7 +131,7 @@ def _rank(rank: RankFit) -> Iterator[str]:
     whole = account.end is not End.OUT_OF_DEVICE_MEMORY
     yield f"  peak allocated {_gib(account.peak_bytes)}, peak reserved {_gib(account.reserved_bytes)}"
     if rank.needed_bytes is not None and whole:
-        yield (f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(rank.needed_bytes)}")
+        yield f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(rank.nvml_bytes)}"
     if account.managed_bytes:
         yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it fits, the rest on the host"
     if account.start_peak_bytes is not None:
@@ -299,6 +299,7 @@ def _plain_rank(rank: RankFit) -> dict[str, Any]:
         "peak_bytes": account.peak_bytes,
         "reserved_bytes": account.reserved_bytes,
         "needed_bytes": rank.needed_bytes,
+        "nvml_bytes": rank.nvml_bytes,
         "outside_torch_bytes": account.outside_bytes,
         "managed_bytes": account.managed_bytes,
         "start_peak_bytes": account.start_peak_bytes,

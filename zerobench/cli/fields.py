@@ -144,7 +144,8 @@ ranks[].rank            integer  of the rank
 ranks[].fits            boolean? on its GPU
 ranks[].peak_bytes      integer? the most that torch's allocator had given out
 ranks[].reserved_bytes  integer? the most that it had reserved
-ranks[].needed_bytes    integer? of its GPU: reserved, CUDA context and NCCL
+ranks[].needed_bytes    integer? of its GPU: what torch cannot give back, CUDA context and NCCL
+ranks[].nvml_bytes      integer? what the driver would show as used: reserved, CUDA context and NCCL
 ranks[].compiled        boolean  whether it was played compiled too: peaks are that play's, categories the other's
 ranks[].categories.*    integer  at the peak
 host.node_bytes         integer? needed of one node

@@ -30,6 +30,8 @@ class RankFit:
     """Of its GPU."""
     needed: Account | None
     """Of the same on a GPU of boundless memory, where it did not fit."""
+    needed_bytes: int | None
+    """As `needed_bytes`, of that."""
     peak: Peak | None
     start: Peak | None
     host: Peak | None
@@ -47,17 +49,33 @@ class RankFit:
         return True if self.account.end is not End.FAILED and self.account.touched_device else None
 
     @property
-    def needed_bytes(self) -> int | None:
-        """What the driver would show as used: torch's reserved memory, the context, NCCL."""
-        source = self.account if self.needed is None else self.needed
-        if not self.is_known_whole or source.reserved_bytes is None:
-            return None
-        return source.reserved_bytes + (source.outside_bytes or 0)
+    def nvml_bytes(self) -> int | None:
+        """What the driver would show as used: all that torch reserved, the context, NCCL."""
+        reserved = self.account.reserved_bytes
+        return None if reserved is None else reserved + (self.account.outside_bytes or 0)
 
     @property
     def is_known_whole(self) -> bool:
         """Whether it was seen to its end, if need be on a GPU of boundless memory."""
-        return (self.account if self.needed is None else self.needed).end in (End.STOPPED, End.FINISHED)
+        return _is_whole(self.account if self.needed is None else self.needed)
+
+
+def _is_whole(account: Account) -> bool:
+    return account.end in (End.STOPPED, End.FINISHED)
+
+
+def needed_bytes(account: Account, record: RankRecord | None) -> int | None:
+    """What a GPU must have for it: the allocator's segments in which anything lay when they were most, the context,
+    NCCL. None where it was not seen to its end.
+    """
+    if not _is_whole(account) or account.reserved_bytes is None:
+        return None
+    phases = [] if record is None else [row.held_bytes for row in record.device_memory]
+    held = account.occupied_bytes
+    if held is None:
+        # Between its phases the ledger counts nothing, the allocator does.
+        held = max([*phases, account.peak_bytes or 0]) if phases else account.reserved_bytes
+    return held + (account.outside_bytes or 0)
 
 
 def rank_fit(
@@ -75,6 +93,7 @@ def rank_fit(
         account=account,
         memory_bytes=memory_bytes,
         needed=needed,
+        needed_bytes=needed_bytes(account, record) if needed is None else needed_bytes(needed, needed_record),
         peak=_peak(steps, Place.DEVICE),
         start=_peak([row for row in rows if row.phase is Phase.INIT], Place.DEVICE),
         host=_peak(whole, Place.HOST),
@@ -115,6 +134,8 @@ class Try:
 
     changes: tuple[str, ...]
     account: Account
+    needed_bytes: int | None = None
+    """Of its GPU, as `needed_bytes`; None where it does not fit."""
     host_node_bytes: int | None = None
     """What tensors hold in a node's memory, each of its ranks taken to be as this one; None: not known."""
     host_memory_bytes: int | None = None
@@ -125,7 +146,7 @@ class Try:
     @property
     def fits_device(self) -> bool:
         """Whether it ran to its end."""
-        return self.account.end in (End.STOPPED, End.FINISHED)
+        return _is_whole(self.account)
 
     @property
     def fits_host(self) -> bool | None:
@@ -138,12 +159,6 @@ class Try:
     def fits(self) -> bool:
         """Both, as far as they are asked."""
         return self.fits_device and self.fits_host is not False
-
-    @property
-    def needed_bytes(self) -> int | None:
-        """As RankFit's."""
-        reserved = self.account.reserved_bytes
-        return None if not self.fits_device or reserved is None else reserved + (self.account.outside_bytes or 0)
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,9 @@ class Account(Record):
     """The most that torch's allocator had handed out, from start to end; None where CUDA was never begun."""
     reserved_bytes: int | None = None
     """The most that it had taken from the driver."""
+    occupied_bytes: int | None = None
+    """The most that lay in segments with anything in them: of what is reserved, all that it cannot give back before a
+    request fails. None where the ledger counts it, phase by phase."""
     start_peak_bytes: int | None = None
     """The most handed out before the first forward pass."""
     outside_bytes: int | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerobench.emulate.changes import Candidate, for_device, for_host
 from zerobench.emulate.drafts import Draft
-from zerobench.emulate.figures import Try, Verdict, host_bytes
+from zerobench.emulate.figures import Try, Verdict, host_bytes, needed_bytes
 from zerobench.emulate.play import Stage, play_aside
 
 MOST_TRIES = 12
@@ -56,7 +56,8 @@ def _played(
             played = play_aside(stage, draft.command(Path(folder)), rank, draft.variables, compiled=compiled)
         held = host_bytes(played.record)
         node = None if held is None else held * cluster.gpus_per_node
-        made = Try(candidate.says, played.account, node, cluster.host_memory_bytes, (start, draft))
+        needed = needed_bytes(played.account, played.record)
+        made = Try(candidate.says, played.account, needed, node, cluster.host_memory_bytes, (start, draft))
         yield made
         fitting += made.fits
         if fitting == ENOUGH:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from zerobench.memory.device_peaks import begin_peaks, keep_peaks, stats_with_peaks
 from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.occupied import peak_occupied
 from zerobench.memory.replay import Composition, replay
@@ -56,6 +57,7 @@ class AllocatorTotals:
 @contextmanager
 def recorded_history() -> Iterator[None]:
     """Let the allocator keep its history, without stacks, while open."""
+    keep_peaks()
     _record()
     try:
         yield
@@ -66,7 +68,7 @@ def recorded_history() -> Iterator[None]:
 def start_phase(device: torch.device) -> None:
     """Forget the peak so far, and the history, so that both are the phase's own."""
     torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
+    begin_peaks(device)
     _record()
 
 
@@ -84,7 +86,7 @@ def composition(
 ) -> Composition[Category | None]:
     """The phase's categories with the allocator's totals; what the names do not cover is under None."""
     torch.cuda.synchronize(device)
-    stats = torch.cuda.memory_stats(device)
+    stats = stats_with_peaks(device)
     snapshot = torch.cuda.memory._snapshot(device)
     trace = snapshot["device_traces"][device.index or 0]
     segments = [segment for segment in snapshot["segments"] if segment["device"] == (device.index or 0)]
@@ -172,7 +174,7 @@ def device_memory(
     peak_occupied_bytes: int | None,
 ) -> DeviceMemory:
     """The allocator's and the driver's figures at the end of a phase, beside those that its history told."""
-    stats = torch.cuda.memory_stats(device)
+    stats = stats_with_peaks(device)
     return DeviceMemory(
         step=step,
         phase=phase,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
 
 import torch
 
 from zerobench.emulate.part import Account, Part, Refusal
 from zerobench.emulator.inside.account import managed_bytes, uncounted_workspaces, unmanaged_bytes
 from zerobench.folder import write_whole
+from zerobench.memory.device_peaks import before_resets, keep_peaks, stats_with_peaks
 from zerobench.memory.held import Holdings, standing
 from zerobench.memory.ledger import Ledger
+from zerobench.memory.occupied import peak_occupied
 from zerobench.records import Phase
 
 AskHeld = Callable[[], tuple[Holdings, str]]
@@ -34,7 +34,8 @@ class Keeper:
 
     def begin(self) -> None:
         """Torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
-        self._see_resets()
+        before_resets(self._look)
+        keep_peaks()  # of start-up, which the ledger looks back on
         torch.cuda._lazy_call(self._cuda_begins)
 
     def training_begins(self) -> None:
@@ -56,6 +57,8 @@ class Keeper:
             self._look()
             account.peak_bytes, account.reserved_bytes = self._peaks["allocated"], self._peaks["reserved"]
             account.touched_device = account.reserved_bytes > 0
+            if not self._part.under_ledger:
+                account.occupied_bytes = max(map(self._occupied, range(torch.cuda.device_count())))
             account.alloc_retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
             account.pinned_bytes = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
             if uncounted := uncounted_workspaces():
@@ -83,19 +86,6 @@ class Keeper:
         except OSError as error:
             self.account.notes.append(f"torch's memory snapshot could not be written: {error}")
 
-    def _see_resets(self) -> None:
-        memory: Any = torch.cuda.memory
-        reset = memory.reset_peak_memory_stats
-
-        @wraps(reset)
-        def seen(*args: Any, **kwargs: Any) -> None:
-            if torch.cuda.is_initialized():
-                self._look()
-            reset(*args, **kwargs)
-
-        memory.reset_peak_memory_stats = seen
-        torch.cuda.reset_peak_memory_stats = seen
-
     def _look(self) -> None:
         """Take over the peaks of the fullest device, and what the driver says beside them."""
         for index in range(torch.cuda.device_count()):
@@ -107,9 +97,14 @@ class Keeper:
         outside = unmanaged_bytes() - torch.cuda.memory_reserved()
         self.account.outside_bytes = max(self.account.outside_bytes or 0, outside)
 
+    def _occupied(self, device: int) -> int:
+        """By the history of the whole run, which without a ledger is one phase."""
+        snapshot = torch.cuda.memory._snapshot(device)
+        segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
+        return peak_occupied(snapshot["device_traces"][device], segments, stats_with_peaks(device))
+
     def _cuda_begins(self) -> None:
-        if self._part.under_ledger:
-            torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+        torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
         torch._C._cuda_attach_out_of_memory_observer(self._refused)  # type: ignore[attr-defined] # absent from the CPU build
 
     def _refused(self, device: int, asked: int, _total: int, free: int) -> None:
