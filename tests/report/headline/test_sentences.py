@@ -68,6 +68,12 @@ def test_a_trial_that_is_faster_beyond_the_spread_is_chosen_whatever_its_memory(
     assert any(sentence.startswith("Choose zero0: fastest, ") for sentence in said)
 
 
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_one_trial_alone_is_no_choice(tmp_path: Path, *, is_timed: bool) -> None:
+    trial = completed_trial(small("zero2")) if is_timed else plan_trials(cluster(gpu="h200"))[0]
+    assert not any(sentence.startswith("Choose") for sentence in told(tmp_path, trial))
+
+
 def test_nothing_is_ranked_inside_the_spread(tmp_path: Path) -> None:
     said = told(tmp_path, *(completed_trial(small(f"zero{stage}"), step_s=0.2 + stage / 1e4) for stage in range(4)))
     assert any(sentence.startswith("All trials equally fast within step-time spread") for sentence in said)

@@ -36,7 +36,9 @@ def headline(runs: RunFigures) -> list[str]:
     known = candidates(runs)
     groups = timed_groups(known)
     untimed = None if groups else _untimed_choice(known)
-    speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(known, untimed)]
+    speed = [_fastest(groups)]
+    if len(trials) > 1:  # one alone is no choice
+        speed.append(_choice(groups) if groups else _untimed_sentence(known, untimed))
     best = None if untimed is None else untimed.best
     opening = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials)]
     if opening[0] == _NO_MEMORY and not any(trial.summary.is_completed for trial in trials):
