@@ -117,8 +117,8 @@ def test_cpu_ranks_are_held_to_their_resident_size_too(tmp_path: Path) -> None:
     new = [dataclasses.replace(base[0], ranks=[rank.model_copy(update={"process_memory": process})])]
     failures = verdict(compared(tmp_path, base, new), "memory:50%").failures
     assert [line.partition(" peak ")[0] for line in failures] == [
-        "zero1: resident",
-        "zero1: resident start-up",
+        "zero1, resident",
+        "zero1, resident start-up",
     ]
 
 
@@ -199,7 +199,7 @@ def test_trials_that_a_gate_cannot_judge_are_named_beside_those_it_can(tmp_path:
     comparison = compared(tmp_path, [*repeats(SMALL, BASE_S), other], [*repeats(SMALL, BASE_S), other])
     found = verdict(comparison, "speed:5%")
     assert (found.num_judged, refusal([found])) == (1, None)
-    assert [line.partition(":")[0] for line in found.not_judged] == ["zero2"]
+    assert [line.partition(",")[0] for line in found.not_judged] == ["zero2"]
 
 
 def test_void_throughput_is_not_compared(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_void_throughput_is_not_compared(tmp_path: Path) -> None:
     comparison = compared(tmp_path, repeats(SMALL, BASE_S), new)
     assert comparison.same[0].speed is not None
     assert comparison.same[0].speed.verdict == "void"
-    assert verdict(comparison, "speed:5%").not_judged == ["zero1: its throughput is void: 2 allocator retries"]
+    assert verdict(comparison, "speed:5%").not_judged == ["zero1, its throughput is void: 2 allocator retries"]
 
 
 @pytest.mark.parametrize("limit", ["memory:90%", "speed:90%"])
@@ -215,7 +215,7 @@ def test_a_trial_that_stops_completing_fails_every_gate(tmp_path: Path, limit: s
     base = repeats(SMALL, BASE_S)
     comparison = compared(tmp_path, base, [*base[:3], failed_trial(base[3].spec, OUT_OF_MEMORY)])
     assert verdict(comparison, limit).failures == [
-        "zero1: completed in BASE, 3 completed, 1 out of device memory in NEW"
+        "zero1, completed in BASE, 3 completed, 1 out of device memory in NEW"
     ]
 
 
@@ -224,7 +224,7 @@ def test_a_trial_that_the_new_run_never_ended_fails(tmp_path: Path) -> None:
     paths = [lay_out(tmp_path, name, [trial]) for name in ("base", "new")]
     (paths[1] / "trials" / SMALL.trial_id / "record.json").unlink()
     found = verdict(compare(*map(load_run, paths)), "memory:2%")
-    assert found.failures == ["zero1: completed in BASE, not ended in NEW"]
+    assert found.failures == ["zero1, completed in BASE, not ended in NEW"]
 
 
 def test_what_failed_or_was_skipped_before_and_after_fails_no_gate(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def test_trials_that_both_runs_skipped_are_counted_apart(tmp_path: Path) -> None
 
 def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> None:
     part = gate_part(judge(upgraded, parse_limits("memory:3%")))
-    said = [str(line).removeprefix("FAILED: ") for line in (*part.points, *part.warnings)]
+    said = [str(line).removeprefix("FAILED memory:3%: ") for line in (*part.points, *part.warnings)]
     assert len(said) == len(set(said))
-    growth = [float(found[1]) for line in said if (found := re.search(r"zero2: .*\(\+([0-9.]+)%\)", line))]
+    growth = [float(found[1]) for line in said if (found := re.search(r"zero2, .*\(\+([0-9.]+)%\)", line))]
     assert growth == sorted(growth, reverse=True) != []
 
 

@@ -48,7 +48,7 @@ def test_the_page_opens_with_the_verdict_and_then_the_drawing(browser: Browser, 
         const svg = [...document.querySelectorAll("figure svg")].find((drawing) => drawing.checkVisibility());
         return [lead.textContent, getComputedStyle(lead).color, svg.getBoundingClientRect().top];
     """)
-    assert lead.startswith("FAILED: memory:2%: zero3: completed in BASE, 3 completed, 1 out of device memory in NEW")
+    assert lead.startswith("FAILED memory:2%: zero3, completed in BASE, 3 completed, 1 out of device memory in NEW")
     assert colour == "rgb(155, 44, 18)"
     assert 0 < top < 600
     assert browser.console() == []
@@ -105,9 +105,9 @@ def test_a_gate_that_passes_says_so_and_what_grew_most_all_the_same(
     runs = lay_out(tmp_path, "one", trials), lay_out(tmp_path, "other", trials)
     assert opening("memory:2%", compare(*map(load_run, runs))) == ["Passed", "No peak grew"]
     bare = opening(None, upgraded)
-    assert bare[0] == "zero3: completed in BASE, 3 completed, 1 out of device memory in NEW"
-    assert bare[1].startswith("zero2: device start-up peak 10.41 GiB to 11.34 GiB, +951.77 MiB (+8.93%)")
-    assert bare[2].startswith("zero1: a step takes 7")
+    assert bare[0] == "zero3, completed in BASE, 3 completed, 1 out of device memory in NEW"
+    assert bare[1].startswith("zero2, device start-up peak 10.41 GiB to 11.34 GiB, +951.77 MiB (+8.93%)")
+    assert bare[2].startswith("zero1, a step takes 7")
 
 
 def test_nothing_of_a_hostile_run_runs_or_draws(browser: Browser, tmp_path: Path) -> None:

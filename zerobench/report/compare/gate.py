@@ -120,7 +120,7 @@ def gate_sentence(verdicts: Sequence[Verdict]) -> str:
     """Whether the gate passed, and where it did not, the worst that fails it."""
     worst = worst_of(verdicts)
     if worst is not None:
-        return f"FAILED: {worst.limit.written}: {worst.failures[0]}"
+        return f"FAILED {worst.limit.written}: {worst.failures[0]}"
     return "Passed" if all(verdict.num_judged for verdict in verdicts) else "CANNOT FIRE"
 
 
@@ -134,11 +134,11 @@ def refusal(verdicts: Sequence[Verdict]) -> str | None:
 
 
 def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
-    verdict = Verdict(limit, not_judged=[f"{name}: missing in NEW" for name in comparison.only_base])
+    verdict = Verdict(limit, not_judged=[f"{name}, missing in NEW" for name in comparison.only_base])
     for same in sorted(comparison.same, key=_badness, reverse=True):
         if same.stopped_completing:
             verdict.num_judged += 1
-            verdict.failures.append(f"{same.label}: {outcome(same)}")
+            verdict.failures.append(f"{same.label}, {outcome(same)}")
         elif same.ran_in_both and limit.metric == "memory":
             _judge_memory(verdict, same)
         elif same.ran_in_both:
@@ -158,12 +158,12 @@ def outcome(same: SharedTrial) -> str:
 
 def _judge_memory(verdict: Verdict, same: SharedTrial) -> None:
     if not same.memory:
-        verdict.not_judged.append(f"{same.label}: no peak in common")
+        verdict.not_judged.append(f"{same.label}, no peak in common")
         return
     verdict.num_judged += 1
     exceeded = [change for change in same.memory if verdict.limit.is_exceeded(change)]
     exceeded.sort(key=lambda change: change.fraction or 0.0, reverse=True)
-    verdict.failures += [f"{same.label}: {memory_sentence(change)}" for change in exceeded]
+    verdict.failures += [f"{same.label}, {memory_sentence(change)}" for change in exceeded]
 
 
 def memory_sentence(change: MemoryChange) -> str:
@@ -180,11 +180,11 @@ def _judge_speed(verdict: Verdict, same: SharedTrial) -> None:
     if speed is None and not any(repeat.step_times_s for repeat in (*same.base, *same.new)):
         return  # a prediction, of which nobody expects a time
     if speed is None or not speed.can_be_judged:
-        verdict.not_judged.append(f"{same.label}: {_unjudged(same)}")
+        verdict.not_judged.append(f"{same.label}, {_unjudged(same)}")
         return
     verdict.num_judged += 1
     if speed.verdict == "slower" and speed.change.ratio - 1 > (verdict.limit.fraction or 0.0):
-        verdict.failures.append(f"{same.label}: {speed_sentence(speed)}")
+        verdict.failures.append(f"{same.label}, {speed_sentence(speed)}")
 
 
 def speed_sentence(speed: SpeedChange) -> str:

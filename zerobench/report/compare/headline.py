@@ -17,13 +17,13 @@ def headline(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[str]:
 def _worst(comparison: Comparison) -> Iterator[str]:
     stopped = next((same for same in comparison.same if same.stopped_completing), None)
     if stopped is not None:
-        yield f"{stopped.label}: {outcome(stopped)}"
+        yield f"{stopped.label}, {outcome(stopped)}"
     grown = max(comparison.peaks, key=lambda peak: peak.growth, default=None)
     if grown is not None and grown.change.more_bytes > 0:
-        yield f"{grown.label}: {memory_sentence(grown.change)}"
+        yield f"{grown.label}, {memory_sentence(grown.change)}"
     elif stopped is None:
         yield "No peak grew"
     speeds = [(same.label, same.speed) for same in comparison.same if same.speed is not None]
     if slower := [(label, speed) for label, speed in speeds if speed.verdict == "slower"]:
         label, speed = max(slower, key=lambda pair: pair[1].change.ratio)
-        yield f"{label}: {speed_sentence(speed)}"
+        yield f"{label}, {speed_sentence(speed)}"

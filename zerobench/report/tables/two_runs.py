@@ -88,7 +88,7 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
         for side, names in (("BASE", comparison.only_base), ("NEW", comparison.only_new))
         if names
     ]
-    warnings = [f"{same.label}: {outcome(same)}" for same in changed if same.stopped_completing]
+    warnings = [f"{same.label}, {outcome(same)}" for same in changed if same.stopped_completing]
     if changed or lines:
         shown, more = first(changed)
         caption = "Trials with different outcomes, or in one run only."
@@ -105,13 +105,14 @@ def _why(same: SharedTrial) -> str:
 def gate_part(verdicts: Sequence[Verdict]) -> Part:
     """What each limit says; the worst failure stands once, in the first line."""
     worst = worst_of(verdicts)
+    said = worst.failures[0] if worst else None
     lines, warnings = [gate_sentence(verdicts)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         lines.append(f"{name}: {_result(verdict)}, {counted(count, 'trial')} judged")
-        warnings += [f"{name}: {line}" for line in few(verdict.failures[verdict is worst :])]
-        warnings += [f"{name}: not judged: {line}" for line in few(verdict.not_judged)]
-    return Part("Gate", points=lines, warnings=warnings)
+        warnings += few([line for line in verdict.failures if line != said])
+        warnings += [f"not judged by {name}: {line}" for line in few(verdict.not_judged)]
+    return Part("Gate", points=lines, warnings=list(dict.fromkeys(warnings)))
 
 
 def _result(verdict: Verdict) -> str:
