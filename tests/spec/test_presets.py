@@ -18,8 +18,8 @@ from zerobench.errors import UserError
 from zerobench.spec.architecture import has_dropout, max_positions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.presets import PRESETS, resolve_model
-from zerobench.spec.released import RELEASED
+from zerobench.spec.presets import PRESETS, is_model, resolve_model
+from zerobench.spec.released import RELEASED, bare
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,6 +75,31 @@ def test_the_hub_id_of_a_preset_is_the_preset_in_any_case_and_without_a_network(
 def test_no_hub_id_means_two_models() -> None:
     hub_ids = [hub_id.lower() for model in RELEASED.values() for hub_id in model.hub_ids]
     assert len(hub_ids) == len(set(hub_ids))
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("llama-2-13b", "llama-13b"),
+        ("Llama-2-7b-hf", "llama-7b"),
+        ("llama3-8b", "llama-8b"),
+        ("Llama-3.1-70B", "llama3.1-70b"),
+        ("Qwen-2.5-7B-Instruct", "qwen2.5-7b"),
+        ("GPT2-1.5B", "gpt2-1.5b"),
+        ("phi_4", "phi4"),
+    ],
+)
+def test_a_preset_answers_to_its_name_as_people_write_it(written: str, name: str) -> None:
+    assert resolve_model(written).name == name
+    assert is_model(written)
+
+
+def test_no_name_as_people_write_it_means_two_models() -> None:
+    meant: dict[str, set[str]] = {bare(name): {name} for name in PRESETS}
+    for model in RELEASED.values():
+        for hub_id in model.hub_ids:
+            meant.setdefault(bare(hub_id.partition("/")[2]), set()).add(model.name)
+    assert {name: models for name, models in meant.items() if len(models) > 1} == {}
 
 
 def test_small_llamas_are_untied_so_that_every_strategy_can_split_them() -> None:

@@ -17,7 +17,7 @@ from zerobench.spec.architecture import check_dimensions
 from zerobench.spec.base import user_error
 from zerobench.spec.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.released import RELEASED, by_hub_id
+from zerobench.spec.released import RELEASED, bare, by_bare_name, by_hub_id
 from zerobench.spec.shapes import Shape
 
 
@@ -88,13 +88,13 @@ def family_of(name: str) -> str:
 
 def is_model(name: str) -> bool:
     """Whether `name` is a preset's, a hub id of one, or the path of a transformers config."""
-    return name in PRESETS or by_hub_id(name) is not None or Path(name).name == "config.json"
+    return _preset(name) is not None or by_hub_id(name) is not None or Path(name).name == "config.json"
 
 
 def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
     """The model that `value` names.
 
-    A string is a preset, the path of a `config.json` or of a folder that holds one, or a hub id
+    A string is a preset (also as its maker writes it: `Llama-2-7b`), the path of a `config.json` or of a folder that holds one, or a hub id
     (`organisation/name`; that of a preset is the preset, another asks the network for the config alone). A mapping is
     a shape (`family`, see Shape), a transformers config (`model_type`), any of these under a name (`config` and
     `name`) or what a ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for anything else.
@@ -113,16 +113,33 @@ _CHOICES = (
 
 
 def _from_text(text: str) -> ModelSpec:
-    if text in _SHAPES:
-        return _SHAPES[text].model_copy(update={"name": text}).to_model()
-    if released := RELEASED.get(text) or by_hub_id(text):
+    if text in PRESETS:
+        return _of_preset(text)
+    if released := by_hub_id(text):
         return released.to_model()
     path = _path(text)
     if path is not None:
         return load_from_path(path)
     if HUB_ID.fullmatch(text):
         return load_from_hub(text)
+    if preset := _preset(text):
+        return _of_preset(preset)
     raise unknown_choice("model", text, PRESETS)
+
+
+def _of_preset(name: str) -> ModelSpec:
+    return _SHAPES[name].model_copy(update={"name": name}).to_model() if name in _SHAPES else RELEASED[name].to_model()
+
+
+_BY_BARE_NAME = {bare(name): name for name in PRESETS}
+
+
+def _preset(name: str) -> str | None:
+    """The preset that `name` means, in whatever case and with or without hyphens; a released model's own name, too."""
+    if preset := _BY_BARE_NAME.get(bare(name)):
+        return preset
+    released = by_bare_name(name)
+    return None if released is None else released.name
 
 
 def _path(text: str) -> Path | None:

@@ -5,6 +5,7 @@ A hub id of the list needs no network, so that a plan for it can be made on any 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,24 @@ def _read() -> dict[str, ReleasedModel]:
 RELEASED = _read()
 """By the preset's name."""
 
+_AROUND = re.compile(r"^meta-|-hf$|[-_ ]")
+"""What people leave out of a repository's name: `Meta-Llama-3-8B`, `Llama-2-7b-hf`."""
+
+
+def bare(name: str) -> str:
+    """A model's name without case, hyphens and what people leave out: `llama27b` of `Llama-2-7b-hf` and `llama2-7b`."""
+    return _AROUND.sub("", name.lower())
+
+
+_BY_BARE_NAME = {bare(hub_id.partition("/")[2]): model for model in RELEASED.values() for hub_id in model.hub_ids}
 _BY_HUB_ID = {hub_id.lower(): model for model in RELEASED.values() for hub_id in model.hub_ids}
 
 
 def by_hub_id(hub_id: str) -> ReleasedModel | None:
     """The released model that `hub_id` names, in whatever case, or None."""
     return _BY_HUB_ID.get(hub_id.lower())
+
+
+def by_bare_name(name: str) -> ReleasedModel | None:
+    """The released model whose repository is called `name`, as people write it (`bare`), or None."""
+    return _BY_BARE_NAME.get(bare(name))
