@@ -66,6 +66,14 @@ def test_of_those_that_are_as_fast_the_fewest_gpus_are_taken_and_not_the_most_ro
     assert choice is not None
     assert choice.best is few
     assert choice.reason == "2 fit with 5% room, all about as fast; taken: least offload, fewest GPUs, lowest stage"
+    again = [replace(few, recomputed=1.0, zero_stage=1), few]
+    choice = choose(again, lambda option: option)
+    assert choice is not None
+    assert choice.best is few
+    assert (
+        choice.reason
+        == "2 fit with 5% room, all about as fast; taken: least offload, least checkpointing, lowest stage"
+    )
     offloaded = replace(timed(ON_HOST, 1.0), num_gpus=4, tokens_per_gpu=1024)
     choice = choose([many, few, offloaded], lambda option: option)
     assert choice is not None

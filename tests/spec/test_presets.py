@@ -239,7 +239,7 @@ SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("llama7b", "did you mean 'llama-7b'"),
+        ("lama-7b", "did you mean 'llama-7b'"),
         ("", "choices: gpt2-10m"),
         ("x" * 300, "choices: gpt2-10m"),
         ("a\0b", "choices: gpt2-10m"),

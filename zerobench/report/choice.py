@@ -79,8 +79,8 @@ class Choice(Generic[_Item]):
     """Whether the time of any that fits is known."""
     num_unchecked: int = 0
     """Of those that fit: the ones whose host memory nobody could check."""
-    counts_gpus: bool = False
-    """Whether those that are as fast are of different numbers of GPUs."""
+    differ: tuple[str, ...] = ()
+    """What else than offload and stage those that are as fast differ in, as the rule names it."""
 
     @property
     def reason(self) -> str:
@@ -89,7 +89,7 @@ class Choice(Generic[_Item]):
         if self.num_fitting == 1:
             return "the only one that fits with room" + (" (host memory not checked)" if unchecked else "")
         those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
-        rule = f"least offload, {'fewest GPUs, ' if self.counts_gpus else ''}lowest stage"
+        rule = ", ".join(("least offload", *self.differ, "lowest stage"))
         if not self.is_timed:
             return f"{those}; taken: {rule}; step times unknown, measure them"
         if self.num_tied == 1:
@@ -116,8 +116,18 @@ def choose(
         len(alike),
         is_timed=tied is not None,
         num_unchecked=sum(option(item).host_unchecked for item in roomy),
-        counts_gpus=len({option(item).num_gpus for item in alike}) > 1,
+        differ=_differ([option(item) for item in alike]),
     )
+
+
+def _differ(options: Sequence[Option]) -> tuple[str, ...]:
+    """What stands between offload and stage in their rank, where they are not all alike in it."""
+    known: dict[str, set[float]] = {
+        "fewest GPUs": {option.num_gpus for option in options},
+        "least checkpointing": {option.recomputed for option in options},
+        "fewest settings": {option.num_settings for option in options},
+    }
+    return tuple(words for words, values in known.items() if len(values) > 1)
 
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:

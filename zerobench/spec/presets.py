@@ -94,10 +94,11 @@ def is_model(name: str) -> bool:
 def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
     """The model that `value` names.
 
-    A string is a preset (also as its maker writes it: `Llama-2-7b`), the path of a `config.json` or of a folder that holds one, or a hub id
-    (`organisation/name`; that of a preset is the preset, another asks the network for the config alone). A mapping is
-    a shape (`family`, see Shape), a transformers config (`model_type`), any of these under a name (`config` and
-    `name`) or what a ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for anything else.
+    A string is a preset (also as its maker writes it: `Llama-2-7b`), the path of a `config.json` or of a folder that
+    holds one, or a hub id (`organisation/name`; that of a preset is the preset, another asks the network for the
+    config alone). A mapping is a shape (`family`, see Shape), a transformers config (`model_type`), any of these under
+    a name (`config` and `name`) or what a ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for
+    anything else.
     """
     if isinstance(value, str):
         return _from_text(value)
