@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from zerobench.spec.trial import Offload
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.recomputation import recomputed_blocks
+from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.step import Interval
 
 ROOM = 0.05
@@ -45,6 +47,23 @@ class Option:
     num_gpus: int = 1
     host_unchecked: bool = False
     """Whether it needs host memory and nobody said how much there is."""
+
+    @classmethod
+    def of(cls, spec: TrialSpec, room: float, expected: Interval | None, *, host_unchecked: bool) -> Option:
+        """That of `spec`; `room`, of the device and, where it is known, of the host; `expected` of its step."""
+        blocks = dimensions(spec.model).num_layers or 1
+        return cls(
+            spec.zero_stage,
+            spec.offload_optimizer,
+            spec.offload_param,
+            room,
+            expected,
+            tokens_per_gpu=spec.tokens_per_gpu,
+            recomputed=recomputed_blocks(spec.activation_checkpointing, blocks) / blocks,
+            num_settings=len(spec.ds_config),
+            num_gpus=spec.world_size,
+            host_unchecked=host_unchecked,
+        )
 
     @property
     def has_room(self) -> bool:

@@ -166,6 +166,18 @@ def test_a_report_of_a_plan_recommends_what_the_plan_does(
         assert told_by_the_report.startswith(f"Choose {best.shown.label}: ")
 
 
+def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_does(tmp_path: Path) -> None:
+    place = cluster(gpu="h200")
+    again = [trial for trial in plan_trials(place, activation_checkpointing=True) if trial.spec.zero_stage == 1]
+    once = [trial for trial in plan_trials(place) if trial.spec.zero_stage == 3]
+    said = told(tmp_path, *again, *once)
+    taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
+    assert taken is not None
+    assert not taken.best.trial.spec.activation_checkpointing
+    [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
+    assert choice.startswith(f"Choose {taken.best.shown.label}: ")
+
+
 def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
     small = [asked("zero0", prediction={"gpu": "RTX 4090"}), asked("zero3", prediction={"gpu": "RTX 4090"})]
     large = [completed_trial(one.model_copy(update={"micro_batch_size": 64})) for one in small]

@@ -39,9 +39,8 @@ class Candidate:
     evidence: str
     is_reference: bool
     """Whether it is the plain loop on one rank that the others are held against, and no choice itself."""
-    stage: int | None
-    offloads: tuple[Offload, Offload]
-    """Where optimizer states and parameters are."""
+    spec: TrialSpec
+    """Of its first repeat."""
     needed_bytes: int | None
     """The largest over ranks, start-up and repeats (capacity.py)."""
     capacity_bytes: int | None
@@ -50,11 +49,13 @@ class Candidate:
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
-    tokens_per_gpu: float
-    """Of a step."""
-    num_gpus: int
     expected: Interval | None = None
     """Of a prediction: what its step is expected to take."""
+
+    @property
+    def offloads(self) -> set[Offload]:
+        """Where optimizer states and parameters are."""
+        return {self.spec.offload_optimizer, self.spec.offload_param}
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -71,16 +72,8 @@ class Candidate:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
         room = device if self.host_room is None else min(device, self.host_room)
-        unchecked = self.host_room is None and set(self.offloads) != {Offload.NONE}
-        return Option(
-            self.stage,
-            *self.offloads,
-            room,
-            self.expected,
-            tokens_per_gpu=self.tokens_per_gpu,
-            num_gpus=self.num_gpus,
-            host_unchecked=unchecked,
-        )
+        unchecked = self.host_room is None and self.offloads != {Offload.NONE}
+        return Option.of(self.spec, room, self.expected, host_unchecked=unchecked)
 
     @property
     def fits(self) -> bool | None:
@@ -133,15 +126,12 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         config_hash=first.config_hash,
         is_reference=spec.strategy in _REFERENCES,
         evidence=spec.evidence.value,
-        stage=spec.zero_stage,
-        offloads=(spec.offload_optimizer, spec.offload_param),
+        spec=spec,
         needed_bytes=max(known, default=None),
         capacity_bytes=first.capacity_bytes,
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
-        tokens_per_gpu=spec.tokens_per_gpu,
-        num_gpus=spec.world_size,
         expected=first.predicted_step.expected,
     )
 

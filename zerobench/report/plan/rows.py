@@ -17,8 +17,6 @@ from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import TableTrial
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
-from zerobench.spec.architecture import dimensions
-from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Evidence, Offload
 from zerobench.timing.step import ExpectedStep
 
@@ -151,22 +149,9 @@ class PlanRow:
     @cached_property
     def option(self) -> Option:
         """It as the rule of choice sees it; what is not known of the device has no room."""
-        spec = self.trial.spec
         room = -1.0 if self.need is None else self.room
-        blocks = dimensions(spec.model).num_layers or 1
-        again = recomputed_blocks(spec.activation_checkpointing, blocks) / blocks
-        return Option(
-            spec.zero_stage,
-            spec.offload_optimizer,
-            spec.offload_param,
-            room,
-            self.expected,
-            recomputed=again,
-            num_settings=len(spec.ds_config),
-            tokens_per_gpu=spec.tokens_per_gpu,
-            num_gpus=spec.world_size,
-            host_unchecked=self.offloads and self.host.room is None,
-        )
+        unchecked = self.offloads and self.host.room is None
+        return Option.of(self.trial.spec, room, self.expected, host_unchecked=unchecked)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
