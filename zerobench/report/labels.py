@@ -62,6 +62,11 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     return _tell_apart(names, lambda index: f"#{index + 1}")
 
 
+def all_words(spec: TrialSpec) -> set[str]:
+    """What a name of the trial may say, whatever it is told apart from: `mb1` also where all trials have it."""
+    return {word for label in _LABELS.values() for word in label.short(spec).split()}
+
+
 def _implied(specs: Sequence[TrialSpec]) -> Mapping[str, str]:
     """The axes whose different values follow from the rest of a name, with the rule: AdamW's kernel from where its
     states lie, gradient accumulation from the micro-batch size under one global batch size.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, OFFLOADED, QUICKSTART, SMALL_3, data, named, text
+from tests.report.plan.run import cluster, plan_trials
 from tests.report.predicted_trial import asked, trial
 from tests.report.sample_run import GIB, MIB, RUN_ID, SampleTrial, completed_trial, sample_trials, spec, write_run
 from zerobench.errors import UserError
@@ -205,6 +206,15 @@ def test_a_trial_is_found_by_id_by_the_start_of_it_by_label_and_by_words_of_it()
     identity = wanted.trial.trial_id
     for name in (identity, identity[:-6], LARGE_3, "  zero3   reduce_bucket=5e8 ", "reduce_bucket=5e8 zero3"):
         assert find_trial(name, known) is wanted
+
+
+@pytest.mark.parametrize("name", ["zero3 mb2", "mb2 zero3", "zero3 opt=cpu mb2"])
+def test_a_name_may_say_what_all_trials_share_and_leave_out_what_a_trial_does_not_do(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path / "run", [trial for trial in plan_trials(cluster(), micro_batch_size=2) if trial.ranks])
+    found = find_trial(name, named_trials(load_run(tmp_path / "run")))
+    assert found.label.replace(" fused_adamw", "").replace(" cpu_adam", "") == " ".join(
+        word for word in ("zero3", "opt=cpu") if word in name
+    )
 
 
 def test_a_name_of_several_trials_is_refused_with_those() -> None:

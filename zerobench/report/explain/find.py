@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerobench import store
 from zerobench.errors import UserError, nearest
 from zerobench.report.column_units import plain
-from zerobench.report.labels import labels
+from zerobench.report.labels import all_words, labels
 from zerobench.report.trials import LazyTrial, ended_trials
 
 _MOST_CHOICES = 12
@@ -29,7 +29,8 @@ def named_trials(run: store.Run) -> list[NamedTrial]:
 
 
 def find_trial(name: str, known: Sequence[NamedTrial]) -> NamedTrial:
-    """The one of `known` that `name` means: an id, a name, the start of one id, or the start or a part of one name.
+    """The one of `known` that `name` means: an id, a name, the start of one id, the start or a part of one name, or
+    words that are true of it.
 
     `zero2 @ A`, as tables of several runs have it, is `zero2` of the run that was asked for.
 
@@ -54,8 +55,15 @@ def _ways(wanted: str, known: Sequence[NamedTrial]) -> list[list[NamedTrial]]:
         [labelled for labelled in known if wanted == _without_optimizer(labelled)],
         [labelled for labelled in known if labelled.trial.trial_id.startswith(wanted)],
         [labelled for labelled in known if labelled.label.startswith(wanted)],
-        [labelled for labelled in known if _words_in(wanted, labelled.label)],
+        _plainest([labelled for labelled in known if _words_in(wanted, labelled.label)]),
+        _plainest([labelled for labelled in known if set(wanted.split()) <= all_words(labelled.trial.spec)]),
     ]
+
+
+def _plainest(found: Sequence[NamedTrial]) -> list[NamedTrial]:
+    """Those of the fewest words: `zero3 mb1`, in a table of a search, means the one that offloads nothing."""
+    counts = [len(labelled.label.split()) for labelled in found]
+    return [labelled for labelled, count in zip(found, counts, strict=True) if count == min(counts)]
 
 
 def _without_optimizer(labelled: NamedTrial) -> str:
