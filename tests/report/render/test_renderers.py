@@ -266,12 +266,13 @@ def test_markdown_counts_the_rows_that_it_leaves_out() -> None:
     assert list(markdown.lines(of))[-1] == "3 more rows on the page."
 
 
-def test_skipped_trials_alone_have_a_title_of_their_own_and_no_time() -> None:
+def test_the_title_says_whether_trials_were_skipped_did_not_complete_or_both_and_skipped_ones_have_no_time() -> None:
     skipped = figures(skipped_trial(spec("zero2", offload_param="cpu"), "a_rule"))
     failed = figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))
-    alone, both = outcomes_table([skipped]), outcomes_table([skipped, failed])
+    alone, both, none = outcomes_table([skipped]), outcomes_table([skipped, failed]), outcomes_table([failed])
     assert (alone.title, [column.header for column in alone.columns]) == ("Skipped trials", ["status", "why"])
-    assert (both.title, both.columns[1].header) == ("Trials that did not complete", "after")
+    assert (both.title, both.columns[1].header) == ("Trials skipped or not completed", "after")
+    assert none.title == "Trials that did not complete"
 
 
 def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:

@@ -13,6 +13,7 @@ from zerobench.units import format_seconds
 
 TITLE = "Trials that did not complete"
 SKIPPED_TITLE = "Skipped trials"
+BOTH_TITLE = "Trials skipped or not completed"
 HOW_TO_READ = "In brackets: the rule that skips a trial."
 
 
@@ -23,7 +24,8 @@ def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
     after = Column[Summary](
         "after", lambda row: format_seconds(row.took_s) if row.took_s is not None else MISSING, narrow="after"
     )
-    title = SKIPPED_TITLE if lines and all(line.figures.status is Status.SKIPPED for line in lines) else TITLE
+    are_skipped = {line.figures.status is Status.SKIPPED for line in lines}
+    title = BOTH_TITLE if len(are_skipped) > 1 else SKIPPED_TITLE if are_skipped == {True} else TITLE
     columns = [
         Column[Summary]("status", status_text, narrow="status", is_text=True),
         *([after] if any(line.figures.took_s is not None for line in lines) else []),
