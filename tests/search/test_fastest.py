@@ -10,13 +10,16 @@ import pytest
 
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
+from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
 from zerobench.search.fastest import AS_FAST, Cell, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, PlanRequest, read_plan
-from zerobench.search.searched import Rounds, searched, shortened
+from zerobench.search.searched import Rounds, searched
+from zerobench.spec.batch import as_played
 from zerobench.spec.trial import TrialSpec
+from zerobench.store import load_run
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
@@ -95,7 +98,7 @@ def test_where_nothing_fits_that_which_comes_nearest_is_tried_and_shown(cells: l
     assert all(cell.shown is not None for cell in cells)
 
 
-def test_a_run_holds_all_rounds_with_three_micro_batches_each_and_rows_are_of_the_whole_step(
+def test_a_run_holds_all_rounds_with_three_micro_batches_played_and_trials_are_of_the_whole_step(
     tmp_path: Path, plan: Plan
 ) -> None:
     assert plan.varied is not None
@@ -108,7 +111,10 @@ def test_a_run_holds_all_rounds_with_three_micro_batches_each_and_rows_are_of_th
     for row in found.rows:
         whole = formula_row(row.trial.spec, plan.cluster)
         assert step_s(row) == pytest.approx(step_s(whole), rel=1e-9)
-        assert shortened(row.trial.spec).gradient_accumulation_steps <= 3
+        assert as_played(row.trial.spec).gradient_accumulation_steps <= 3
+    kept = [trial.spec for trial in load_run(found.result.folder.path).trials()]
+    assert {spec.global_batch_size for spec in kept} == {512}
+    assert not any("ga" in label for label in labels(kept))
 
 
 def test_rounds_join_one_run(tmp_path: Path, plan: Plan, cells: list[Cell]) -> None:

@@ -74,14 +74,21 @@ def in_own_swap_folder(config: Mapping[str, Any], trial: TrialSpec, folder: Tria
     return changed
 
 
-def _generated(trial: TrialSpec) -> dict[str, Any]:
-    if not uses_deepspeed(trial):
-        raise UserError(f"strategy: {trial.strategy!r} has no DeepSpeed configuration")
-    config: dict[str, Any] = {
+def batch_keys(trial: TrialSpec) -> dict[str, int]:
+    """What DeepSpeed must be told of the batch."""
+    return {
         # For this product DeepSpeed takes every rank for a data-parallel one (runtime/config.py, DeepSpeedConfig).
         "train_batch_size": trial.global_batch_size * autotp_size(trial),
         "train_micro_batch_size_per_gpu": trial.micro_batch_size,
         "gradient_accumulation_steps": micro_batches_of_share(trial),
+    }
+
+
+def _generated(trial: TrialSpec) -> dict[str, Any]:
+    if not uses_deepspeed(trial):
+        raise UserError(f"strategy: {trial.strategy!r} has no DeepSpeed configuration")
+    config: dict[str, Any] = {
+        **batch_keys(trial),
         "gradient_clipping": trial.hyperparameters.gradient_clipping,
         "steps_per_print": _NEVER,
         "wall_clock_breakdown": False,

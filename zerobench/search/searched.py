@@ -13,15 +13,13 @@ from zerobench.records import Status
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import TableTrial
-from zerobench.report.trials import Trial, ended_trials, is_whole
+from zerobench.report.trials import ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
-from zerobench.search.formula import UnsavedTrial
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
-from zerobench.spec.cluster import Cluster
 from zerobench.spec.plan import checked, document, in_world
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import load_run
@@ -125,14 +123,17 @@ class Rounds:
 
     def __init__(self, plan: Plan, reports: Path, observer: Observer) -> None:
         self._plan, self._reports, self._observer = plan, reports, observer
-        self._planned = [item for item in plan.planned if item.skipped is not None]
+        skipped = [item for item in plan.planned if item.skipped is not None]
+        if (varied := plan.varied) is not None:  # as all others, so that names need not tell their batches apart
+            skipped = [item.model_copy(update={"trial": varied.smallest(item.trial)}) for item in skipped]
+        self._planned = skipped
         self.result: RunResult | None = None
 
     def make(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
         """The rows of `variants`, which are by formula, as the plan's world has them; without those that failed."""
         world = self._plan.world.evidence
-        short = {row.trial.spec.config_hash: shortened(row.trial.spec) for row in variants}
-        self._planned += in_world(checked(list(short.values()), self._plan.cluster), world)
+        specs = [shortened(row.trial.spec) for row in variants]
+        self._planned += in_world(checked(specs, self._plan.cluster), world)
         self.result = self._run(document(self._plan.name, self._planned))
         if self.result.interrupted:
             raise KeyboardInterrupt
@@ -141,8 +142,8 @@ class Rounds:
             for trial in ended_trials(load_run(self.result.folder.path))
             if is_whole(trial) and trial.spec.evidence is world
         }
-        pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
-        rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
+        made = [trials[spec.config_hash] for spec in specs if spec.config_hash in trials]
+        rows = [plan_row(TableTrial(trial, trial.spec.strategy, None), self._plan.cluster) for trial in made]
         if not trials:
             other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
             raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")
@@ -157,22 +158,6 @@ class Rounds:
 
 
 def shortened(spec: TrialSpec) -> TrialSpec:
-    """`spec` with as many micro-batches as it takes to see all that its memory ever holds."""
-    micro_batches = min(spec.gradient_accumulation_steps, MICRO_BATCHES_PLAYED)
-    return spec.model_copy(update={"gradient_accumulation_steps": micro_batches})
-
-
-_COUNTED = ("collectives", "flops", "flops_per_step", "flops_formula", "nvme")
-"""Fields of a rank's record that grow with micro-batches."""
-
-
-def lengthened(by_formula: PlanRow, played: Trial, cluster: Cluster) -> PlanRow:
-    """The variant as it was asked for: memory as its shortened trial has it; collectives, FLOPs and bytes on drives of
-    all of its micro-batches as the formula counts them.
-    """
-    formula_rank = by_formula.trial.ranks[0]
-    counted = {name: getattr(formula_rank, name) for name in _COUNTED}
-    spec = by_formula.trial.spec.model_copy(update={"evidence": played.spec.evidence})
-    record = played.record.model_copy(update={"trial_id": spec.trial_id, "config_hash": spec.config_hash})
-    ranks = tuple(rank.model_copy(update=counted) for rank in played.ranks)
-    return plan_row(TableTrial(UnsavedTrial(spec, record, ranks), spec.strategy, None), cluster)
+    """`spec` with as many micro-batches to play as it takes to see all that its memory ever holds."""
+    prediction = spec.prediction.model_copy(update={"micro_batches": MICRO_BATCHES_PLAYED})
+    return spec.model_copy(update={"prediction": prediction})

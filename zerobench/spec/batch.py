@@ -71,3 +71,11 @@ def micro_batches_read(trial: TrialSpec, rank: int, step_tokens: int | None = No
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     driven = info is not None and info.is_driven and rank > 0
     return 0 if driven else micro_batches_per_step(trial, rank, step_tokens)
+
+
+def as_played(trial: TrialSpec) -> TrialSpec:
+    """`trial` with as many micro-batches as its prediction plays."""
+    most = trial.prediction.micro_batches
+    if most is None or trial.gradient_accumulation_steps <= most:
+        return trial
+    return trial.model_copy(update={"gradient_accumulation_steps": most})

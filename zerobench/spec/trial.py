@@ -259,6 +259,10 @@ class PredictionSpec(Spec):
     """Whether every rank of the world is played, each by a process of its own (emulated); `rank` is then 0."""
     host_memory_bytes: Annotated[int, Field(gt=0)] | None = None
     """Memory of one node that a plan was told of; None: not judged."""
+    micro_batches: Annotated[int, Field(ge=3)] | None = None
+    """How many of a step's are played at most (emulated, simulated): the first makes gradients, the second adds to
+    them, the last hands them on, and all others are like the second; what grows with them is counted by formula. None:
+    all are played."""
 
 
 class OwnScript(Spec):

@@ -41,6 +41,10 @@ class Variations:
                 same = {"activation_checkpointing": checkpointing, "ds_config": {**cell.ds_config, **keys}}
                 yield [cell.model_copy(update=same | self._batch(micro)) for micro in self.micro_batches]
 
+    def smallest(self, cell: TrialSpec) -> TrialSpec:
+        """The cell at the smallest micro batch: a variant also of one that none can be tried of."""
+        return cell.model_copy(update=self._batch(self.micro_batches[0]))
+
     def _batch(self, micro: int) -> dict[str, int]:
         return {"micro_batch_size": micro, "gradient_accumulation_steps": self.sequences // micro}
 

@@ -9,11 +9,13 @@ import traceback
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import RankRecord
+from zerobench.spec.batch import as_played
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import with_room as room
 from zerobench.worker.launched import one_of
 from zerobench.worker.peer_ranks import play_peers
+from zerobench.worker.short_step import as_asked
 
 AGAIN = room.AGAIN
 
@@ -54,10 +56,10 @@ def _play(trial: TrialSpec, folder: TrialFolder, rank: Rank) -> RankRecord:
     from zerobench.memory.failures import describe
     from zerobench.worker.rank import RankRun
 
-    run = RankRun(trial, folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
+    run = RankRun(as_played(trial), folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
     try:
         run.run()
     except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
         run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)
         traceback.print_exc()
-    return run.record
+    return as_asked(run.record, trial)

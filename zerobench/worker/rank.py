@@ -15,6 +15,7 @@ import torch
 from zerobench import kernels
 from zerobench.checkpoint_saves import Checkpoints
 from zerobench.ds_config import swap_folder
+from zerobench.ds_config.build import batch_keys
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
 from zerobench.formulas.deepspeed.departures import departures
@@ -151,7 +152,8 @@ class RankRun:
     def _read_ds_config(self) -> dict[str, Any]:
         path = self.folder.ds_config
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return config
+        is_short = config and self.trial.prediction.micro_batches is not None
+        return config | batch_keys(self.trial) if is_short else config
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
         names = (
