@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import torch
 
-from zerobench.emulator.inside import helpers
+from zerobench.emulator.inside import deepcompile, helpers
 from zerobench.memory.block_io import BlockIo
 from zerobench.timing.trace import Drive, DriveWait, Host, tell
 
@@ -201,23 +201,13 @@ _MODULES: dict[str, Callable[[], Any]] = {
     "FusedLambBuilder": lambda: SimpleNamespace(lamb=_lamb),
     "AsyncIOBuilder": lambda: SimpleNamespace(aio_handle=_AioHandle),
     "QuantizerBuilder": _Quantizer,
+    "DeepCompileBuilder": deepcompile.load,
 }
 """By the name of DeepSpeed's class."""
 
 
-_REFUSED = {
-    "DeepCompileBuilder": (
-        "DeepCompile: its graph passes are DeepSpeed C++ compiled against CUDA and NCCL, which are not "
-        "emulated; set compile.deepcompile to false in the DeepSpeed configuration"
-    ),
-}
-"""What cannot be stood in for, and why."""
-
-
 def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed's own signature
     name = type(self).__name__
-    if name in _REFUSED:
-        raise NotImplementedError(_REFUSED[name])
     if name not in _MODULES:
         raise NotImplementedError(
             f"{name}: this compiled DeepSpeed kernel is not emulated; choices: {', '.join(sorted(_MODULES))}"
