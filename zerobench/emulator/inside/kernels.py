@@ -3,7 +3,7 @@
 Optimizers, the quantizer and the asynchronous I/O handle are Python classes around compiled modules. The classes run
 as they are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what
 the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing. Neither
-nvcc nor libaio is needed.
+nvcc nor libaio is needed. DeepCompile's module has no kernel and is the real one (deepcompile.py).
 """
 
 from __future__ import annotations
