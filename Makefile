@@ -8,7 +8,8 @@ PROCESSES ?= 2
 LOGIN  ?= .venv-login
 MINUTES ?= 9.5
 EACH ?= 10
-C      := $(wildcard zerobench/emulator/c/*.[ch] zerobench/emulator/cpp/*.h zerobench/emulator/cpp/*.cpp)
+C      := $(wildcard zerobench/emulator/c/*.[ch] $(addprefix zerobench/emulator/,cpp/*.h cpp/*.cpp include/*.h \
+            include/nv/target))
 PACKAGES ?= formulas spec ds_config report/frames running/outcome.py
 
 .PHONY: sweep test test-fast test-extras mutants login check format docs bench gpu-campaign clean

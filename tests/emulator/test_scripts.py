@@ -235,6 +235,28 @@ def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_doe
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "steps", "in_bf16"),
+    [
+        pytest.param("1", 3, 7, id="zero1: gradients and three times fp32 of this rank's eighth"),
+        pytest.param("3", 7, 8, id="zero3: the parameters too, all gathered from the sixth step on"),
+    ],
+)
+def test_deepcompile_holds_two_buckets_and_every_parameter(emulate, stage, steps, in_bf16):
+    width, layers, bucket = 16384, 4, 300_000_000
+    command = ["python", script("deepcompile.py"), stage, *map(str, (width, layers, bucket))]
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
+    assert code == 0, errors
+    rank = only_rank(told)
+    assert (told["fits"], rank["compiled"], rank["steps"], rank["end"]) == (True, True, steps, "stopped")
+    layer = 2 * width**2
+    states = layers * layer // 8 * in_bf16
+    buckets = 2 * 2 * bucket  # of which the engine that is not compiled has one
+    whole = layers * layer + 2 * layer  # all parameters, and the gradients of two layers
+    assert rank["peak_bytes"] == pytest.approx(states + buckets + rank["categories"]["workspaces"] + whole, rel=0.002)
+
+
+@pytest.mark.slow
 def test_a_script_that_captures_cuda_graphs_is_told_that_there_are_none(emulate):
     command = ["python", script("compiled.py"), "1024", "reduce-overhead"]
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=command)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.emulator.inside.kernels import _load
+from zerobench.emulator.inside import deepcompile
+from zerobench.emulator.values_build import VARIABLE
 
 PROGRAM = Path(__file__).with_name("offload_program.py")
 PARTS = 8
@@ -45,8 +46,7 @@ def test_swapped_states_are_counted_and_leave_nothing_on_the_disk(swapped):
     assert not folder.exists()
 
 
-def test_deepcompile_is_refused_with_its_reason():
-    from deepspeed.ops.op_builder.dc import DeepCompileBuilder
-
-    with pytest.raises(NotImplementedError, match=r"set compile\.deepcompile to false"):
-        _load(DeepCompileBuilder())
+def test_deepcompile_is_loaded_on_the_emulated_gpu_alone(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(RuntimeError, match="not started for an emulated GPU"):
+        deepcompile.load()

@@ -3,7 +3,7 @@
 Optimizers, the quantizer and the asynchronous I/O handle are Python classes around compiled modules. The classes run
 as they are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what
 the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing. Neither
-nvcc nor libaio is needed.
+nvcc nor libaio is needed. DeepCompile's module has no kernel and is the real one (deepcompile.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import torch
 
-from zerobench.emulator.inside import helpers
+from zerobench.emulator.inside import deepcompile, helpers
 from zerobench.memory.block_io import BlockIo
 from zerobench.timing.trace import Drive, DriveWait, Host, tell
 
@@ -201,23 +201,13 @@ _MODULES: dict[str, Callable[[], Any]] = {
     "FusedLambBuilder": lambda: SimpleNamespace(lamb=_lamb),
     "AsyncIOBuilder": lambda: SimpleNamespace(aio_handle=_AioHandle),
     "QuantizerBuilder": _Quantizer,
+    "DeepCompileBuilder": deepcompile.load,
 }
 """By the name of DeepSpeed's class."""
 
 
-_REFUSED = {
-    "DeepCompileBuilder": (
-        "DeepCompile: its graph passes are DeepSpeed C++ compiled against CUDA and NCCL, which are not "
-        "emulated; set compile.deepcompile to false in the DeepSpeed configuration"
-    ),
-}
-"""What cannot be stood in for, and why."""
-
-
 def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed's own signature
     name = type(self).__name__
-    if name in _REFUSED:
-        raise NotImplementedError(_REFUSED[name])
     if name not in _MODULES:
         raise NotImplementedError(
             f"{name}: this compiled DeepSpeed kernel is not emulated; choices: {', '.join(sorted(_MODULES))}"

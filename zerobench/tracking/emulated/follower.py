@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.emulate.part import Part
+from zerobench.emulator.gpu import BOUNDLESS
 from zerobench.emulator.inside import kernels
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder
 from zerobench.memory.held import Holdings
@@ -54,6 +56,7 @@ class Follower:
         self._at_start: StorageCounter | None = None
         """Who looked on while `deepspeed.initialize` made the engine, or DDP its buckets."""
         self._is_open = False
+        self._steps = part.steps
         self._loops = LoopHooks(self._loop)
         keeper.held = self._held
 
@@ -85,6 +88,8 @@ class Follower:
         checks: Any = import_module("deepspeed.runtime.zero.utils")
         checks.assert_lst_len_same_as_other_ranks = lambda _: None
         checks.get_lst_from_rank0 = list
+        if self._part.under_ledger:
+            self._leave_uncompiled(import_module("deepspeed.runtime.engine").DeepSpeedEngine)
         initialize = deepspeed.initialize
 
         @wraps(initialize)
@@ -97,6 +102,19 @@ class Follower:
             return given
 
         deepspeed.initialize = initialized  # type: ignore[attr-defined] # a module of somebody else's
+
+    def _leave_uncompiled(self, engines: Any) -> None:
+        """DeepCompile takes the engine's own gathers away and puts others into graphs, which the ledger has none of."""
+        compiling = engines.compile
+
+        @wraps(compiling)
+        def compiled(engine: Any, *args: Any, **kwargs: Any) -> None:
+            if engine._config.compile_config.deepcompile:
+                self._keeper.account.compiles = True
+            else:
+                compiling(engine, *args, **kwargs)
+
+        engines.compile = compiled
 
     def _begin_engine(self, engine: Any) -> None:
         if self._engine is not None or self._keeper.account.tracked is not None:
@@ -178,9 +196,19 @@ class Follower:
         if self._tracker is not None:
             self._tracker.step_ended()
         self._keeper.step_ended()
-        if self._keeper.account.num_steps >= self._part.steps:
+        self._await_passes()
+        if self._keeper.account.num_steps >= self._steps:
             self._keeper.dump_snapshot()
             end()
+
+    def _await_passes(self) -> None:
+        """DeepCompile compiles anew at a later step and fills the device from then on: that and the next are played.
+
+        Not on a device without end, where the need of a script is seen that does not fit: it would be filled as well.
+        """
+        schedule = getattr(sys.modules.get("deepspeed.compile.backend"), "remaining_schedule", None)
+        if schedule and (self._keeper.account.total_bytes or 0) < BOUNDLESS:
+            self._steps = max(self._steps, schedule[-1][0] + 2)
 
     def failed(self, error: BaseException) -> None:
         """The tracker writes what it has."""

@@ -1,0 +1,75 @@
+"""DeepCompile's native part: DeepSpeed's own C++, compiled by the machine's compiler and loaded as it is.
+
+It gathers, reduces and offloads by streams, torch's allocator and NCCL, without a kernel of its own, so all that it
+holds is held here too. torch brings its headers, the emulator's setup those of CUDA's runtime; of NVIDIA's other
+libraries torch's headers name a few types, which include/ declares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from zerobench.emulator.compiler import CPP
+from zerobench.emulator.places import Places
+from zerobench.emulator.values_build import VARIABLE
+
+INCLUDE = Path(__file__).parents[1] / "include"
+_NAME = "dc"
+"""The extension's, which is in the name of its entry point."""
+
+
+@cache
+def load() -> ModuleType:
+    """DeepSpeed's module, compiled (a few minutes) where no process has done so for this torch and this DeepSpeed.
+
+    Raises UserError: it does not compile. RuntimeError: this process was not started for an emulated GPU.
+    """
+    from deepspeed.ops.op_builder.dc import DeepCompileBuilder
+
+    values = os.environ.get(VARIABLE)
+    if not values:
+        raise RuntimeError("DeepCompile needs CUDA: this process was not started for an emulated GPU")
+    stand_ins = Path(values).parent
+    builder: Any = DeepCompileBuilder()
+    files = [Path(builder.deepspeed_src_path(source)) for source in builder.sources()]
+    include = [INCLUDE, *sorted({file.parent for file in files}), files[0].parents[1] / "includes"]
+    library = stand_ins / f"deepcompile-{_digest(include)}.so"
+    if not library.is_file():
+        _build(library, files, [*include, Places(stand_ins.parent).include])
+    spec: Any = importlib.util.spec_from_file_location(_NAME, library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _digest(folders: Sequence[Path]) -> str:
+    """Of all that is compiled, and of what it is compiled for."""
+    digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
+    for path in (path for folder in folders for path in sorted(folder.rglob("[!.]*")) if path.is_file()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _build(library: Path, files: Sequence[Path], include: Sequence[Path]) -> None:
+    """Whole or not at all: other ranks may be at it."""
+    own = Path(torch.__file__).parent
+    headers = [*include, own / "include", own / "include/torch/csrc/api/include", sysconfig.get_path("include")]
+    folders = [word for folder in headers for word in ("-isystem", str(folder))]
+    linked = [f"-L{own / 'lib'}", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", "-ltorch", "-ltorch_python"]
+    made = library.with_name(f"{library.name}.{os.getpid()}")
+    try:
+        CPP.make_library(made, files, ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked])
+        made.replace(library)
+    finally:
+        made.unlink(missing_ok=True)
