@@ -120,6 +120,24 @@ def test_what_stage_3_swaps_is_in_the_record_and_a_lower_stage_swaps_nothing() -
     assert [sum(row.read_bytes for row in rows) > 0 for rows in swapped] == [True, False]
 
 
+def test_parameters_on_drives_are_read_and_gathered_in_both_passes_of_each_micro_batch() -> None:
+    """None is gathered ahead, so none is left from forward to backward where nothing is kept to be used again."""
+    keys = {"zero_optimization.stage3_max_reuse_distance": 0}
+    asked = {"strategy": "zero3", "offload_param": "nvme", "ds_config": keys}
+    for times in (1, 3):
+        record = formula_record(trial(**asked, gradient_accumulation_steps=times))
+        rows = {row.phase: row.read_bytes for row in record.nvme if row.step is StepKind.STEADY}
+        written = sum(row.written_bytes for row in record.nvme if row.step is StepKind.STEADY)
+        assert rows[Phase.FORWARD] == times * written > 0
+        assert rows[Phase.BACKWARD] == pytest.approx(rows[Phase.FORWARD], rel=0.01)
+        gathered = {
+            row.phase: row.message_bytes
+            for row in record.collectives
+            if row.kind == "all_gather" and row.step is StepKind.STEADY
+        }
+        assert gathered[Phase.BACKWARD] == pytest.approx(gathered[Phase.FORWARD], rel=0.2)
+
+
 def test_the_record_is_complete_and_says_what_it_rests_on() -> None:
     asked = trial(strategy="zero2", micro_batch_size=4)
     record = formula_record(asked)

@@ -139,6 +139,17 @@ def test_a_faster_link_is_never_slower(rate: str) -> None:
     assert times[0] > times[-1]
 
 
+@pytest.mark.parametrize("network", [2.0, 25.0])
+def test_more_work_is_never_faster_where_parameters_come_from_drives(network: float) -> None:
+    """Collectives and reads both run beside computing, and beside each other: no second of it hides two of theirs."""
+    at = links(network_gb_per_s=network)
+    drives: dict[str, Any] = {"offload_param": "nvme", "nvme_path": "/nvme", "num_nodes": 2}
+    times = [expected(predicted(**drives, micro_batch_size=size), at=at).step_s for size in (1, 2, 3, 4, 8)]
+    assert times == sorted(times)
+    again = expected(predicted(**drives, activation_checkpointing=True), at=at)
+    assert again.step_s > times[0]
+
+
 def test_a_larger_micro_batch_uses_the_gpu_better() -> None:
     speeds = [tokens_per_s(predicted(micro_batch_size=size)) for size in (1, 2, 4, 8)]
     assert speeds == sorted(speeds)

@@ -50,6 +50,7 @@ configurations[].expected_step_s        number?  expected time of a step
 configurations[].expected_step_low_s    number?  eight of ten steps lie above
 configurations[].expected_step_high_s   number?  eight of ten steps lie below
 configurations[].tokens_per_s           number?  of all GPUs, expected
+configurations[].expected_mfu           number?  model FLOP/s over the peak of its precision, expected
 configurations[].step_bound_s           number?  what a step takes at least
 configurations[].training               object?  days, GPU-hours, cost, energy of --tokens: low, expected, high
 configurations[].categories.*           integer  bytes at the peak of a steady step, by category

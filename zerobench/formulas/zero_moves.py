@@ -11,7 +11,7 @@ forward pass gathers again below them is left out.
 from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Setting
-from zerobench.formulas.deepspeed.stage_3 import live_elements, persistent_tensors
+from zerobench.formulas.deepspeed.stage_3 import kept_for_backward, persistent_tensors
 from zerobench.formulas.torch_strategies import CollectiveVolume
 from zerobench.records import Phase
 
@@ -40,7 +40,7 @@ def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVo
     persistent = persistent_tensors(setting)
     padded, small = (sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent))
     again = padded - setting.only_forward
-    kept = min(max(live_elements(setting), small), again)
+    kept = min(max(kept_for_backward(setting), small), again)
     moves = (
         CollectiveVolume(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
         CollectiveVolume(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),

@@ -85,7 +85,7 @@ def speed_of(trial: Trial) -> Speed | None:
     if not steps:
         return None
     seconds, void = _median([time.step_s for time in steps]), why_void(trial)
-    flops = None if void else _flops_per_s(trial, seconds)
+    flops = None if void else flops_per_s(trial, seconds)
     is_known = all(map(trial.spec.knows, ("micro_batch_size", "gradient_accumulation_steps")))
     samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not void and is_known else None
     peak = peak_flops(trial.ranks[0].device_name, trial.spec.precision)
@@ -127,7 +127,7 @@ def _median_of_known(values: Sequence[float | None]) -> float | None:
     return median([value for value in values if value is not None])
 
 
-def _flops_per_s(trial: Trial, seconds: float) -> float | None:
+def flops_per_s(trial: Trial, seconds: float) -> float | None:
     """FLOP/s of one rank. Ranks do equal work; were they not, the smallest is what all of them surely did."""
     flops = [rank.flops_per_step for rank in trial.ranks if rank.flops_per_step is not None]
     return min(flops) / seconds if flops and seconds > 0 else None

@@ -88,7 +88,7 @@ def step(
         (communication.backward_s, computing.layers * computing.block_backward_s),
     )
     hides = 1 - rates.contention if overlaps else 0.0
-    exposed = sum(moved - hides * _hidden(moved, beside, computing.layers) for moved, beside in passes)
+    exposed = sum(moved - hides * hidden_s(moved, beside, computing.layers) for moved, beside in passes)
     rounds = micro_batches if communication.rounds is None else communication.rounds
     return compute, rounds * exposed, update_s + communication.update_s + rates.step_s
 
@@ -105,9 +105,9 @@ def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
     return timeline.passes_s - exposed, exposed + rates.contention * hidden, update + rates.step_s
 
 
-def _hidden(communication_s: float, compute_s: float, layers: int) -> float:
-    """Seconds of communication beside the computing of all blocks but one."""
-    return min(communication_s, compute_s) * (layers - 1) / layers
+def hidden_s(moving_s: float, beside_s: float, layers: int) -> float:
+    """Seconds of moving that go on beside what all blocks but one do."""
+    return min(moving_s, beside_s) * (layers - 1) / layers
 
 
 def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float]) -> ExpectedStep:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.report.plan.run import cluster, plan_trials
 from zerobench.report.frames.plan_frame import plan_frame
 from zerobench.report.plan.view import plan_row
@@ -21,6 +23,14 @@ def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
     assert frame["expected_step_s"].dropna().tolist() == known
     assert known
     assert all(frame["expected_step_low_s"].dropna() < frame["expected_step_high_s"].dropna())
+    told = [row for row in rows if row.expected_tokens_per_s is not None and row.trial.ranks[0].flops_per_step]
+    peak = 1e12 * {str(dtype): rate for dtype, rate in place.gpu.peak_tflops.items()}[told[0].trial.spec.precision]
+    flops = [row.trial.ranks[0].flops_per_step or 0 for row in told]
+    seconds = frame.loc[[row.shown.label for row in told], "expected_step_s"].tolist()
+    by_hand = [work / peak / took for work, took in zip(flops, seconds, strict=True)]
+    assert frame["expected_mfu"].dropna().tolist() == pytest.approx(by_hand)
+    assert frame["expected_mfu"].dropna().between(0, 1).all()
+    assert told
 
 
 def test_a_plan_without_a_row_is_an_empty_frame_of_the_same_columns() -> None:

@@ -73,6 +73,13 @@ AXES: dict[str, dict[str, Any]] = {
     "swapped in groups": {"stage": 3, **SWAPPED, "ds_config": {"zero_optimization.sub_group_size": 4_000_000}},
     "swapped ahead": {"stage": 3, **SWAPPED, "ds_config": AHEAD},
     "swapped whole": {"stage": 3, **SWAPPED, "offload_param": "nvme", "ds_config": FEW_KEPT},
+    "swapped parameters": {
+        "stage": 3,
+        "offload_param": "nvme",
+        "nvme_path": "/nvme",
+        "micro_batch_size": 1,
+        "ds_config": FEW_KEPT,
+    },
     "small": {"stage": 1, "model": resolve_model("gpt2-125m"), "micro_batch_size": 1},
     "small zero3": {"stage": 3, "model": resolve_model("gpt2-125m"), "micro_batch_size": 1},
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed.setting import Instants, Setting
-from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
+from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates, swapped_parameters
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
@@ -136,6 +136,16 @@ def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
 def live_elements(setting: Setting) -> int:
     """Elements gathered at forward's end: what the prefetch has brought, or what backward uses again soon."""
     return min(setting.model_elements, max(live_limit(setting.case)[0], persistent_elements(setting)))
+
+
+def kept_for_backward(setting: Setting) -> int:
+    """Elements that backward does not gather again; none on drives are gathered ahead of their use, only read
+    (partitioned_param_coordinator.py, _is_currently_on_nvme).
+    """
+    if not swapped_parameters(setting):
+        return live_elements(setting)
+    reused = int(setting.case.zero("stage3_max_reuse_distance")) // 2
+    return min(setting.model_elements, max(reused, persistent_elements(setting)))
 
 
 def live_limit(case: Case) -> tuple[int, str]:

@@ -2,12 +2,13 @@
 
 Every update reads the files of each sub-group's master weights, moments and gradients and writes what it makes of them;
 there are no moments to read before the first. Files are cut to the swapper's alignment. Parameters that are swapped are
-read at least once a step and written once: DeepSpeed reads them for every gather that its buffers do not hold.
+read for every gather of the passes, less what stays gathered between two, and written once.
 """
 
 from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Setting
+from zerobench.formulas.deepspeed.stage_3 import kept_for_backward
 from zerobench.formulas.deepspeed.stage_3_offload import swapped_parameters
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
 from zerobench.records import NvmeTraffic, Phase, StepKind
@@ -29,13 +30,15 @@ def _step(setting: Setting, step: StepKind) -> list[NvmeTraffic]:
         weights = _FP32 * sum(aligned(setting, group, _FP32) for group in setting.sub_groups)
         gradients = _FP32 * sum(part for part in setting.parts if is_swappable(setting, part, _FP32))
         moments = len(setting.optimizer_info.states) * weights
-    parameters = setting.case.element * swapped_parameters(setting)
+    swapped_elements, times = swapped_parameters(setting), setting.case.micro_steps
+    parameters = setting.case.element * swapped_elements
+    again = setting.case.element * max(0, swapped_elements - kept_for_backward(setting) // setting.case.world_size)
     known = weights + gradients + (0 if step is StepKind.FIRST else moments)
     return [
         NvmeTraffic(step=step, phase=phase, read_bytes=read, written_bytes=written, seconds=0.0)
         for phase, read, written in (
-            (Phase.FORWARD, parameters, 0),
-            (Phase.BACKWARD, 0, 0),
+            (Phase.FORWARD, times * parameters, 0),
+            (Phase.BACKWARD, times * again, 0),
             (Phase.STEP, known, weights + gradients + moments + parameters),
         )
     ]

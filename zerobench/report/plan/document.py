@@ -24,6 +24,7 @@ VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
     "expected_step_low_s": lambda row: row.expected and row.expected.low_s,
     "expected_step_high_s": lambda row: row.expected and row.expected.high_s,
     "tokens_per_s": lambda row: row.expected_tokens_per_s,
+    "expected_mfu": lambda row: row.expected_mfu,
     "step_bound_s": lambda row: row.step_s,
 }
 """A configuration's name and figures: bytes, whether it fits, seconds and tokens/s; None where not known."""

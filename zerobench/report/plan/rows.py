@@ -15,8 +15,10 @@ from zerobench.report.choice import ROOM, Choice, Option, choose
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import TableTrial
+from zerobench.report.speed import flops_per_s
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
+from zerobench.spec.hardware import peak_flops
 from zerobench.spec.trial import Evidence, Offload
 from zerobench.timing.step import ExpectedStep
 
@@ -157,6 +159,13 @@ class PlanRow:
     def expected_tokens_per_s(self) -> float | None:
         """Over all ranks."""
         return None if self.expected is None else self.trial.spec.global_batch_tokens / self.expected.step_s
+
+    @property
+    def expected_mfu(self) -> float | None:
+        """Model FLOP/s in the expected step over the GPU's peak, 0 to 1."""
+        flops = None if self.expected is None else flops_per_s(self.trial, self.expected.step_s)
+        peak = peak_flops(self.trial.ranks[0].device_name, self.trial.spec.precision) if flops is not None else None
+        return None if flops is None or peak is None else flops / peak[0]
 
     @property
     def has_room(self) -> bool:

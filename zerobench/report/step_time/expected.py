@@ -200,9 +200,10 @@ def _in_closed_form(asked: _TimedWork) -> _Parts | None:
         ranks=1 if _alone(spec) else spec.world_size,
         overlaps=_overlaps(work),
     )
-    if (swapping := swapping_s(work, compute, asked.update_s)) is None:
+    exposed += copying.passes_s * _copied_times(work)
+    if (swapping := swapping_s(work, compute + exposed, asked.update_s, asked.decoder.layers)) is None:
         return None
-    exposed += copying.passes_s * _copied_times(work) + swapping[0]
+    exposed += swapping[0]
     return compute, exposed, rest + copying.update_s + swapping[1], 0.0
 
 

@@ -5,7 +5,8 @@ The update goes through the sub-groups one by one: states and gradients are read
 `pipeline_read` the next sub-group is read meanwhile, with `pipeline_write` the last one written, each by a handle of
 its own (pipelined_optimizer_swapper.py).
 
-In the passes parameters are read ahead (partitioned_param_coordinator.py, `__prefetch_nvme_param_partitions`).
+In the passes parameters are read ahead (partitioned_param_coordinator.py, `__prefetch_nvme_param_partitions`), beside
+all that the blocks before them do: computing, and the collectives and copies that it waits for.
 Gradients that fill the swapper's buffers are written before backward goes on (async_swapper.py,
 `_flush_buffers_until_complete`).
 """
@@ -19,11 +20,13 @@ from zerobench.records import Phase, StepKind
 from zerobench.report.step_time.terms import PASSES, UPDATE, Work
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload
+from zerobench.timing.step import hidden_s
 
 
-def swapping_s(work: Work, computing_s: float, host_s: float) -> tuple[float, float] | None:
-    """By how many seconds more than `computing_s` the passes take, and than `host_s`, which the host works in it, the
-    update. None where nothing was counted, or the drives' rate is not known.
+def swapping_s(work: Work, passes_s: float, host_s: float, layers: int) -> tuple[float, float] | None:
+    """By how many seconds more than `passes_s`, which computing, collectives and copies take, the passes through
+    `layers` layers take, and than `host_s`, which the host works in it, the update. None where nothing was counted, or
+    the drives' rate is not known.
     """
     if Offload.NVME not in {work.spec.offload_optimizer, work.spec.offload_param}:
         return 0.0, 0.0
@@ -31,7 +34,7 @@ def swapping_s(work: Work, computing_s: float, host_s: float) -> tuple[float, fl
     if passes is None or update is None:
         return None
     ahead_s, awaited_s = passes
-    return max(0.0, ahead_s - computing_s) + awaited_s, _in_turns_s(work, host_s, *update) - host_s
+    return ahead_s - hidden_s(ahead_s, passes_s, layers) + awaited_s, _in_turns_s(work, host_s, *update) - host_s
 
 
 def _drives_s(work: Work, phases: Iterable[Phase]) -> tuple[float, float] | None:

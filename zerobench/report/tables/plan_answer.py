@@ -107,11 +107,11 @@ def _of(needed: int | None, capacity: int | None, what: str) -> str:
 def _speed(best: PlanRow, gpu: Gpu) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
     if best.expected is not None:
-        return f"Speed: {expected_speed(best.expected, best.trial.spec.global_batch_tokens)}."
-    if best.bound is None or best.bound.tokens_per_s is None:
-        return "Speed: unknown."
-    most = format_count(best.bound.tokens_per_s)
-    return f"Speed: {most} tokens/s at most; no expected time: {why_no_time(best.trial, gpu)}."
+        mfu = "" if best.expected_mfu is None else f", {show_percent(best.expected_mfu, 0)} % MFU"
+        return f"Speed: {expected_speed(best.expected, best.trial.spec.global_batch_tokens)}{mfu}."
+    most = None if best.bound is None else best.bound.tokens_per_s
+    known = "unknown" if most is None else f"{format_count(most)} tokens/s at most"
+    return f"Speed: {known}; no expected time: {why_no_time(best.trial, gpu)}."
 
 
 def expected_speed(expected: Interval, tokens: int) -> str:
