@@ -290,6 +290,7 @@ def tune(
     nvme: str | None = None,
     sequence_length: int | None = None,
     precision: str | None = None,
+    lora: int | None = None,
     stages: Sequence[int] | None = None,
     evidence: str | None = None,
     reports: str | Path = REPORTS,

@@ -95,3 +95,10 @@ def test_a_machine_that_is_too_small_is_refused_before_anything_is_predicted(
     code, _, err = call(*TUNE, *options, "--measure", "2")
     assert (code, words in err) == (2, True), err
     assert not Path("reports").exists()
+
+
+def test_adapters_are_trained_where_they_are_asked_for(call: Call, bench: Bench) -> None:
+    code, _, _ = call(*TUNE, "--lora", "8")
+    assert code == 0
+    trials = [json.loads(path.read_text()) for path in Path("reports").glob("tune-*/trials/*/trial.json")]
+    assert {trial["adapter"] for trial in trials} == {"lora-8"}

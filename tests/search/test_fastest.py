@@ -16,7 +16,7 @@ from zerobench.running.observer import Observer
 from zerobench.search.fastest import AS_FAST, Cell, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, PlanRequest, read_plan
-from zerobench.search.searched import Rounds, searched
+from zerobench.search.searched import Rounds, cells_by_formula, searched
 from zerobench.spec.batch import as_played
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -146,3 +146,17 @@ def test_a_model_without_a_closed_form_is_refused_in_one_line(tmp_path: Path, pl
     ]
     with pytest.raises(UserError, match="no closed form for llama-7b"):
         searched(replace(plan, planned=unknown), tmp_path, Observer())
+
+
+def test_where_gpu_and_host_are_both_short_finer_shares_of_the_optimizer_are_asked_for() -> None:
+    """13B on two GPUs of 80 GB: a quarter of the optimizer in host memory leaves too much on the GPU, half of it needs
+    more than the host has.
+    """
+    request = replace(
+        REQUEST, model="llama-13b", gpus="2", gpu="a100-80", host_memory="128GB", global_batch="2", stage="3"
+    )
+    plan = read_plan(request)
+    assert plan.varied is not None
+    cells = cells_by_formula([item.trial for item in plan.planned if item.skipped is None], plan.varied, plan.cluster)
+    fitting = [row.trial.spec.ds_config for cell in cells for row in cell.by_formula.values() if row.has_room]
+    assert {keys["zero_optimization.offload_optimizer.ratio"] for keys in fitting} == {0.3, 0.4}

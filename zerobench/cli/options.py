@@ -74,6 +74,12 @@ SequenceLength = Annotated[
 PrecisionName = Annotated[
     str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.", autocompletion=completion.precisions)
 ]
+Adapters = Annotated[
+    str | None,
+    typer.Option(
+        "--lora", metavar="RANK", help="Train LoRA adapters of this rank on a frozen model: 16; in 4 bits: 16-nf4."
+    ),
+]
 Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
 Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days, GPU-hours, energy: 300B.")]
 Price = Annotated[str | None, typer.Option(metavar="N", help="Price per GPU-hour, for the cost of --tokens: 2.5.")]

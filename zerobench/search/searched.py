@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
 from zerobench.spec.plan import checked, document, in_world
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.varied import FINE_RATIOS, Variations
 from zerobench.store import load_run
 
 MICRO_BATCHES_PLAYED = 3
@@ -103,7 +104,7 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
     Raises UserError: no closed form is known of the model, which the search begins with.
     """
     trials = [item.trial for item in plan.planned if item.skipped is None]
-    cells = [] if plan.varied is None else asked_of_formulas(trials, plan.varied, plan.cluster)
+    cells = [] if plan.varied is None else cells_by_formula(trials, plan.varied, plan.cluster)
     if not cells:
         raise UserError(
             f"--global-batch: no closed form for {plan.planned[0].trial.model.name}, which the search "
@@ -116,6 +117,16 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
     if rounds.result is None or rounds.result.interrupted:
         raise KeyboardInterrupt
     return SearchOutcome(rounds.result, cells, number)
+
+
+def cells_by_formula(trials: Sequence[TrialSpec], variations: Variations, cluster: Cluster) -> Sequence[Cell]:
+    """What the closed forms say of the variants of `trials`; with finer shares of the optimizer offloaded where nothing
+    fits with room by the usual ones.
+    """
+    cells = asked_of_formulas(trials, variations, cluster)
+    if not variations.sets_keys or any(row.has_room for cell in cells for row in cell.by_formula.values()):
+        return cells
+    return asked_of_formulas(trials, replace(variations, ratios=FINE_RATIOS), cluster)
 
 
 class Rounds:

@@ -33,10 +33,12 @@ class Variations:
     checkpointings: tuple[Checkpointing, ...]
     sets_keys: bool = False
     """Whether DeepSpeed's keys are varied too."""
+    ratios: tuple[float, ...] = (0.75, 0.5, 0.25)
+    """Of an optimizer that is offloaded: the shares that leave the GPU."""
 
     def families(self, cell: TrialSpec) -> Iterator[list[TrialSpec]]:
         """The cell's variants: those of each family differ in their micro batch alone, the smallest first."""
-        for keys in _settings(cell) if self.sets_keys else [{}]:
+        for keys in _settings(cell, self.ratios) if self.sets_keys else [{}]:
             for checkpointing in self.checkpointings:
                 same = {"activation_checkpointing": checkpointing, "ds_config": {**cell.ds_config, **keys}}
                 yield [cell.model_copy(update=same | self._batch(micro)) for micro in self.micro_batches]
@@ -116,13 +118,13 @@ def key_changes(trial: TrialSpec) -> list[dict[str, Any]]:
     return [change for change in changes if not change.items() <= trial.ds_config.items()]
 
 
-_RATIOS = (0.75, 0.5, 0.25)
-"""Of an optimizer that is offloaded: the shares that leave the GPU."""
+FINE_RATIOS = tuple(tenths / 10 for tenths in range(9, 0, -1))
+"""Shares between which GPU and host memory may both be short."""
 _SUB_GROUP = 100_000_000
 """Elements: sub-groups move whole, and a rank's part is often one of DeepSpeed's, of 1e9."""
 
 
-def _settings(cell: TrialSpec) -> Sequence[dict[str, Any]]:
+def _settings(cell: TrialSpec, ratios: Sequence[float]) -> Sequence[dict[str, Any]]:
     """DeepSpeed's defaults first; reduction beside the backward pass, which stages 1 and 2 do not do by themselves; a
     part of the optimizer offloaded, which stage 3 can; small buckets, which no expected time is better for, so that
     they are taken where they make something else fit.
@@ -136,7 +138,7 @@ def _settings(cell: TrialSpec) -> Sequence[dict[str, Any]]:
     if stage == 3 and cell.offload_optimizer is Offload.CPU:
         ways += [
             {"zero_optimization.offload_optimizer.ratio": ratio, "zero_optimization.sub_group_size": _SUB_GROUP}
-            for ratio in _RATIOS
+            for ratio in ratios
         ]
     small = {f"zero_optimization.{name}": _SMALL for name in _BUCKETS[stage]}
     return [way | more for more in ({}, small) for way in ways]

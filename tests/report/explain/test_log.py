@@ -82,7 +82,7 @@ def test_a_rank_s_own_traceback_says_what_asked_though_others_stand_between_its_
     said = as_text(explain_log(FIRST_UPDATE, "log.txt"), 200)
     assert "Full: 1.40 GiB missing" in said
     assert "Phase: the update." in said
-    assert "failed on rank 1" in said
+    assert "Failed on rank 1." in said
 
 
 _ENGINE, _STAGE_3 = "deepspeed/runtime/engine.py", "deepspeed/runtime/zero/stage3.py"
@@ -201,15 +201,144 @@ def test_a_refusal_of_the_hosts_is_told_in_a_whole_sentence() -> None:
     text = as_text(
         explain_log(f"{line} to allocate 85899345920 bytes. Error code 12 (Cannot allocate memory)\n", "log")
     )
-    assert "Out of host memory\n  requested: 80.00 GiB" in text
-    told = " ".join(text.partition("Diagnosis")[2].split())
-    assert told.startswith(
-        "The operating system gave torch no host memory: a limit (ulimit, a control group) or the machine's memory is "
-        "reached."
+    assert text.startswith("Out of host memory\n")
+    assert "requested: 80.00 GiB" in text
+    assert (
+        "The operating system gave the process no more host memory: a limit (ulimit, a control group) or the machine's "
+        "memory is reached." in " ".join(text.split())
     )
 
 
-@pytest.mark.parametrize("words", ["Cuda failure 2 'out of memory'", "NCCL WARN Cuda failure 'out of memory'"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Cuda failure 2 'out of memory'",
+        "NCCL WARN Cuda failure 'out of memory'",
+        "Failed to CUDA calloc async 608 bytes",
+    ],
+)
 def test_nccl_that_the_driver_refused_is_named(words: str):
     text = f"ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n{words}\n"
     assert [topic.title for topic in explain_log(text, "log")] == ["NCCL is out of GPU memory"]
+
+
+def _refused(asked: str, free: str, unallocated: str, more: str = "") -> str:
+    return (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of"
+        f" 23.68 GiB of which {free} is free. {more}Of the allocated memory 16.00 GiB is allocated by PyTorch, and"
+        f" {unallocated} is reserved by PyTorch but unallocated.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (_refused("3.00 GiB", "2.90 GiB", "544.12 MiB"), "Fragmentation: 3.43 GiB"),
+        (_refused("3.91 GiB", "3.38 GiB", "544.12 MiB"), "cannot be told"),
+        (_refused("432.00 MiB", "7.12 GiB", "321.96 MiB"), "although the driver counts more than this as free"),
+        (_refused("2.00 MiB", "7.12 GiB", "54.99 MiB", "16.06 GiB allowed; "), "the limit of this process"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", "No real size"),
+        (
+            _refused("136.00 MiB", "93.81 MiB", "2.30 MiB", "Process 7 has 398.00 MiB memory in use. " * 3),
+            "3 processes hold memory of this GPU",
+        ),
+    ],
+)
+def test_fragmentation_is_claimed_only_where_the_figures_prove_it(message: str, told: str):
+    said = " ".join(as_text(explain_log(message, "log")).split())
+    assert told in said
+    assert ("Fragmentation" in said) is told.startswith("Fragmentation")
+    assert bool(messages_in(message)[0].is_in_pieces) is told.startswith("Fragmentation")
+
+
+def test_the_answer_comes_before_the_figures():
+    assert [topic.title for topic in explain_log(FIRST_UPDATE, "log")] == [
+        "Out of GPU memory",
+        "Who asked",
+        "Figures of the message",
+    ]
+
+
+_RICH = """\
+╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+│ /opt/site-packages/deepspeed/runtime/engine.py:300 in __init__               │
+│                                                                              │
+│ ❱  300 │   │   self._configure_optimizer(optimizer, model_parameters)        │
+│                                                                              │
+│ /opt/site-packages/deepspeed/runtime/zero/stage_1_and_2.py:620 in            │
+│ initialize_optimizer_states                                                  │
+╰──────────────────────────────────────────────────────────────────────────────╯
+"""
+_NOTEBOOK = """\
+OutOfMemoryError                          Traceback (most recent call last)
+File ~/site-packages/transformers/trainer.py:3140, in Trainer.evaluation_loop(self, dataloader)
+-> 3140 losses = nested_concat(losses, logits)
+
+File ~/site-packages/transformers/trainer_pt_utils.py:116, in nested_concat(tensors, new_tensors)
+"""
+_RAY = """\
+(WorkerDict pid=11) Traceback (most recent call last):
+(WorkerDict pid=12) Traceback (most recent call last):
+(WorkerDict pid=11)   File "/opt/site-packages/torch/_tensor.py", line 581, in backward
+(WorkerDict pid=12)   File "/opt/site-packages/torch/optim/adamw.py", line 220, in step
+(WorkerDict pid=11)   File "/opt/site-packages/torch/autograd/graph.py", line 825, in _engine_run_backward
+(WorkerDict pid=12) other words
+(WorkerDict pid=11) """
+
+
+@pytest.mark.parametrize(
+    ("traceback", "asker"),
+    [
+        (_RICH, "optimizer's fp32 weights and states"),
+        (_NOTEBOOK, "logits of all evaluated batches"),
+        (_RAY, "gradients of activations"),
+        # stages 1 and 2 make the buckets of a backward pass in the function of that name
+        (
+            '  File "/opt/deepspeed/runtime/zero/stage_1_and_2.py", line 1956, in backward\n',
+            "packed gradients for the reduction",
+        ),
+    ],
+)
+def test_tracebacks_of_rich_notebooks_and_ray_name_who_asked(traceback: str, asker: str):
+    said = " ".join(as_text(explain_log(traceback + _refused("4.00 GiB", "1.00 GiB", "1.00 MiB"), "log")).split())
+    assert asker in said
+
+
+def test_where_a_message_comes_twice_the_one_with_a_traceback_says_who_asked():
+    said = as_text(explain_log(_refused("1.00 GiB", "1.00 MiB", "1.00 MiB") + FIRST_UPDATE, "log"), 200)
+    assert "Phase: the update." in said
+
+
+def test_other_ranks_messages_are_no_part_of_a_message():
+    one = _refused("1.00 GiB", "1.00 MiB", "1.00 MiB", "Process 7 has 20.00 GiB memory in use. ")
+    [first, second] = messages_in(f"[rank0]: {one}[rank1]: {one}")
+    assert first.other_processes_bytes == second.other_processes_bytes == 20 * _GIB
+
+
+_PINNED = """\
+Traceback (most recent call last):
+  File "/opt/site-packages/deepspeed/accelerator/cuda_accelerator.py", line 296, in pin_memory
+    return tensor.pin_memory()
+torch.AcceleratorError: CUDA error: out of memory
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (_PINNED, "Page-locked host memory was refused"),
+        (_PINNED.replace("pin_memory", "zeros"), "The CUDA driver is out of memory"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", "The CUDA driver is out of memory"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is", "Shared memory ran out"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", "A process was killed"),
+        ("_exceptions._ArrayMemoryError: Unable to allocate 7.91 GiB for an array", "Out of host memory"),
+        ("MemoryError", "Out of host memory"),
+        ("  what():  std::bad_alloc", "Out of host memory"),
+        ("OSError: [Errno 12] Cannot allocate memory", "Out of host memory"),
+        ("unable to mmap 99 bytes from file </m.safetensors>: Cannot allocate memory (12)", "Out of host memory"),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory", "Host memory ran"),
+        ("(raylet) node_manager.cc: 2 Workers (tasks / actors) killed due to memory pressure (OOM)", "Host memory ran"),
+    ],
+)
+def test_every_kind_of_memory_is_named_first(text: str, title: str):
+    assert as_text(explain_log(f"step 3\n{text}\n", "log")).startswith(title)

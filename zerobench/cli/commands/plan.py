@@ -14,6 +14,7 @@ from zerobench.cli.options import (
     GPU,
     GPUS,
     REPORTS,
+    Adapters,
     Details,
     EvidenceName,
     FineTune,
@@ -67,10 +68,7 @@ def plan(
             "--activation-checkpointing", help="Activation checkpointing: keep each layer's input, recompute the rest."
         ),
     ] = False,
-    lora: Annotated[
-        str | None,
-        typer.Option(metavar="RANK", help="Train LoRA adapters of this rank on a frozen model: 16; in 4 bits: 16-nf4."),
-    ] = None,
+    lora: Adapters = None,
     stage: Stages = None,
     ds_config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Predict your own DeepSpeed configuration.")

@@ -15,6 +15,9 @@ _PROOFS = (
     (r".*killed by the cgroup out-of-memory handler.*", "Slurm's own line"),
     (r".*\bOOMKilled\b.*", "the container's own line"),
     (r".*oom-kill:constraint=.*", "the kernel's own line"),
+    (r".*Memory on the node .*exceeds the memory usage threshold.*", "Ray's own line"),
+    (r".*[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\).*", "Ray's own line"),
+    (r".*killed due to the node running low on memory.*", "Ray's own line"),
 )
 _SIGNALS = (
     r".*exits with return code = -9\b.*",
@@ -22,12 +25,12 @@ _SIGNALS = (
     r".*Signal 9 \(SIGKILL\) received by PID.*",
     r".*died with <Signals\.SIGKILL.*",
     r".*exit(?:ed with)? (?:code|status)[ :=]+137\b.*",
-    r".*DataLoader worker \(pid.*\) is killed by signal: (?:Killed|Bus error).*",
+    r".*DataLoader worker \(pid.*\) is killed by signal: Killed.*",
     r"\s*(?:.*: line \d+:\s+\d+ )?Killed\b.*",
 )
 _RSS = re.compile(r"anon-rss:(\d+)kB")
 _READING = re.compile(r"CPU Virtual Memory:\s+used = ([\d.]+) GB, percent = ([\d.]+)%")
-_MOST_SHOWN = 200
+_MOST_SHOWN = 300
 
 
 @dataclass(frozen=True)

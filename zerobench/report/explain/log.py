@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.report.explain.kill_message import KilledProcess, killed_in
 from zerobench.report.explain.topic import Topic, says
-from zerobench.report.explain.torch_message import TorchMessage, messages_in
+from zerobench.report.explain.torch_message import Frame, TorchMessage, frames_before, messages_in
 from zerobench.report.explain.who_asked import asker_of, phase_of
 from zerobench.report.notes import listed
 from zerobench.units import format_bytes
 
 _EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9)"
-_NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
+_NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)(?: async)? \d+ bytes")
 """NCCL's own words where CUDA refuses it; the number is in newer releases only."""
+_OUTSIDE = re.compile(r"(?:CUDA|HIP) error: out of memory|\b(?:CU|HIP)[A-Z]+_STATUS_ALLOC_FAILED\b")
+_SHARED_MEMORY = re.compile(
+    r"is killed by signal: Bus error|unable to (?:allocate|write|open) .*(?:shared memory|</torch_)"
+    r"|creating shared memory segment"
+)
 _MUCH = 0.1
 """Share of a device that is worth a sentence."""
 
 
 def explain_log(text: str, name: str) -> list[Topic]:
     """What was refused, what that means, who asked. Raises UserError: the log says nothing of memory that ran out."""
-    refused, killed = messages_in(text), killed_in(text)
+    refused, killed, lines = messages_in(text), killed_in(text), text.splitlines()
     if refused:
-        first = refused[0]
-        topics = [_refused(first, refused), _meaning(first), _request(first)]
+        first = next((message for message in refused if message.frames), refused[0])
+        topics = [_meaning(first, refused), _request(first.frames), _figures(first, refused)]
         return [topic for topic in topics if topic.lines]
+    if any(map(_SHARED_MEMORY.search, lines)):
+        return [_shared_memory()]
     if killed is not None:
         return [_killed(killed)]
-    if _NCCL.search(text):
-        return [_nccl()]
-    if "CUDA error: out of memory" in text:
-        return [_outside()]
+    nccl = next(filter(None, map(_NCCL.search, lines)), None)
+    if nccl is not None:
+        return [_nccl(nccl[0])]
+    at = next((at for at, line in enumerate(lines) if _OUTSIDE.search(line)), None)
+    if at is not None:
+        return _outside(lines, at)
     raise UserError(
-        f"RUN: {name}: no out-of-memory message of torch, NCCL, DeepSpeed, torchrun, Slurm or the kernel found"
+        f"RUN: {name}: no out-of-memory message of torch, NCCL, DeepSpeed, torchrun, Ray, Slurm or the kernel found"
     )
 
 
-def _refused(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
+def _figures(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
     told_apart = message.process_bytes is not None
     others = "held by other processes" if told_apart else "held by processes, perhaps including this one"
     sizes = {
@@ -53,16 +62,15 @@ def _refused(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
         "outside torch: context, NCCL": message.outside_torch_bytes,
         others: message.other_processes_bytes,
     }
-    ranks = sorted({each.rank for each in all_of_them if each.rank is not None})
-    lines = says(
-        *(f"{what}: {format_bytes(size)}" for what, size in sizes.items() if size is not None),
-        f"failed on rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)))}" if ranks else None,
-    )
-    where = "Out of host memory" if message.on_host else "Out of GPU memory"
-    return Topic(where, lines, {"refusal": {**_figures(message), "ranks": ranks}})
+    lines = says(*(f"{what}: {format_bytes(size)}" for what, size in sizes.items() if size is not None))
+    return Topic("Figures of the message", lines, {"refusal": {**_plain(message), "ranks": _ranks(all_of_them)}})
 
 
-def _figures(message: TorchMessage) -> dict[str, Any]:
+def _ranks(messages: list[TorchMessage]) -> list[int]:
+    return sorted({each.rank for each in messages if each.rank is not None})
+
+
+def _plain(message: TorchMessage) -> dict[str, Any]:
     names = (
         "asked_bytes",
         "total_bytes",
@@ -79,16 +87,28 @@ def _figures(message: TorchMessage) -> dict[str, Any]:
     }
 
 
-def _meaning(message: TorchMessage) -> Topic:
-    return Topic("Diagnosis", says(*_sentences(message)))
+def _meaning(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
+    ranks = _ranks(all_of_them)
+    failed = f"Failed on rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)))}." if ranks else None
+    return Topic("Out of host memory" if message.on_host else "Out of GPU memory", says(*_sentences(message), failed))
 
 
 def _sentences(message: TorchMessage) -> Iterator[str]:
     requested, free, unallocated = message.asked_bytes or 0, message.free_bytes or 0, message.unallocated_bytes or 0
     if message.on_host:
         yield (
-            "The operating system gave torch no host memory: a limit (ulimit, a control group) or the "
+            "The operating system gave the process no more host memory: a limit (ulimit, a control group) or the "
             "machine's memory is reached."
+        )
+    elif message.asked_bytes is None:
+        yield (
+            "No real size was requested (above 10^18 bytes): a wrong or damaged size, often after an earlier error; "
+            "look for one above it."
+        )
+    elif message.is_below_a_limit:
+        yield (
+            "Full: the limit of this process is reached, which torch.cuda.set_per_process_memory_fraction sets below "
+            "the device's capacity."
         )
     elif message.is_in_pieces:
         yield (
@@ -100,17 +120,30 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
         yield f"Full: {missing} missing for this request even without fragmentation."
         if unallocated > _MUCH * (message.total_bytes or 0):
             yield f"{format_bytes(unallocated)} was fragmented: {_EXPANDABLE} helps, but is not enough."
+    elif free > requested:
+        yield (
+            "Refused although the driver counts more than this as free: a limit that it does not count (a shared or "
+            "virtual GPU, Windows), or another process held it then. Less of torch's memory may not help."
+        )
+    elif message.free_bytes is not None and message.unallocated_bytes is not None:
+        yield (
+            "Full or fragmented cannot be told: what was free in total equals the request to the message's rounding. "
+            f"Full in practice; {_EXPANDABLE} costs next to nothing to try."
+        )
     if message.process_bytes is not None and (message.other_processes_bytes or 0) > _MUCH * (message.total_bytes or 0):
         yield f"Other processes hold {format_bytes(message.other_processes_bytes)} of this GPU: nvidia-smi names them."
-    if message.allowed_bytes is not None and message.total_bytes and message.allowed_bytes < message.total_bytes:
-        yield "torch.cuda.set_per_process_memory_fraction limits the process below the device's capacity."
+    elif message.other_processes > 1:
+        yield (
+            f"{message.other_processes} processes hold memory of this GPU: each rank needs its own "
+            "(torch.cuda.set_device before the first CUDA call)."
+        )
 
 
-def _request(message: TorchMessage) -> Topic:
-    phase, asker = phase_of(message.frames), asker_of(message.frames)
-    if not message.frames:
+def _request(frames: Sequence[Frame]) -> Topic:
+    phase, asker = phase_of(frames), asker_of(frames)
+    if not frames:
         return Topic("Who asked", says("Requesting code unknown: traceback missing before the message."))
-    last = message.frames[-1]
+    last = frames[-1]
     return Topic(
         "Who asked",
         says(
@@ -147,23 +180,52 @@ def _killed(death: KilledProcess) -> Topic:
     return Topic("Host memory ran out" if death.proof else "A process was killed", lines, figures)
 
 
-def _outside() -> Topic:
+def _shared_memory() -> Topic:
     return Topic(
+        "Shared memory ran out",
+        says(
+            "Shared memory (/dev/shm) was full, in which data loader workers and NCCL pass tensors: the log says of "
+            "neither GPU nor host memory that it was.",
+            "Check `df -h /dev/shm`; give a container more (docker run --shm-size=16g, or --ipc=host), or use fewer "
+            "workers.",
+        ),
+    )
+
+
+def _outside(lines: Sequence[str], at: int) -> list[Topic]:
+    frames = frames_before(lines, at)
+    if any(frame.function.startswith("pin_memory") for frame in frames):
+        return [
+            Topic(
+                "Page-locked host memory was refused",
+                says(
+                    "The driver could not page-lock host memory (pin_memory): host memory or its limit (ulimit -l, a "
+                    "container's) is reached, not the GPU's memory. It has no figures.",
+                    'Set "pin_memory": false under offload_optimizer and offload_param: copies are slower, and blocks '
+                    "are no longer rounded up to powers of two.",
+                ),
+            ),
+            _request(frames),
+        ]
+    words = _OUTSIDE.search(lines[at])
+    told = Topic(
         "The CUDA driver is out of memory",
         says(
-            "`CUDA error: out of memory` comes from the driver, not from torch's allocator: creating "
+            f"`{words[0] if words else ''}` comes from the driver or a library, not from torch's allocator: creating "
             "the context, page-locking host memory (pin_memory of offload), or a library's own request. "
             "It has no figures.",
             "Check for other processes on the GPU (nvidia-smi), and for more page-locked memory than the node has.",
         ),
     )
+    return [told, _request(frames)] if frames else [told]
 
 
-def _nccl() -> Topic:
+def _nccl(words: str) -> Topic:
     return Topic(
         "NCCL is out of GPU memory",
         says(
-            "NCCL asked the driver for its buffers, outside torch's allocator, and was refused. It has no figures.",
+            "NCCL asked the driver for its buffers, outside torch's allocator, and was refused.",
+            f"Line: {words}.",
             "Check for other processes on the GPU (nvidia-smi); else leave NCCL room: a smaller micro batch, or "
             "torch.cuda.set_per_process_memory_fraction below what torch takes now.",
         ),

@@ -2,19 +2,24 @@
 
 From c10/cuda/CUDACachingAllocator.cpp (the last lines of `malloc`): 2.0 says it in brackets, 2.1 on in sentences, with
 `capacty` until 2.2; what other processes hold and private pools are named where there are any. torch rounds sizes to
-hundredths of their unit. The host's is c10/core/impl/alloc_cpu.cpp's.
+hundredths of their unit. The host's is c10/core/impl/alloc_cpu.cpp's; Python's, numpy's and C++'s are read beside it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
 _REFUSED = re.compile(r"\b(CUDA|HIP|XPU|NPU) out of memory\. Tried to allocate")
-_HOST_REFUSED = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes")
+_HOST_REFUSED = re.compile(
+    r"DefaultCPUAllocator: .*you tried to allocate (?P<torch>\d+) bytes"
+    r"|(?<![A-Za-z])(?:_Array)?MemoryError(?:: Unable to allocate (?P<numpy>[\d.]+ (?:bytes|[KMGT]iB))|:|$)"
+    r"|unable to mmap (?P<file>\d+) bytes from file .*Cannot allocate memory"
+    r"|\bstd::bad_alloc\b|\[Errno 12\] Cannot allocate memory"
+)
 _FIGURES = {
     "asked_bytes": rf"Tried to allocate {_SIZE}",
     "total_bytes": rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity",
@@ -28,7 +33,13 @@ _FIGURES = {
 }
 _OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_PROCESS = re.compile(r"\[rank\d+\]:|\(\w+ pid=\d+[^)]*\)")
+"""What torchrun or DeepSpeed, and Ray, put before each line of a process."""
+_FRAMES = (
+    re.compile(r'File "([^"]+)", line (\d+), in (\S+)'),
+    re.compile(r"^[│|\s]*(\S+\.py):(\d+) +in +(\S*?)[│|\s]*$"),  # rich; the function may stand in the next line
+    re.compile(r"\bFile (\S+\.py):(\d+), in (?:\w+\.)*(\w+)\("),  # notebooks
+)
 _LINES_OF_A_MESSAGE = 4
 """A terminal or a notebook may have broken it."""
 
@@ -61,6 +72,8 @@ class TorchMessage:
     """What this process holds of the device, its context and libraries included, where torch could tell it apart."""
     other_processes_bytes: int | None = None
     """What others hold; a container's own process may be among them where `process_bytes` is None."""
+    other_processes: int = 0
+    """How many these are."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
     """Of that, what CUDA graphs' pools hold."""
@@ -69,10 +82,21 @@ class TorchMessage:
 
     @property
     def is_in_pieces(self) -> bool | None:
-        """Whether there was room for it in all, and not in one piece; None where the figures are not all told."""
-        if self.asked_bytes is None or self.free_bytes is None or self.unallocated_bytes is None:
+        """Whether there was room for it in all, and not in one piece; None where the figures do not tell: they are not
+        all there, equal to what was asked but for their rounding, or the driver refused what it counts as free.
+        """
+        if None in (self.asked_bytes, self.free_bytes, self.unallocated_bytes) or self.is_below_a_limit:
             return None
-        return self.free_bytes + self.unallocated_bytes >= self.asked_bytes
+        parts = (self.asked_bytes or 0, self.free_bytes or 0, self.unallocated_bytes or 0)
+        spare = parts[1] + parts[2] - parts[0]
+        if parts[1] > parts[0] + _rounding(*parts) or abs(spare) <= _rounding(*parts):
+            return None
+        return spare > 0
+
+    @property
+    def is_below_a_limit(self) -> bool:
+        """Whether the process may take less than the device has."""
+        return self.allowed_bytes is not None and self.allowed_bytes < (self.total_bytes or 0)
 
     @property
     def outside_torch_bytes(self) -> int | None:
@@ -93,11 +117,13 @@ def messages_in(text: str) -> list[TorchMessage]:
 def _read(lines: Sequence[str], at: int) -> TorchMessage:
     named = _RANK.search(lines[at])
     rank = int(named[1]) if named else None
-    frames = _frames_before(lines, at, named[0].strip() if named else None)
+    frames = frames_before(lines, at)
     on_host = _HOST_REFUSED.search(lines[at])
     if on_host:
-        return TorchMessage(on_host[0], rank, frames, on_host=True, asked_bytes=int(on_host[1]))
-    whole = " ".join(_RANK.sub("", line).strip() for line in lines[at : at + _LINES_OF_A_MESSAGE])
+        told = on_host["torch"] or on_host["file"]
+        asked = int(told) if told else _bytes(*on_host["numpy"].split()) if on_host["numpy"] else None
+        return TorchMessage(on_host[0], rank, frames, on_host=True, asked_bytes=asked)
+    whole = " ".join(_RANK.sub("", line).strip() for line in _of_one_message(lines, at))
     whole = whole[whole.index(" out of memory. Tried") - 4 :].strip()
     sizes = {name: _size(pattern, whole) for name, pattern in _FIGURES.items()}
     reserved = sizes.pop("reserved_bytes")
@@ -106,7 +132,26 @@ def _read(lines: Sequence[str], at: int) -> TorchMessage:
     if (sizes["process_bytes"] or 0) > (sizes["total_bytes"] or 0) or sizes["process_bytes"] == 0:
         sizes["process_bytes"] = None  # NVML knows no sizes in some containers, and says 0 or 2^64 of them
     others = [_bytes(*parts) for parts in _OTHERS.findall(whole)]
-    return TorchMessage(whole, rank, frames, on_host=False, other_processes_bytes=sum(others) or None, **sizes)
+    return TorchMessage(
+        whole,
+        rank,
+        frames,
+        on_host=False,
+        other_processes_bytes=sum(others) or None,
+        other_processes=len(others),
+        **sizes,
+    )
+
+
+def _of_one_message(lines: Sequence[str], at: int) -> Iterator[str]:
+    """Line `at` and what may go on of it: no other message, nor another process' line."""
+    process = _PROCESS.search(lines[at])
+    yield lines[at]
+    for line in lines[at + 1 : at + _LINES_OF_A_MESSAGE]:
+        other = _PROCESS.search(line)
+        if _REFUSED.search(line) or (other and (process is None or other[0] != process[0])):
+            return
+        yield line
 
 
 def _size(pattern: str, text: str) -> int | None:
@@ -119,15 +164,23 @@ def _bytes(number: str, unit: str) -> int:
     return int(float(number) * _UNITS[unit])
 
 
-def _frames_before(lines: Sequence[str], at: int, prefix: str | None) -> tuple[Frame, ...]:
-    """The frames of the traceback that ends at line `at`; of several ranks' tracebacks in each other, `prefix`'s."""
+def _rounding(*sizes: int) -> float:
+    """By how much a sum of sizes, each told in hundredths of its unit, may be off."""
+    return sum(0.005 * max((unit for unit in _UNITS.values() if unit <= size), default=0) for size in sizes)
+
+
+def frames_before(lines: Sequence[str], at: int) -> tuple[Frame, ...]:
+    """The frames of the traceback that ends at line `at`; of several processes' in each other, its own."""
+    process = _PROCESS.search(lines[at])
     frames: list[Frame] = []
+    after = ""
     for line in reversed(lines[:at]):
-        if prefix is not None and prefix not in line:
+        if process is not None and process[0] not in line:
             continue
         if "Traceback (most recent call last)" in line:
             break
-        match = _FRAME.search(line)
+        match = next((match for frame in _FRAMES if (match := frame.search(line))), None)
         if match:
-            frames.append(Frame(match[1], int(match[2]), match[3]))
+            frames.append(Frame(match[1], int(match[2]), match[3] or after))
+        after = line.strip("│| ")
     return tuple(reversed(frames))

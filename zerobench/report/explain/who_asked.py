@@ -57,6 +57,12 @@ _SAVES = MemoryUser(
     "gathered the whole model to save it", "stage3_gather_16bit_weights_on_model_save, and saving shards instead"
 )
 
+_EVALUATES = MemoryUser(
+    "kept the logits of all evaluated batches on the GPU",
+    "eval_accumulation_steps, preprocess_logits_for_metrics, or prediction_loss_only",
+)
+_DEQUANTISES = MemoryUser("made a quantised matrix whole for its product", "the model's largest matrix alone")
+
 _FORWARD = MemoryUser("computed activations of the forward pass", _BATCH)
 _BACKWARD = MemoryUser("computed gradients of activations in the backward pass", _BATCH)
 
@@ -68,7 +74,6 @@ _ASKERS: tuple[tuple[str, tuple[str, ...], MemoryUser], ...] = (
     ("deepspeed/runtime/zero/stage", ("__init__", "_setup", "_create", "initialize_optimizer"), _STATES),
     ("deepspeed/runtime/zero/stage", ("step", "_optimizer", "_prepare", "get_flat", "unscale", "_unflatten"), _UPDATES),
     ("deepspeed/runtime/zero/stage", ("get_grad_norm", "scaled_global", "_release", "_get_norm"), _UPDATES),
-    ("deepspeed/runtime/zero/stage", ("backward",), _BACKWARD),
     ("deepspeed/runtime/zero/stage", ("",), _REDUCES),
     ("deepspeed/runtime/bf16_optimizer.py", ("step", "get_grads", "update"), _UPDATES),
     ("deepspeed/runtime/bf16_optimizer.py", ("",), _STATES),
@@ -79,10 +84,14 @@ _ASKERS: tuple[tuple[str, tuple[str, ...], MemoryUser], ...] = (
     ("deepspeed/ops/adam/", ("",), _UPDATES),
     ("transformers/modeling_utils.py", ("from_pretrained", "_load", "load_"), _LOADS),
     ("transformers/loss/", ("",), _LOSS),
+    ("transformers/trainer_pt_utils.py", ("",), _EVALUATES),
+    ("bitsandbytes/functional.py", ("dequantize",), _DEQUANTISES),
     ("torch/nn/functional.py", ("cross_entropy",), _LOSS),
     ("accelerate/utils/operations.py", ("convert_to_fp32", "_convert_to_fp32"), _LOSS),
     ("torch/utils/checkpoint.py", ("recompute", "unpack", "backward"), _RECOMPUTES),
     ("torch/autograd/graph.py", ("_engine_run_backward",), _BACKWARD),
+    ("torch/autograd/__init__.py", ("backward",), _BACKWARD),
+    ("torch/_tensor.py", ("backward",), _BACKWARD),
     (
         "torch/distributed/fsdp/",
         ("",),
