@@ -66,13 +66,19 @@ def sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Sweeper:
 
 
 @pytest.fixture(scope="session")
-def forked_sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweeper]:
-    """The same with ranks that are forks of one process (tools/rank_forker.py), in a third of the time: for what ranks
-    compute, not for how they are started.
+def forked_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """Variables with which `python -m tests.tools.forked_zerobench` starts ranks as forks of one process
+    (tools/rank_forker.py), in a third of the time: for what ranks compute, not for how they are started.
     """
     socket = tmp_path_factory.mktemp("forker") / "s"  # a socket's path may have 107 characters
     with rank_forker(socket):
-        yield _sweeper(tmp_path_factory, "tests.tools.forked_zerobench", {forked_launcher.SOCKET: str(socket)})
+        yield {forked_launcher.SOCKET: str(socket)}
+
+
+@pytest.fixture(scope="session")
+def forked_sweep_once(tmp_path_factory: pytest.TempPathFactory, forked_ranks: Mapping[str, str]) -> Sweeper:
+    """`sweep_once` with forked ranks."""
+    return _sweeper(tmp_path_factory, "tests.tools.forked_zerobench", forked_ranks)
 
 
 def _sweeper(tmp_path_factory: pytest.TempPathFactory, module: str, added: Mapping[str, str]) -> Sweeper:

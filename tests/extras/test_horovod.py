@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.rank_memory import unnamed
 from zerobench.environments import environment
 from zerobench.formulas.checkpoint import checkpoint_bytes
 from zerobench.records import Category, Phase, Status, StepKind
@@ -83,10 +84,7 @@ def test_halved_gradients_are_off_by_a_distance_that_is_shown_and_not_judged(wit
 def test_every_byte_at_every_peak_has_a_name_on_both_ranks(with_adamw):
     for trial in with_adamw.trials(strategy="horovod"):
         for rank in trial.ranks:
-            for row in rank.memory:
-                if row.category is Category.UNATTRIBUTED:
-                    whole = memory_row(rank, row.phase, Category.TOTAL, step=row.step, place=row.place).at_peak_bytes
-                    assert abs(row.at_peak_bytes or 0) <= max(0.01 * (whole or 0), 4096), (trial.spec.trial_id, row)
+            assert unnamed(rank) == [], trial.spec.trial_id
 
 
 def test_model_states_are_those_of_ddp_to_the_byte_at_the_peak_of_the_update(with_adamw):

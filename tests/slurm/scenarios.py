@@ -254,13 +254,13 @@ def hostile(cluster: Cluster, reports: Path) -> Swept:
 
 
 def stages_by_srun(cluster: Cluster, reports: Path) -> Swept:
-    """Real training: every stage on two nodes, in an array of two tasks."""
-    options = ["--trials-per-job", "2", "--throttle", "1"]
-    return _real_sweep(cluster, reports, "srun", "[zero0, zero1, zero2, zero3]", options)
+    """Real training on two nodes, in an array of two tasks."""
+    options = ["--trials-per-job", "1", "--throttle", "1"]
+    return _real_sweep(cluster, reports, "srun", "[zero1, zero3]", options)
 
 
 def stages_by_deepspeed(cluster: Cluster, reports: Path) -> Swept:
-    return _real_sweep(cluster, reports, "deepspeed", "[zero0, zero1, zero2, zero3]", ["--launcher", "deepspeed"])
+    return _real_sweep(cluster, reports, "deepspeed", "[zero3]", ["--launcher", "deepspeed"])
 
 
 def _real_sweep(cluster: Cluster, reports: Path, name: str, strategies: str, options: list[str]) -> Swept:

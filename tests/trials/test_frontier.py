@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,15 @@ axes:
 
 
 @pytest.mark.slow
-def test_the_largest_micro_batch_is_found_from_its_prediction_and_one_more_does_not_fit(tmp_path: Path) -> None:
+def test_the_largest_micro_batch_is_found_from_its_prediction_and_one_more_does_not_fit(
+    tmp_path: Path, forked_ranks: Mapping[str, str]
+) -> None:
     (tmp_path / "edge.yaml").write_text(SWEEP)
+    asked = ["run", "edge.yaml", "--frontier", "micro-batch", "--capacity", "400MiB"]
     done = subprocess.run(
-        [sys.executable, "-m", "zerobench", "run", "edge.yaml", "--frontier", "micro-batch", "--capacity", "400MiB"],
+        [sys.executable, "-m", "tests.tools.forked_zerobench", *asked],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"},
+        env={**os.environ, **forked_ranks, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"},
         capture_output=True,
         text=True,
         check=False,
@@ -42,7 +46,7 @@ def test_the_largest_micro_batch_is_found_from_its_prediction_and_one_more_does_
     assert done.returncode == 0, done.stderr + done.stdout
     [folder] = (tmp_path / "reports").iterdir()
     [cell] = json.loads((folder / "frontier.json").read_text())["cells"]
-    peaks = {one["value"]: one["needed_bytes"] for one in cell["measured_tries"]}
+    peaks = {tried["value"]: tried["needed_bytes"] for tried in cell["measured_tries"]}
     assert peaks[cell["measured"]] <= CAPACITY_BYTES < peaks[cell["measured"] + 1]
     assert cell["predicted"] == pytest.approx(cell["measured"], abs=1)
     assert len(peaks) <= 3

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Swept, memory_row
+from tests.tools.rank_memory import unnamed
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Evidence, Offload
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +46,6 @@ STATES_AND_BUFFERS = (
 INSTANTS = [(StepKind.FIRST, Phase.INIT)] + [
     (step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
 ]
-
-FEW_BYTES = 4096
 
 Worlds = dict[Evidence, RankRecord]
 
@@ -126,15 +125,7 @@ def test_offloaded_states_lie_on_the_host_in_every_world(swept):
 def test_less_than_one_percent_of_every_peak_has_no_name_in_any_world(swept):
     for trial in swept.run.trials():
         for rank in trial.ranks:
-            assert_named(rank, trial.spec)
-
-
-def assert_named(rank: RankRecord, spec: TrialSpec) -> None:
-    """At most 1 % of the bytes at each peak are without a name, or as few as a page."""
-    for row in rank.memory:
-        if row.category is Category.UNATTRIBUTED:
-            whole = memory_row(rank, row.phase, Category.TOTAL, step=row.step, place=row.place).at_peak_bytes or 0
-            assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, FEW_BYTES), (spec.trial_id, row)
+            assert unnamed(rank) == [], trial.spec.trial_id
 
 
 def test_solo_and_simulated_hear_the_same_collectives(worlds):
@@ -174,7 +165,7 @@ def test_every_stage_and_offload_completes_on_a_gpu_of_the_catalogue_with_every_
     for trial in swept.run.trials():
         assert trial.record.status is Status.COMPLETED, trial.record.reason
         [rank] = trial.ranks
-        assert_named(rank, trial.spec)
+        assert unnamed(rank) == [], trial.spec.trial_id
         assert rank.device_memory
         swapped = live_bytes(rank, StepKind.STEADY, Phase.STEP, Category.OPTIMIZER_STATES_ON_NVME, Place.NVME)
         assert (swapped > 0) is (trial.spec.offload_optimizer is Offload.NVME), trial.spec.trial_id

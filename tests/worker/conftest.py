@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 
@@ -34,3 +36,9 @@ def in_fork() -> Iterator[InFork]:
         paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # the process that forks looks for the preloaded module
         yield call
+
+
+@pytest.fixture(scope="session")
+def ran(in_fork: InFork, tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    """Run a trial's ranks, each in a process, once for all tests."""
+    return trials_in_forks(in_fork, tmp_path_factory)

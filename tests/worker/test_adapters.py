@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.spec.test_speed_rules import CPU
-from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
+from tests.worker.real_ranks import Ranks, RunTrial, Tiny
 from zerobench.formulas import formula_record
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
@@ -35,11 +34,6 @@ TRAINED = LAYERS * RANK * (4 * 2 * HIDDEN + 3 * (HIDDEN + INNER))
 """Elements of the adapters: A and B of queries, keys, values and output, and of the three matrices of the MLP."""
 TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 1, "timed": 1, "memory": 1}, "hyperparameters": {"learning_rate": 1e-2}})
 spec, alone = TINY.spec, TINY.alone
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def rows(rank: RankRecord, category: Category, step: StepKind = StepKind.STEADY) -> list[MemoryRow]:

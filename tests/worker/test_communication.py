@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from tests.worker.real_ranks import Ranks
-from tests.worker.test_parameter_server import ran, single, spec
+from tests.worker.test_parameter_server import single, spec
 from zerobench.records import RankRecord, StepKind
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.replay import merged
 from zerobench.worker.communication import Event, summary
-
-__all__ = ["ran"]
 
 MS = 1e6
 """Nanoseconds of a millisecond."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial, Tiny, trials_in_forks
+from tests.worker.real_ranks import RunTrial, Tiny
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.spec.strategy import is_exact
@@ -24,11 +23,6 @@ SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage
 TOLERANCE = 5e-6
 TINY = Tiny(CONFIG, SMALL, {"sequence_length": TOKENS})
 spec, alone = TINY.spec, TINY.alone
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def row(rank: RankRecord, phase: Phase, category: Category, step: StepKind = StepKind.STEADY) -> Any:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.real_ranks import RunTrial
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes, page_locked_bytes
@@ -18,11 +15,6 @@ from zerobench.spec.trial import TrialSpec
 
 MODEL = resolve_model("llama-20m")
 TENSORS = parameter_tensors(MODEL)
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def offloading(strategy: str, num_ranks: int) -> TrialSpec:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
-from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
+from tests.worker.real_ranks import Ranks, RunTrial, Tiny
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.host_parameters import HeldBytes, Holder, holders
 
@@ -19,11 +18,6 @@ SMALL |= {"zero_optimization.stage3_prefetch_bucket_size": 10**5}
 TOLERANCE = 5e-6
 TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 0, "timed": 1, "memory": 1}})
 spec = TINY.spec
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def start_up(rank: RankRecord, category: Category, place: Place) -> int:

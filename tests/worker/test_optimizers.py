@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
-from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.real_ranks import RunTrial
 from tests.worker.test_torch_loop import loop, stepped
 from zerobench.formulas import formula_record
 from zerobench.memory.engine_tensors import walk_optimizer_states
@@ -37,11 +35,6 @@ each = pytest.mark.parametrize("info", MADE, ids=[info.name for info in MADE])
 each_formulated = pytest.mark.parametrize("info", FORMULATED, ids=[info.name for info in FORMULATED])
 each_saved = pytest.mark.parametrize("info", SAVED, ids=[info.name for info in SAVED])
 each_handed = pytest.mark.parametrize("info", HANDED, ids=[info.name for info in HANDED])
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:  # noqa: F811
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def trial(info: OptimizerInfo, strategy: str, **fields: Any) -> TrialSpec:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.tools.rank_memory import FEW_BYTES, live_bytes, total, unnamed
 from tests.worker import test_parameter_server as peers
-from tests.worker.test_parameter_server import CONFIG, FEW_BYTES, live_bytes, moved, total
+from tests.worker.test_parameter_server import CONFIG, moved
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.pipeline import micro_batches_in_flight
 from zerobench.spec.trial import TrialSpec
 
-ran = peers.ran
 SIZES = {**CONFIG, "num_hidden_layers": 4}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 509, "n_positions": 64}
 GPT2 |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -59,9 +59,7 @@ def test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits(ran, sche
         assert live_bytes(rank, Category.PARAMETERS, Phase.STEP) == 2 * weights
         for category in (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
             assert live_bytes(rank, category, Phase.STEP) == 4 * weights, category
-        for row in rank.memory:
-            if row.category is Category.UNATTRIBUTED:
-                assert abs(row.at_peak_bytes or 0) <= FEW_BYTES, (rank.rank, row)
+        assert unnamed(rank, share=0) == []
 
 
 def test_three_stages_and_a_tied_embedding_lose_what_one_process_loses(ran):
@@ -73,10 +71,7 @@ def test_three_stages_and_a_tied_embedding_lose_what_one_process_loses(ran):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_byte_at_every_peak_of_every_stage_has_a_name(ran, schedule):
     for rank in ran(spec(pipeline_schedule=schedule)):
-        for row in rank.memory:
-            if row.category is Category.UNATTRIBUTED:
-                whole = total(rank, row).at_peak_bytes or 0
-                assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, FEW_BYTES), (rank.rank, row, rank.notes)
+        assert unnamed(rank) == [], rank.notes
 
 
 def test_each_rank_holds_its_stage_and_nothing_of_the_others_to_the_byte(ran):
@@ -157,6 +152,4 @@ def test_a_stage_on_a_gpu_of_the_catalogue_completes_with_every_byte_named(ran):
     asked = spec(precision="bf16", evidence="simulated", prediction={"rank": 1, "gpu": "H200 SXM"})
     [alone] = ran(asked)
     assert alone.status is Status.COMPLETED
-    for row in alone.memory:
-        if row.category is Category.UNATTRIBUTED:
-            assert abs(row.at_peak_bytes or 0) <= max(0.01 * (total(alone, row).at_peak_bytes or 0), FEW_BYTES), row
+    assert unnamed(alone) == []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.real_ranks import RunTrial
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
@@ -41,11 +40,6 @@ def spec(asked: bool | str, config: dict[str, Any] = CONFIG, **fields: Any) -> T
 def alone(asked: bool | str, **fields: Any) -> TrialSpec:
     """One process on the same global batch."""
     return spec(asked, strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def kept_bytes(rank: RankRecord, category: Category = Category.ACTIVATIONS) -> int:

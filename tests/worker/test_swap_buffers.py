@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.worker.real_ranks import RunTrial, Tiny, trials_in_forks
+from tests.worker.real_ranks import RunTrial, Tiny
 from zerobench.ds_config import build_ds_config
 from zerobench.records import Status
 from zerobench.spec.swap_rules import held_buffers
@@ -31,11 +30,6 @@ def asked(distance: int, **fields: Any) -> Any:
     offload = {"offload_param": "nvme", "offload_optimizer": "nvme", "nvme_path": "/nowhere"}
     where = {"evidence": "simulated", "prediction": {"gpu": "h100-sxm"}, "precision": "bf16"}
     return TINY.spec(strategy="zero3", ds_config=keys, **offload, **where, **fields)
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 @pytest.mark.parametrize(("distance", "held"), [(0, 0), (SIXTH, 5)])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.real_ranks import RunTrial
 from zerobench.formulas.record import formula_record, formula_setting, trial_instants
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.terms import account_of
@@ -28,11 +27,6 @@ def spec(**fields: Any) -> TrialSpec:
     more = {"steps": {"warmup": 0, "timed": 1, "memory": 1}}
     config = CONFIG | fields.pop("config", {})
     return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
-
-
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def start_up(rank: RankRecord, category: Category) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.tools.rank_memory import live_bytes, unnamed
+from tests.worker.real_ranks import RunTrial
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, RankRecord, Status, StepKind
 from zerobench.spec.model import ModelSpec
@@ -27,7 +27,6 @@ HPZ: dict[str, Any] = {"strategy": "zero3", "hpz_partition_size": 2, "ds_config"
 MICS: dict[str, Any] = {"strategy": "fsdp", "mics_shard_size": 2}
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT)
 INSTANTS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
-FEW_BYTES = 4096
 
 
 def spec(**fields: Any) -> TrialSpec:
@@ -38,20 +37,10 @@ def spec(**fields: Any) -> TrialSpec:
     return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
 
 
-@pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(in_fork, tmp_path_factory)
-
-
 def predicted(ran: RunTrial, evidence: Evidence, **fields: Any) -> RankRecord:
     """Rank 0 by a prediction."""
     trial = spec(evidence=evidence, **fields)
     return formula_record(trial) if evidence is Evidence.FORMULA else ran(trial)[0]
-
-
-def live_bytes(rank: RankRecord, category: Category, phase: Phase, step: StepKind = StepKind.STEADY) -> int:
-    rows = [row for row in rank.memory if (row.category, row.phase, row.step) == (category, phase, step)]
-    return sum(row.live_bytes for row in rows)
 
 
 def moved(rank: RankRecord, *phases: Phase) -> dict[tuple[str, str, int, int | None], int]:
@@ -78,9 +67,7 @@ def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: RunTrial, ho
 @pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
 def test_every_byte_has_a_name_on_every_rank(ran: RunTrial, how: dict[str, Any], evidence: Evidence):
     for rank in ran(spec(evidence=evidence, **how)):
-        for row in rank.memory:
-            if row.category is Category.UNATTRIBUTED:
-                assert abs(row.at_peak_bytes or 0) <= FEW_BYTES, row
+        assert unnamed(rank, share=0) == []
 
 
 def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: RunTrial):

@@ -11,11 +11,17 @@ from zerobench.report.figure import Figure
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+_DRAWN: dict[int, tuple[Figure, ET.Element]] = {}
+
+
 def root_of(figure: Figure | None) -> ET.Element:
-    """The parsed drawing of `figure`, which has one."""
+    """The parsed drawing of `figure`, which has one; drawn once, since that takes up to a second."""
     assert figure is not None
-    assert figure.svg is not None
-    return ET.fromstring(figure.svg)  # noqa: S314 -- our own drawing
+    if id(figure) not in _DRAWN:
+        svg = figure.svg
+        assert svg is not None
+        _DRAWN[id(figure)] = figure, ET.fromstring(svg)  # noqa: S314 -- our own drawing
+    return _DRAWN[id(figure)][1]
 
 
 def said(figure: Figure | None) -> list[str]:
