@@ -251,7 +251,8 @@ def test_deepcompile_holds_two_buckets_and_every_parameter(emulate, stage, steps
     assert (told["fits"], rank["compiled"], rank["steps"], rank["end"]) == (True, True, steps, "stopped")
     layer = 2 * width**2
     states = layers * layer // 8 * in_bf16
-    buckets = 2 * 2 * bucket  # of which the engine that is not compiled has one
+    assert rank["categories"]["reduce_buffers"] == 2 * bucket  # of the engine that is not compiled, which has one
+    buckets = 2 * 2 * bucket
     whole = layers * layer + 2 * layer  # all parameters, and the gradients of two layers
     assert rank["peak_bytes"] == pytest.approx(states + buckets + rank["categories"]["workspaces"] + whole, rel=0.002)
 
