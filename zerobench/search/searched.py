@@ -20,6 +20,7 @@ from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
+from zerobench.spec.cluster import Cluster
 from zerobench.spec.plan import checked, document, in_world
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.spec.varied import FINE_RATIOS, Variations
