@@ -14,10 +14,15 @@ from zerobench.spec.trial import Offload, TrialSpec
 ASKED, PLAYED = 8, 3
 LARGE_BYTES = 4096
 """Not norms and flags, which no formula counts."""
+NOTHING_KEPT = {
+    f"zero_optimization.stage3_{key}": 0
+    for key in ("param_persistence_threshold", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size")
+}
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "stage 1": (1, {}),
     "stage 2, offloaded": (2, {"offload_optimizer": Offload.CPU, "optimizer": "cpu_adam"}),
     "stage 3": (3, {}),
+    "stage 3, a second gather": (3, {"activation_checkpointing": True, "ds_config": NOTHING_KEPT}),
 }
 
 
