@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
 from zerobench.report.changes import ChangeOutcome, changes_topic, share_slower, smallest
 from zerobench.running.observer import Observer
+from zerobench.running.runner import RunResult
 from zerobench.search import changes
 from zerobench.search.changes import changed_trials, cluster_of, predict_changes
 from zerobench.search.plan import Plan, PlanRequest, read_plan
@@ -51,6 +54,20 @@ def test_the_changes_of_a_trial_and_of_its_own_file_are_the_same_trials(tmp_path
     assert {trial.global_batch_size for _, trial in changed_trials(plan.planned[0].trial, plan.cluster, tmp_path)} == {
         32
     }
+
+
+def test_who_is_stopped_begins_no_further_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for = []
+
+    def stopped(*of: Any) -> RunResult:
+        asked_for.append(of)
+        return replace(predict_by_arithmetic(*of), interrupted=True)
+
+    monkeypatch.setattr(changes, "predict", stopped)
+    plan = asked(stage="0", micro_batch="8")
+    with pytest.raises(KeyboardInterrupt):
+        predict_changes(plan.planned[0].trial, plan.cluster, tmp_path, Observer())
+    assert len(asked_for) == 1
 
 
 def test_what_is_shown_fits_and_says_what_it_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
