@@ -22,7 +22,7 @@ def test_a_gpu_has_one_short_name_however_it_is_written(name: str):
     ("name", "hint"),
     [
         ("h201", "did you mean 'H200 SXM'"),
-        ("4090", "did you mean 'RTX 4090'"),
+        ("4091", "did you mean 'RTX 4090'"),
         ("a100-90gb", "did you mean 'A100 SXM 80GB' or 'A100 SXM 40GB'"),
         ("abacus", "choices: B300 SXM, "),
         (7, "gpu: 7 is not in the hardware catalogue; choices: "),
@@ -42,6 +42,7 @@ def test_an_unknown_gpu_is_one_line_with_the_nearest_names(name: object, hint: s
         ("h100-80gb", "H100 SXM"),
         ("v100 32GB", "V100 SXM2 32GB"),
         ("h200-141gb", "H200 SXM"),
+        ("4090", "RTX 4090"),
         ("h100-40gb", None),
         ("h100-0gb", None),
         ("H100 80GB HBM3 MIG 1g.10gb", None),
