@@ -73,7 +73,9 @@ def test_one_that_does_not_fit_says_that(tmp_path: Path) -> None:
     write_run(tmp_path, plan_trials(small), samples=False)
     _, rows = read_plan(tmp_path, small)
     [zero0] = [row for row in rows if row.shown.label == "zero0"]
-    assert repr(Prediction(zero0, small)).splitlines()[0] == "gpt2-2b on 8 x L4: zero0 does not fit"
+    title, memory, *_ = repr(Prediction(zero0, small)).splitlines()
+    assert title == "gpt2-2b on 8 x L4: zero0 does not fit"
+    assert re.fullmatch(r"Memory: [\d.]+ GiB of [\d.]+ GiB per GPU \([\d.]+ GiB too much\)\.", memory)
 
 
 def test_a_run_says_which_it_is_and_shows_its_tables(tmp_path: Path) -> None:

@@ -100,8 +100,9 @@ _PER_NODE = "of host memory per node"
 def _of(needed: int | None, capacity: int | None, what: str) -> str:
     if needed is None or not capacity:
         return f"{format_bytes(needed)} {what}"
-    free = show_percent(1 - needed / capacity, 0)
-    return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free} % free)"
+    free = f"{show_percent(1 - needed / capacity, 0)} % free"
+    over = f"{format_bytes(needed - capacity)} too much"
+    return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free if needed <= capacity else over})"
 
 
 def _speed(best: PlanRow, gpu: Gpu) -> str:
