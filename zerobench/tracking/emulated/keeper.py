@@ -20,6 +20,10 @@ AskHeld = Callable[[], tuple[Holdings, str]]
 """What tensors hold now, and where the training is."""
 
 _HISTORY_ENTRIES = 1_000_000
+_COUNTED_ENTRIES = 400_000
+"""Where bytes are only counted, and the whole run is looked at when it ends: 160 MB of Python's. A longer history
+does not reach back to its start, and what is held is then told as at most so much (occupied.py).
+"""
 
 
 class Keeper:
@@ -104,7 +108,8 @@ class Keeper:
         return peak_occupied(snapshot["device_traces"][device], segments, stats_with_peaks(device))
 
     def _cuda_begins(self) -> None:
-        torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+        entries = _HISTORY_ENTRIES if self._part.under_ledger else _COUNTED_ENTRIES
+        torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=entries)
         torch._C._cuda_attach_out_of_memory_observer(self._refused)  # type: ignore[attr-defined] # absent from the CPU build
 
     def _refused(self, device: int, asked: int, _total: int, free: int) -> None:
