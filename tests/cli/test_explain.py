@@ -154,7 +154,7 @@ def test_what_a_crashed_script_wrote_of_memory_comes_first(
     )
     code, out, err = call("explain", str(run), "zero2")
     assert (code, err) == (0, "")
-    assert out.startswith("Out of GPU memory\n  requested: 128.00 MiB") is is_told
+    assert out.startswith("Out of GPU memory\n  Full: 98.00 MiB missing") is is_told
     assert "Why it did not complete" in out
     written.write_text("Traceback (most recent call last):\nValueError: no such column\n")
     assert call("explain", str(run), "zero2")[1].startswith("zero2 (")
