@@ -22,7 +22,7 @@ def test_a_gpu_has_one_short_name_however_it_is_written(name: str):
     ("name", "hint"),
     [
         ("h201", "did you mean 'H200 SXM'"),
-        ("4091", "did you mean 'RTX 4090'"),
+        ("rtx-4091", "did you mean 'RTX 4090'"),
         ("a100-90gb", "did you mean 'A100 SXM 80GB' or 'A100 SXM 40GB'"),
         ("abacus", "choices: B300 SXM, "),
         (7, "gpu: 7 is not in the hardware catalogue; choices: "),

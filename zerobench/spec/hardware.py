@@ -140,7 +140,7 @@ def find_gpu(name: str, catalogue: Iterable[Gpu] | None = None) -> Gpu | None:
 def _key(name: str) -> str:
     """`name` without vendor words, case, dashes and spaces."""
     words = re.split(r"[\s_-]+", name.lower())
-    return " ".join(word for word in words if word not in {"", "nvidia", "tesla", "geforce", "amd", "instinct"})
+    return " ".join(word for word in words if word not in {"", "nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
 
 
 def peak_flops(name: str, precision: str, catalogue: Iterable[Gpu] | None = None) -> tuple[float, str] | None:
