@@ -253,5 +253,5 @@ def _written_lines(best: PlanRow | None, request: PlanRequest) -> Iterator[str]:
         return
     spec = best.trial.spec
     yield f"written: {request.write}, the configuration of {best.shown.label}"
-    if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
+    if Offload.NVME in spec.offloaded_to:
         yield "set its nvme_path to a folder on your NVMe drive"

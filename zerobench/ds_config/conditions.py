@@ -40,7 +40,7 @@ def look_of(trial: TrialSpec, given: Mapping[str, Any]) -> Look:
         "pipeline": lambda: trial.zero_stage is None,
         "offload_optimizer": lambda: trial.offload_optimizer.value,
         "offload_param": lambda: trial.offload_param.value,
-        "swaps": lambda: Offload.NVME in {trial.offload_optimizer, trial.offload_param},
+        "swaps": lambda: Offload.NVME in trial.offloaded_to,
         "optimizer": lambda: trial.optimizer.value,
         "precision": lambda: trial.precision.value,
         "compile": lambda: trial.compile.value,

@@ -8,13 +8,12 @@ torch does not want is not there: a program that wants one says so when it start
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from zerobench.emulator.compiler import C, find_compilers
+from zerobench.emulator.compiler import C, digest_of, find_compilers
 from zerobench.emulator.elf import wanted_by
 from zerobench.emulator.values_build import LIBRARY as VALUES
 from zerobench.emulator.values_build import SOURCES as VALUES_SOURCES
@@ -53,11 +52,8 @@ _GIVES_A_SIZE = re.compile(r"buffersize|makeplan", re.IGNORECASE)
 
 def sources_digest() -> str:
     """Of our C and C++ and of what builds them: stand-ins are built anew when any changes."""
-    digest = hashlib.sha256()
     builders = [Path(__file__).parent / name for name in _BUILDERS]
-    for path in [*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), *builders]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
+    return digest_of([*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), *builders])
 
 
 def build(torch_lib: Path, include: Path, out: Path) -> None:

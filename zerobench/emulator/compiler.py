@@ -1,10 +1,12 @@
-"""The machine's compilers: which are there, and one call that makes a shared library or says in a line why not."""
+"""The machine's compilers: which are there, one call that makes a shared library or says why not, and its name."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,19 +34,33 @@ class Compiler:
         )
 
     def make_library(self, out: Path, files: Iterable[Path], options: Iterable[str]) -> None:
-        """Compile and link `files` into `out`. Raises UserError: there is no compiler, or its first error."""
+        """Compile and link `files` into `out`, whole or not at all: others may be at it.
+
+        Raises UserError: there is no compiler, or its first error.
+        """
         program = self.find()
         flags = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{out.name}"]
-        command = [program, *flags, "-o", str(out), *map(str, files), *options]
         environ = {**os.environ, "LC_ALL": "C"}
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
-        if done.returncode:
-            message = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-            raise UserError(f"emulator: {program} cannot build {out.name}: {message}")
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+            made = Path(folder, out.name)
+            command = [program, *flags, "-o", str(made), *map(str, files), *options]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
+            if done.returncode:
+                first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+                raise UserError(f"emulator: {program} cannot build {out.name}: {first}")
+            made.replace(out)
 
 
 C = Compiler("C", ("cc", "gcc", "clang"), "gcc")
 CPP = Compiler("C++", ("c++", "g++", "clang++"), "g++")
+
+
+def digest_of(files: Iterable[Path], built_for: str = "") -> str:
+    """Twelve hex digits over names and contents of what is compiled, and what it is compiled for."""
+    digest = hashlib.sha256(built_for.encode())
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def find_compilers() -> None:

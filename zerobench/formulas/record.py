@@ -65,7 +65,7 @@ from zerobench.records import (
 from zerobench.spec.adapter import base_of, codes_bytes, lora_of
 from zerobench.spec.adapter_rules import frozen_words, why_no_closed_form
 from zerobench.spec.backward import Weight
-from zerobench.spec.batch import as_played, micro_batches_of_share
+from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
@@ -110,11 +110,7 @@ def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRec
         counts = replace(counts, other=counts.other + setting.num_params)
     flops, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, frozen_backward(trial))
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
-    played = as_played(trial)
-    if not plays_allocator:
-        allocated = []
-    else:
-        allocated = _allocated(trial, setting) if played is trial else formula_record(played).device_memory
+    allocated = _allocated(trial, setting) if plays_allocator else []
     return RankRecord(
         trial_id=trial.trial_id,
         rank=rank,

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from zerobench.memory.device_peaks import begin_peaks, keep_peaks, stats_with_peaks
+from zerobench.memory.allocator_snapshot import snapshot_of
+from zerobench.memory.device_peaks import PHASE
 from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.occupied import peak_occupied
 from zerobench.memory.replay import Composition, replay
@@ -57,7 +58,7 @@ class AllocatorTotals:
 @contextmanager
 def recorded_history() -> Iterator[None]:
     """Let the allocator keep its history, without stacks, while open."""
-    keep_peaks()
+    PHASE.watch()
     _record()
     try:
         yield
@@ -68,7 +69,7 @@ def recorded_history() -> Iterator[None]:
 def start_phase(device: torch.device) -> None:
     """Forget the peak so far, and the history, so that both are the phase's own."""
     torch.cuda.synchronize(device)
-    begin_peaks(device)
+    PHASE.begin(device)
     _record()
 
 
@@ -86,10 +87,8 @@ def composition(
 ) -> Composition[Category | None]:
     """The phase's categories with the allocator's totals; what the names do not cover is under None."""
     torch.cuda.synchronize(device)
-    stats = stats_with_peaks(device)
-    snapshot = torch.cuda.memory._snapshot(device)
-    trace = snapshot["device_traces"][device.index or 0]
-    segments = [segment for segment in snapshot["segments"] if segment["device"] == (device.index or 0)]
+    stats = PHASE.stats(device)
+    trace, segments = snapshot_of(device)
     blocks = [block for segment in segments for block in segment["blocks"] if block["state"] == _IN_USE]
     held = [(block["address"], block["requested_size"]) for block in blocks]
     result = compose(trace, live, events, category_of, held, workspace_sizes(device))
@@ -174,7 +173,7 @@ def device_memory(
     peak_occupied_bytes: int | None,
 ) -> DeviceMemory:
     """The allocator's and the driver's figures at the end of a phase, beside those that its history told."""
-    stats = stats_with_peaks(device)
+    stats = PHASE.stats(device)
     return DeviceMemory(
         step=step,
         phase=phase,

@@ -8,66 +8,65 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from types import ModuleType
 from typing import Any
 
 import torch
 
-_RESET = "reset_peak_memory_stats"
+from zerobench.memory.allocator_snapshot import index_of
+
 _PEAK = ".peak"
 
 _looks: dict[Callable[[], object], None] = {}
-_kept: dict[int, dict[str, int]] = {}
 
 
 def before_resets(look: Callable[[], object]) -> None:
     """Call `look` before anyone resets the peaks, from now on."""
     _looks[look] = None
-    torch_memory: Any = torch.cuda.memory
-    if hasattr(torch_memory.reset_peak_memory_stats, "__wrapped__"):
+    memory: Any = torch.cuda.memory
+    reset = memory.reset_peak_memory_stats
+    if hasattr(reset, "__wrapped__"):
         return
-    reset = _seen(torch_memory.reset_peak_memory_stats)
-    homes: tuple[ModuleType, ...] = (torch.cuda.memory, torch.cuda)
-    for home in homes:
-        setattr(home, _RESET, reset)
 
-
-def _seen(reset: Callable[..., None]) -> Callable[..., None]:
     @wraps(reset)
     def seen(*args: Any, **kwargs: Any) -> None:
         if torch.cuda.is_initialized():
-            for look in _looks:
-                look()
+            for each in _looks:
+                each()
         reset(*args, **kwargs)
 
-    return seen
+    memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = seen
 
 
-def keep_peaks() -> None:
-    """Keep the peaks of a phase that others reset."""
-    before_resets(_keep)
+class DevicePeaks:
+    """The largest of each of the allocator's peaks since the last `begin`."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[str, int]] = {}
+
+    def watch(self) -> None:
+        """Keep what others reset, from now on."""
+        before_resets(self._keep)
+
+    def begin(self, device: torch.device) -> None:
+        """Let the peaks begin anew."""
+        torch.cuda.reset_peak_memory_stats(device)
+        self._kept.clear()
+
+    def stats(self, device: torch.device | int) -> dict[str, int]:
+        """torch.cuda.memory_stats() of the device, with these peaks."""
+        stats: dict[str, int] = torch.cuda.memory_stats(device)
+        kept = self._kept.get(index_of(device), {})
+        return {**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in kept.items()}}
+
+    def largest(self, name: str) -> int:
+        """Of the fullest device the peak of `name`, as in `allocated_bytes.all`."""
+        return max(self.stats(index).get(name + _PEAK, 0) for index in range(torch.cuda.device_count()))
+
+    def _keep(self) -> None:
+        for index in range(torch.cuda.device_count()):
+            stats = self.stats(index)
+            self._kept[index] = {name: value for name, value in stats.items() if name.endswith(_PEAK)}
 
 
-def begin_peaks(device: torch.device) -> None:
-    """Let the peaks begin anew, and forget those that were kept."""
-    torch.cuda.reset_peak_memory_stats(device)
-    _kept.clear()
-
-
-def stats_with_peaks(device: torch.device | int) -> dict[str, int]:
-    """torch.cuda.memory_stats() of the device, its peaks those since `begin_peaks`."""
-    stats: dict[str, int] = torch.cuda.memory_stats(device)
-    kept = _kept.get(_index(device), {})
-    return {**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in kept.items()}}
-
-
-def _keep() -> None:
-    for index in range(torch.cuda.device_count()):
-        stats = stats_with_peaks(index)
-        _kept[index] = {name: value for name, value in stats.items() if name.endswith(_PEAK)}
-
-
-def _index(device: torch.device | int) -> int:
-    if isinstance(device, int):
-        return device
-    return torch.cuda.current_device() if device.index is None else device.index
+PHASE = DevicePeaks()
+"""Of the phase that the ledger accounts for, or of start-up before the first."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from zerobench.memory.allocator_snapshot import snapshot_of
 from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.sites import Site
 from zerobench.records import Category, HostStanding, Standing
@@ -86,10 +87,8 @@ def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[i
 
 def _blocks(device: torch.device) -> list[tuple[int, bool]]:
     """Size of each of the allocator's blocks, and whether it is free."""
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    segments = torch.cuda.memory._snapshot(device)["segments"]
-    here = (block for segment in segments if segment["device"] == index for block in segment["blocks"])
-    return [(block["size"], block["state"] == "inactive") for block in here]
+    blocks = (block for segment in snapshot_of(device).segments for block in segment["blocks"])
+    return [(block["size"], block["state"] == "inactive") for block in blocks]
 
 
 def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:

@@ -9,7 +9,8 @@ for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,6 +24,7 @@ ROOM = 0.05
 
 _REACH = {Offload.NONE: 0, Offload.CPU: 1, Offload.NVME: 2}
 _NO_STAGE = 4
+_OFFLOAD, _STAGE = "least offload", "lowest stage"
 
 _Item = TypeVar("_Item")
 
@@ -49,8 +51,8 @@ class Option:
     """Whether it needs host memory and nobody said how much there is."""
 
     @classmethod
-    def of(cls, spec: TrialSpec, room: float, expected: Interval | None, *, host_unchecked: bool) -> Option:
-        """That of `spec`; `room`, of the device and, where it is known, of the host; `expected` of its step."""
+    def of(cls, spec: TrialSpec, room: float, host_room: float | None, expected: Interval | None) -> Option:
+        """That of `spec`; `room` of the device and, where it is known, of the host; `expected` of its step."""
         blocks = dimensions(spec.model).num_layers or 1
         return cls(
             spec.zero_stage,
@@ -62,7 +64,7 @@ class Option:
             recomputed=recomputed_blocks(spec.activation_checkpointing, blocks) / blocks,
             num_settings=len(spec.ds_config),
             num_gpus=spec.world_size,
-            host_unchecked=host_unchecked,
+            host_unchecked=bool(spec.offloaded_to) and host_room is None,
         )
 
     @property
@@ -79,11 +81,21 @@ class Option:
         return Interval(*(seconds / self.tokens_per_gpu for seconds in times))
 
     @property
-    def rank(self) -> tuple[float, ...]:
-        """The smallest is the simplest."""
+    def criteria(self) -> dict[str, tuple[float, ...]]:
+        """What makes it simple, as the rule names it, the weightiest first: of each the smallest is the simplest."""
         reaches = [_REACH[self.offload_optimizer], _REACH[self.offload_param]]
-        stage = _NO_STAGE if self.zero_stage is None else self.zero_stage
-        return max(reaches), sum(reaches), self.num_gpus, self.recomputed, self.num_settings, stage, -self.room
+        return {
+            _OFFLOAD: (max(reaches), sum(reaches)),
+            "fewest GPUs": (self.num_gpus,),
+            "least checkpointing": (self.recomputed,),
+            "fewest settings": (self.num_settings,),
+            _STAGE: (_NO_STAGE if self.zero_stage is None else self.zero_stage,),
+        }
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The smallest is the simplest, and of those as simple the one with most room."""
+        return *itertools.chain.from_iterable(self.criteria.values()), -self.room
 
 
 @dataclass(frozen=True)
@@ -98,8 +110,8 @@ class Choice(Generic[_Item]):
     """Whether the time of any that fits is known."""
     num_unchecked: int = 0
     """Of those that fit: the ones whose host memory nobody could check."""
-    differ: tuple[str, ...] = ()
-    """What else than offload and stage those that are as fast differ in, as the rule names it."""
+    rule: tuple[str, ...] = ()
+    """By what it is taken among those that are as fast: offload, stage, and between them what they differ in."""
 
     @property
     def reason(self) -> str:
@@ -108,7 +120,7 @@ class Choice(Generic[_Item]):
         if self.num_fitting == 1:
             return "the only one that fits with room" + (" (host memory not checked)" if unchecked else "")
         those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
-        rule = ", ".join(("least offload", *self.differ, "lowest stage"))
+        rule = ", ".join(self.rule)
         if not self.is_timed:
             return f"{those}; taken: {rule}; step times unknown, measure them"
         if self.num_tied == 1:
@@ -135,18 +147,13 @@ def choose(
         len(alike),
         is_timed=tied is not None,
         num_unchecked=sum(option(item).host_unchecked for item in roomy),
-        differ=_differ([option(item) for item in alike]),
+        rule=_rule([option(item).criteria for item in alike]),
     )
 
 
-def _differ(options: Sequence[Option]) -> tuple[str, ...]:
-    """What stands between offload and stage in their rank, where they are not all alike in it."""
-    known: dict[str, set[float]] = {
-        "fewest GPUs": {option.num_gpus for option in options},
-        "least checkpointing": {option.recomputed for option in options},
-        "fewest settings": {option.num_settings for option in options},
-    }
-    return tuple(words for words, values in known.items() if len(values) > 1)
+def _rule(alike: Sequence[Mapping[str, tuple[float, ...]]]) -> tuple[str, ...]:
+    always = {_OFFLOAD, _STAGE}
+    return tuple(words for words in alike[0] if words in always or len({one[words] for one in alike}) > 1)
 
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:

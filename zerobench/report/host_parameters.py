@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 from zerobench.report.trials import Trial, num_params
-from zerobench.spec.trial import Offload
 
 _HOLDERS = {
     Category.MASTER_WEIGHTS: "fp32 masters",
@@ -66,8 +65,7 @@ def holders(trial: Trial) -> Iterator[Holder]:
     CPUs the device's memory is the host's.
     """
     spec, total = trial.spec, num_params(trial)
-    offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
-    if not (offloads or spec.is_loaded) or not total or not trial.ranks:
+    if not (spec.offloaded_to or spec.is_loaded) or not total or not trial.ranks:
         return
     ranks = trial.ranks if spec.is_loaded else trial.ranks[:1]
     places = {Place.HOST, Place.DEVICE} if spec.is_loaded and ranks[0].device_type == "cpu" else {Place.HOST}

@@ -51,6 +51,12 @@ class RunResult:
     """How many trials of the whole plan ended how; trials never started are not in it."""
     interrupted: bool = False
 
+    def whole(self) -> RunFolder:
+        """Its folder. Raises KeyboardInterrupt: someone stopped the run, and what it was made for goes no further."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.folder
+
     @property
     def exit_code(self) -> int:
         """0 where all trials completed or were skipped, 1 where some failed, 130 where someone stopped the run."""

@@ -99,10 +99,7 @@ def _predicted(
     specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
     planned = in_world(checked(specs, cluster), plan_world(None, cluster.gpu, by_formula=False).evidence)
     name = f"changes-{planned[0].trial.model.name}"
-    result = predict(planned, name, document(name, planned), reports, observer)
-    if result.interrupted:
-        raise KeyboardInterrupt
-    path = result.folder.path
+    path = predict(planned, name, document(name, planned), reports, observer).whole().path
     rows = _rows(path, planned, cluster)
     tried = ((says, item) for (says, _), item in zip(wanted, planned, strict=True) if item.skipped is None)
     return path, {says: rows.get(item.trial.trial_id) for says, item in tried}

@@ -90,10 +90,7 @@ def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[Simu
         asked = _on_cpu(spec)
         planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
     name = f"changes-{trial.spec.model.name}"
-    result = predict(planned, name, document(name, planned), reports, observer)
-    if result.interrupted:
-        raise KeyboardInterrupt
-    run = load_run(result.folder.path)
+    run = load_run(predict(planned, name, document(name, planned), reports, observer).whole().path)
     known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
     return [(words, known.get(item.trial.trial_id)) for (words, _), item in zip(wanted, planned, strict=True)]
 

@@ -98,7 +98,7 @@ def _edge(frontier: Frontier, search: MeasuredSearch) -> str:
 
 
 def _predicted(trial: TrialSpec, gpu: str | None, world: Evidence) -> TrialSpec:
-    swaps = Offload.NVME in {trial.offload_optimizer, trial.offload_param}
+    swaps = Offload.NVME in trial.offloaded_to
     how = {"evidence": world, "prediction": PredictionSpec(gpu=gpu)}
     return trial.model_copy(update=how | ({"nvme_path": NOWHERE} if swaps else {}))
 

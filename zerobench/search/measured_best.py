@@ -124,9 +124,7 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
         site=LocalSite(machine.cpu_cores, machine.num_gpus, None),
         observer=observer,
     )
-    if result.interrupted:
-        raise KeyboardInterrupt
-    there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
+    there = {trial.trial_id: trial for trial in ended_trials(load_run(result.whole().path))}
     measured = [
         MeasuredRow(row, there.get(item.trial.trial_id), item.skipped.reason if item.skipped else None)
         for row, item in zip(rows, planned, strict=True)

@@ -97,9 +97,7 @@ class _Rounds:
         question = self._question
         tries = {name: question.axis.at(question.cells[name], step) for name, step in asked.items()}
         result = self._make([question.planned(name, trial) for name, trial in tries.items()], f"round-{self._number}")
-        if result.interrupted:
-            raise KeyboardInterrupt
-        there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
+        there = {trial.trial_id: trial for trial in ended_trials(load_run(result.whole().path))}
         peaks: dict[str, int | None] = {}
         for name, spec in tries.items():
             trial = there.get(spec.trial_id)

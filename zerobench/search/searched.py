@@ -147,11 +147,9 @@ class Rounds:
         specs = [shortened(row.trial.spec) for row in variants]
         self._planned += in_world(checked(specs, self._plan.cluster), world)
         self.result = self._run(document(self._plan.name, self._planned))
-        if self.result.interrupted:
-            raise KeyboardInterrupt
         trials = {
             trial.spec.config_hash: trial
-            for trial in ended_trials(load_run(self.result.folder.path))
+            for trial in ended_trials(load_run(self.result.whole().path))
             if is_whole(trial) and trial.spec.evidence is world
         }
         made = [trials[spec.config_hash] for spec in specs if spec.config_hash in trials]

@@ -124,7 +124,7 @@ def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]
 
 
 def _skip(trial: TrialSpec, cluster: Cluster) -> Skip | None:
-    swaps = Offload.NVME in {trial.offload_optimizer, trial.offload_param}
+    swaps = Offload.NVME in trial.offloaded_to
     if swaps and trial.zero_stage == 3 and trial.nvme_path is None:
         return Skip(rule="nvme_needs_path", reason="no NVMe drive; add one with --nvme 7GB/s (its read rate)")
     return why_skipped(Situation(trial, cluster.machine, None))

@@ -17,7 +17,7 @@ from zerobench.spec.architecture import check_dimensions
 from zerobench.spec.base import user_error
 from zerobench.spec.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.released import RELEASED, bare, by_bare_name, by_hub_id
+from zerobench.spec.released import RELEASED, bare, by_hub_id
 from zerobench.spec.shapes import Shape
 
 
@@ -132,15 +132,15 @@ def _of_preset(name: str) -> ModelSpec:
     return _SHAPES[name].model_copy(update={"name": name}).to_model() if name in _SHAPES else RELEASED[name].to_model()
 
 
-_BY_BARE_NAME = {bare(name): name for name in PRESETS}
+_BY_BARE_NAME = {
+    **{bare(hub_id.partition("/")[2]): model.name for model in RELEASED.values() for hub_id in model.hub_ids},
+    **{bare(name): name for name in PRESETS},
+}
 
 
 def _preset(name: str) -> str | None:
     """The preset that `name` means, in whatever case and with or without hyphens; a released model's own name, too."""
-    if preset := _BY_BARE_NAME.get(bare(name)):
-        return preset
-    released = by_bare_name(name)
-    return None if released is None else released.name
+    return _BY_BARE_NAME.get(bare(name))
 
 
 def _path(text: str) -> Path | None:

@@ -57,15 +57,9 @@ def bare(name: str) -> str:
     return _AROUND.sub("", name.lower())
 
 
-_BY_BARE_NAME = {bare(hub_id.partition("/")[2]): model for model in RELEASED.values() for hub_id in model.hub_ids}
 _BY_HUB_ID = {hub_id.lower(): model for model in RELEASED.values() for hub_id in model.hub_ids}
 
 
 def by_hub_id(hub_id: str) -> ReleasedModel | None:
     """The released model that `hub_id` names, in whatever case, or None."""
     return _BY_HUB_ID.get(hub_id.lower())
-
-
-def by_bare_name(name: str) -> ReleasedModel | None:
-    """The released model whose repository is called `name`, as people write it (`bare`), or None."""
-    return _BY_BARE_NAME.get(bare(name))

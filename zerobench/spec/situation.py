@@ -40,7 +40,7 @@ class Situation:
     @property
     def swaps(self) -> bool:
         """Whether anything is offloaded to NVMe."""
-        return Offload.NVME in {self.trial.offload_optimizer, self.trial.offload_param}
+        return Offload.NVME in self.trial.offloaded_to
 
 
 Rule = Callable[[Situation], str | None]

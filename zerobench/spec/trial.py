@@ -457,6 +457,11 @@ class TrialSpec(Spec):
         """ZeRO stage, or None for a strategy without DeepSpeed."""
         return int(self.strategy.removeprefix("zero")) if self.strategy.startswith("zero") else None
 
+    @property
+    def offloaded_to(self) -> set[Offload]:
+        """Where optimizer states or parameters are but on the device; empty without offload."""
+        return {self.offload_optimizer, self.offload_param} - {Offload.NONE}
+
     @cached_property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
@@ -491,7 +496,7 @@ class TrialSpec(Spec):
         if self.own is not None:
             return slug(self.own.name)
         offload = ""
-        if self.offload_optimizer is not Offload.NONE or self.offload_param is not Offload.NONE:
+        if self.offloaded_to:
             offload = f"-{self.offload_optimizer}-{self.offload_param}"
         how = "" if self.evidence is Evidence.MEASURED else f"-{self.evidence}"
         if self.prediction.rank:

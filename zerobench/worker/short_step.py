@@ -8,7 +8,7 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import CollectiveTraffic, CountedFlops, NvmeTraffic, RankRecord
 from zerobench.spec.batch import as_played
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import TrialSpec
 
 _GROWING: dict[str, tuple[str, ...]] = {
     "collectives": ("calls", "message_bytes"),
@@ -33,17 +33,13 @@ def as_asked(record: RankRecord, trial: TrialSpec) -> RankRecord:
         f"{played} of {asked} micro-batches of a step played; the others add their inputs and losses",
     ]
     try:
-        few, all_of_them = (_by_formula(spec) for spec in (short, trial))
+        few, all_of_them = (formula_record(spec, plays_allocator=False) for spec in (short, trial))
     except UserError as error:
         notes.append(f"collectives, FLOPs and bytes on drives are those of {played} micro-batches: {error}")
         return record.model_copy(update={"trial_id": trial.trial_id, "notes": notes})
     grown = {name: _grown(name, *(getattr(part, name) for part in (record, few, all_of_them))) for name in _GROWING}
     flops = None if record.flops_per_step is None else record.flops_per_step * asked / played
     return record.model_copy(update={"trial_id": trial.trial_id, "notes": notes, "flops_per_step": flops, **grown})
-
-
-def _by_formula(trial: TrialSpec) -> RankRecord:
-    return formula_record(trial.model_copy(update={"evidence": Evidence.FORMULA}), plays_allocator=False)
 
 
 def _grown(name: str, rows: list[_Row], few: list[_Row], all_of_them: list[_Row]) -> list[_Row]:

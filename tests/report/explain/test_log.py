@@ -237,6 +237,7 @@ def _refused(asked: str, free: str, unallocated: str, more: str = "") -> str:
         (_refused("3.91 GiB", "3.38 GiB", "544.12 MiB"), "cannot be told"),
         (_refused("432.00 MiB", "7.12 GiB", "321.96 MiB"), "although the driver counts more than this as free"),
         (_refused("2.00 MiB", "7.12 GiB", "54.99 MiB", "16.06 GiB allowed; "), "the limit of this process"),
+        (_refused("3.00 GiB", "2.90 GiB", "544.12 MiB", "16.06 GiB allowed; "), "the limit of this process"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", "No real size"),
         (
             _refused("136.00 MiB", "93.81 MiB", "2.30 MiB", "Process 7 has 398.00 MiB memory in use. " * 3),

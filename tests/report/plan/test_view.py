@@ -204,6 +204,18 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
     assert found.shown.label == simplest.shown.label
 
 
+def test_what_is_offloaded_to_a_host_of_unknown_memory_is_counted_as_not_checked() -> None:
+    unknown = replace(cluster(), host_memory_bytes=None)
+    rows = [row(trial, unknown) for trial in plan_trials(unknown) if trial.ranks]
+    found = recommended(rows)
+    assert found is not None
+    specs = [one.trial.spec for one in rows if one.has_room]
+    assert found.num_unchecked == sum("cpu" in (spec.offload_optimizer, spec.offload_param) for spec in specs) > 0
+    checked = recommended([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks])
+    assert checked is not None
+    assert checked.num_unchecked == 0
+
+
 def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides_alone() -> None:
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]

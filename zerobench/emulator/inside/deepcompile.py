@@ -7,7 +7,6 @@ libraries torch's headers name a few types, which include/ declares.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from zerobench.emulator.compiler import CPP
+from zerobench.emulator.compiler import CPP, digest_of
 from zerobench.emulator.places import Places
 from zerobench.emulator.values_build import VARIABLE
 
@@ -44,7 +43,8 @@ def load() -> ModuleType:
     builder: Any = DeepCompileBuilder()
     files = [Path(builder.deepspeed_src_path(source)) for source in builder.sources()]
     include = [INCLUDE, *sorted({file.parent for file in files}), files[0].parents[1] / "includes"]
-    library = stand_ins / f"deepcompile-{_digest(include)}.so"
+    compiled = [path for folder in include for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
+    library = stand_ins / f"deepcompile-{digest_of(compiled, f'{torch.__version__} {sys.version}')}.so"
     if not library.is_file():
         _build(library, files, [*include, Places(stand_ins.parent).include])
     spec: Any = importlib.util.spec_from_file_location(_NAME, library)
@@ -53,23 +53,9 @@ def load() -> ModuleType:
     return module
 
 
-def _digest(folders: Sequence[Path]) -> str:
-    """Of all that is compiled, and of what it is compiled for."""
-    digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
-    for path in (path for folder in folders for path in sorted(folder.rglob("[!.]*")) if path.is_file()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 def _build(library: Path, files: Sequence[Path], include: Sequence[Path]) -> None:
-    """Whole or not at all: other ranks may be at it."""
     own = Path(torch.__file__).parent
     headers = [*include, own / "include", own / "include/torch/csrc/api/include", sysconfig.get_path("include")]
     folders = [word for folder in headers for word in ("-isystem", str(folder))]
     linked = [f"-L{own / 'lib'}", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", "-ltorch", "-ltorch_python"]
-    made = library.with_name(f"{library.name}.{os.getpid()}")
-    try:
-        CPP.make_library(made, files, ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked])
-        made.replace(library)
-    finally:
-        made.unlink(missing_ok=True)
+    CPP.make_library(library, files, ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked])

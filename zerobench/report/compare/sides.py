@@ -15,7 +15,7 @@ from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import grad_norms, losses
 from zerobench.report.speed import alloc_retries, at_full_batch, slowest_steps
 from zerobench.report.trials import Trial, completed, drops_out, refusing_impossible_values
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.spec.trial import TrialSpec
 
 Where = tuple[str, StepKind]
 """Which memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
@@ -133,17 +133,13 @@ def _step_times_s(trial: Trial) -> tuple[float, ...]:
 
 def _peaks(trial: Trial) -> dict[Where, Instant]:
     """The largest peak by place and step; host memory only where it is the trial's and not the machine's affair."""
-    places = [Place.DEVICE, *([Place.HOST] if _offloads(trial.spec) else []), Place.NVME]
+    places = [Place.DEVICE, *([Place.HOST] if trial.spec.offloaded_to else []), Place.NVME]
     peaks = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
     if trial.spec.evidence.needs_device:  # else the process is the one that predicts
         peaks |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
         peaks |= {(USED, step): _used(trial, step) for step in StepKind}
         peaks |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
     return {where: peak.of_trial(trial.spec.evidence) for where, peak in peaks.items() if peak is not None}
-
-
-def _offloads(spec: TrialSpec) -> bool:
-    return {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
 
 
 def _reserved(trial: Trial, step: StepKind) -> Instant | None:

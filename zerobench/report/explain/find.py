@@ -55,8 +55,8 @@ def _ways(wanted: str, known: Sequence[NamedTrial]) -> list[list[NamedTrial]]:
         [labelled for labelled in known if wanted == _without_optimizer(labelled)],
         [labelled for labelled in known if labelled.trial.trial_id.startswith(wanted)],
         [labelled for labelled in known if labelled.label.startswith(wanted)],
-        _plainest([labelled for labelled in known if _words_in(wanted, labelled.label)]),
-        _plainest([labelled for labelled in known if set(wanted.split()) <= all_words(labelled.trial.spec)]),
+        _plainest([labelled for labelled in known if _words_in(wanted, set(labelled.label.split()))]),
+        _plainest([labelled for labelled in known if _words_in(wanted, all_words(labelled.trial.spec))]),
     ]
 
 
@@ -71,8 +71,8 @@ def _without_optimizer(labelled: NamedTrial) -> str:
     return " ".join(word for word in labelled.label.split() if word != labelled.trial.spec.optimizer)
 
 
-def _words_in(wanted: str, label: str) -> bool:
-    return bool(wanted) and set(wanted.split()) <= set(label.split())
+def _words_in(wanted: str, words: set[str]) -> bool:
+    return bool(wanted) and set(wanted.split()) <= words
 
 
 def _listed(known: Sequence[NamedTrial]) -> str:

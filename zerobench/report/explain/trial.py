@@ -27,7 +27,6 @@ from zerobench.report.memory_view import largest_peak
 from zerobench.report.notes import listed
 from zerobench.report.plan.why import name_of
 from zerobench.report.trials import completed, refusing_impossible_values
-from zerobench.spec.trial import Offload
 
 
 def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Topic]:
@@ -108,8 +107,7 @@ def _where(record: TrialRecord) -> str:
 
 def _host(labelled: NamedTrial) -> Topic | None:
     """Host memory where something is offloaded: else it holds the interpreter and a batch."""
-    spec = labelled.trial.spec
-    if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
+    if not labelled.trial.spec.offloaded_to:
         return None
     instant = largest_peak(labelled.trial, StepKind.STEADY, Place.HOST)
     if instant is None:

@@ -134,8 +134,7 @@ class Summary:
 
     def offloads(self, *places: Offload) -> bool:
         """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""
-        chosen = {self.spec.offload_optimizer, self.spec.offload_param}
-        return bool(chosen & set(places or (Offload.CPU, Offload.NVME)))
+        return bool(self.spec.offloaded_to & set(places or Offload))
 
 
 def summary_of(trial: Trial) -> Summary:

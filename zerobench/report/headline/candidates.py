@@ -13,7 +13,7 @@ from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.timing.step import Interval
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
@@ -53,11 +53,6 @@ class Candidate:
     """Of a prediction: what its step is expected to take."""
 
     @property
-    def offloads(self) -> set[Offload]:
-        """Where optimizer states and parameters are."""
-        return {self.spec.offload_optimizer, self.spec.offload_param}
-
-    @property
     def tokens_per_s(self) -> float | None:
         """The median."""
         return median(self.rates)
@@ -72,8 +67,7 @@ class Candidate:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
         room = device if self.host_room is None else min(device, self.host_room)
-        unchecked = self.host_room is None and self.offloads != {Offload.NONE}
-        return Option.of(self.spec, room, self.expected, host_unchecked=unchecked)
+        return Option.of(self.spec, room, self.host_room, self.expected)
 
     @property
     def fits(self) -> bool | None:

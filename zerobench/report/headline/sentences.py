@@ -19,7 +19,7 @@ from zerobench.report.headline.candidates import Candidate, candidates, equally_
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
 from zerobench.report.tables.outcomes import status_text
-from zerobench.spec.trial import Evidence, Offload
+from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_bytes, format_count
 
 _MOST_NAMES = 3
@@ -231,7 +231,7 @@ def _untimed_sentence(contenders: Sequence[Candidate], choice: Choice[Candidate]
     if choice is None:
         return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(contenders) else ""
     best = choice.best
-    unjudged = "; host memory unknown" if best.host_room is None and best.offloads != {Offload.NONE} else ""
+    unjudged = "; host memory unknown" if best.option.host_unchecked else ""
     return f"Choose {best.label}: {choice.reason}{unjudged}."
 
 

@@ -19,7 +19,7 @@ from zerobench.report.speed import flops_per_s
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import peak_flops
-from zerobench.spec.trial import Evidence, Offload
+from zerobench.spec.trial import Evidence
 from zerobench.timing.step import ExpectedStep
 
 
@@ -135,8 +135,7 @@ class PlanRow:
     @property
     def offloads(self) -> bool:
         """Whether host memory or a drive holds what a GPU would."""
-        spec = self.trial.spec
-        return {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+        return bool(self.trial.spec.offloaded_to)
 
     @property
     def verdict(self) -> str:
@@ -152,8 +151,7 @@ class PlanRow:
     def option(self) -> Option:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         room = -1.0 if self.need is None else self.room
-        unchecked = self.offloads and self.host.room is None
-        return Option.of(self.trial.spec, room, self.expected, host_unchecked=unchecked)
+        return Option.of(self.trial.spec, room, self.host.room, self.expected)
 
     @property
     def expected_tokens_per_s(self) -> float | None:

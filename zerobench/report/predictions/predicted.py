@@ -34,7 +34,7 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.figures import Figures, Key, Quantity, figures, looked_up, median, unforeseen_bytes
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.trial import Evidence, Offload
+from zerobench.spec.trial import Evidence
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,7 @@ class Pair:
         Host and NVMe count where states are offloaded: else they hold a batch and a few scalars, and a large error of
         next to nothing would hide what matters.
         """
-        spec = self.predicted.spec
-        offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+        offloads = self.predicted.spec.offloaded_to
         cells = [cell for cell in self.cells if cell.category is Category.TOTAL]
         return {
             (cell.step, cell.phase, cell.place, cell.quantity): cell

@@ -28,7 +28,7 @@ def swapping_s(work: Work, passes_s: float, host_s: float, layers: int) -> tuple
     `layers` layers take, and than `host_s`, which the host works in it, the update. None where nothing was counted, or
     the drives' rate is not known.
     """
-    if Offload.NVME not in {work.spec.offload_optimizer, work.spec.offload_param}:
+    if Offload.NVME not in work.spec.offloaded_to:
         return 0.0, 0.0
     passes, update = _drives_s(work, PASSES), _drives_s(work, UPDATE)
     if passes is None or update is None:

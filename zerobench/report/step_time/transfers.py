@@ -77,7 +77,7 @@ def _directions(moved: Mapping[str, float]) -> dict[str, float]:
 
 def nvme(work: Work) -> Term:
     """Bytes that the node's ranks read and write on NVMe over the drives' rate, as if both went on at once."""
-    if Offload.NVME not in {work.spec.offload_optimizer, work.spec.offload_param}:
+    if Offload.NVME not in work.spec.offloaded_to:
         return Term("nvme", 0.0, 0.0, "nvme: none")
     rows = [row for row in work.rank.nvme if row.step is StepKind.STEADY]
     rate = work.links.nvme_gb_per_s

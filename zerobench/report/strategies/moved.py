@@ -28,7 +28,7 @@ from zerobench.report.step_time.links import Flow, flow
 from zerobench.spec.batch import AUTOTP_SIZE
 from zerobench.spec.roles import Role, num_servers, num_workers
 from zerobench.spec.strategy import STRATEGIES, paper_stage
-from zerobench.spec.trial import Compression, Evidence, TrialSpec
+from zerobench.spec.trial import Compression, TrialSpec
 
 _HALF = (Compression.FP16, Compression.BF16)
 
@@ -73,7 +73,7 @@ def _server_flow(trial: TrialSpec, rank: RankRecord) -> Flow | None:
 
 def _tensor_flow(trial: TrialSpec) -> Flow | None:
     try:
-        record = formula_record(trial.model_copy(update={"evidence": Evidence.FORMULA}))
+        record = formula_record(trial, plays_allocator=False)
     except UserError:
         return None
     return _total(row for row in record.collectives if row.step is StepKind.STEADY)

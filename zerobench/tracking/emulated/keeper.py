@@ -10,7 +10,8 @@ import torch
 from zerobench.emulate.part import Account, Part, Refusal
 from zerobench.emulator.inside.account import managed_bytes, uncounted_workspaces, unmanaged_bytes
 from zerobench.folder import write_whole
-from zerobench.memory.device_peaks import before_resets, keep_peaks, stats_with_peaks
+from zerobench.memory.allocator_snapshot import snapshot_of
+from zerobench.memory.device_peaks import PHASE, DevicePeaks, before_resets
 from zerobench.memory.held import Holdings, standing
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.occupied import peak_occupied
@@ -34,19 +35,20 @@ class Keeper:
         self.held: AskHeld | None = None
         """Asked at a refusal; by default what the garbage collector reaches."""
         self._part = part
-        self._peaks = {"allocated": 0, "reserved": 0}
+        self._peaks = DevicePeaks()
 
     def begin(self) -> None:
         """Torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
         before_resets(self._look)
-        keep_peaks()  # of start-up, which the ledger looks back on
+        self._peaks.watch()
+        PHASE.watch()  # start-up, which the ledger looks back on
         torch.cuda._lazy_call(self._cuda_begins)
 
     def training_begins(self) -> None:
         """The first forward pass is about to begin: what was held at most before is start-up's."""
         if torch.cuda.is_initialized():
             self._look()
-            self.account.start_peak_bytes = self._peaks["allocated"]
+            self.account.start_peak_bytes = self._peaks.largest("allocated_bytes.all")
 
     def step_ended(self) -> None:
         """One more step; communicators that were made in it may be gone when the script ends."""
@@ -59,7 +61,8 @@ class Keeper:
         account = self.account
         if torch.cuda.is_initialized():
             self._look()
-            account.peak_bytes, account.reserved_bytes = self._peaks["allocated"], self._peaks["reserved"]
+            account.peak_bytes = self._peaks.largest("allocated_bytes.all")
+            account.reserved_bytes = self._peaks.largest("reserved_bytes.all")
             account.touched_device = account.reserved_bytes > 0
             if not self._part.under_ledger:
                 account.occupied_bytes = max(map(self._occupied, range(torch.cuda.device_count())))
@@ -91,11 +94,7 @@ class Keeper:
             self.account.notes.append(f"torch's memory snapshot could not be written: {error}")
 
     def _look(self) -> None:
-        """Take over the peaks of the fullest device, and what the driver says beside them."""
-        for index in range(torch.cuda.device_count()):
-            stats = torch.cuda.memory_stats(index)
-            for name, peak in self._peaks.items():
-                self._peaks[name] = max(peak, stats.get(f"{name}_bytes.all.peak", 0))
+        """Take over what the driver says beside torch's peaks."""
         _, self.account.total_bytes = torch.cuda.mem_get_info()
         self.account.managed_bytes = max(self.account.managed_bytes, managed_bytes())
         outside = unmanaged_bytes() - torch.cuda.memory_reserved()
@@ -103,9 +102,7 @@ class Keeper:
 
     def _occupied(self, device: int) -> int:
         """By the history of the whole run, which without a ledger is one phase."""
-        snapshot = torch.cuda.memory._snapshot(device)
-        segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
-        return peak_occupied(snapshot["device_traces"][device], segments, stats_with_peaks(device))
+        return peak_occupied(*snapshot_of(device), self._peaks.stats(device))
 
     def _cuda_begins(self) -> None:
         entries = _HISTORY_ENTRIES if self._part.under_ledger else _COUNTED_ENTRIES
