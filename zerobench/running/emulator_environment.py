@@ -64,7 +64,7 @@ def emulator_steps(made: Environment) -> Iterator[Step]:
 def _install(name: str, folder: Path, packages: Sequence[str], takes: str) -> Step:
     """Lay `packages`, without what they depend on, into `folder`."""
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
-    alone = ["install", "--no-deps", "--no-compile", "--upgrade", "--only-binary", ":all:", "--target", str(folder)]
+    alone = ["install", "--no-deps", "--upgrade", "--only-binary", ":all:", "--target", str(folder)]
     return Step(name, [*pip, *alone, *packages], takes=takes)
 
 
