@@ -82,23 +82,37 @@ ddp = torch.nn.parallel.DistributedDataParallel(model)
 ddp(torch.randn(2, 64, device=device)).sum().backward()
 said["ddp"] = [type(ddp).__name__, all(p.grad is not None for p in model.parameters())]
 
-def held(waits):
-    "Bytes of a gathered tensor that torch has in use when nobody else holds it: at once, and when it has looked again."
+def later():
+    "Wait for the collective that came after it, by a stream."
+    dist.all_reduce(torch.zeros(1, device=device), async_op=True).wait()
+    torch.cuda.current_stream().synchronize()
+
+def held(way):
+    "Bytes of a gathered tensor that torch has in use when nobody else holds it: at once, and NCCL having looked again."
     before = torch.cuda.memory_allocated()
     work = dist.all_gather_into_tensor(
         torch.empty(ranks << 12, device=device), torch.empty(1 << 12, device=device), async_op=True
     )
-    if waits:
+    if way == "work":
         work.wait()
     del work
     at_once, begun = torch.cuda.memory_allocated() - before, time.monotonic()
-    while torch.cuda.memory_allocated() > before and time.monotonic() < begun + 60:
+    WAYS[way]()
+    while torch.cuda.memory_allocated() > before and time.monotonic() < begun + (60 if way in ENDS else 0.6):
         time.sleep(0.05)
         dist.all_reduce(x)  # NCCL's watchdog puts aside what it found done, for the next collective to let go of
     return at_once, torch.cuda.memory_allocated() - before
 
 dist.all_reduce(x)
-said["held"] = {waits: held(waits) for waits in ("", "waits")}
+nothing = lambda: None
+ENDS = {"later": later, "device": torch.cuda.synchronize}
+WAYS = {"work": nothing, "nobody": nothing, "stream beside": torch.cuda.current_stream().synchronize, **ENDS}
+said["held"] = {}
+for way in WAYS:
+    said["held"][way] = held(way)
+    torch.cuda.synchronize()
+    time.sleep(0.3)
+    dist.all_reduce(x)
 from pathlib import Path
 held = [line.split() for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
 said["resident"] = int(held[0][1])  # of this program alone: getrusage's goes on from whoever started it
@@ -147,7 +161,8 @@ def test_ddp_agrees_with_itself_and_large_messages_cost_no_memory(said):
     assert said[2]["resident"] < 1 << 20
 
 
-def test_nccl_holds_the_tensors_of_a_collective_that_nobody_waits_for_until_its_watchdog_looks(said):
+def test_nccl_holds_the_tensors_of_a_collective_until_somebody_waits_for_it_however_long_that_takes(said):
     _, ranks, seen = said
     parts = 4 * (ranks << 12) + (4 << 12)
-    assert seen["held"] == {"": [parts, 0], "waits": [0, 0]}
+    stays, goes = [parts, parts], [parts, 0]
+    assert seen["held"] == {"work": [0, 0], "nobody": stays, "stream beside": stays, "later": goes, "device": goes}

@@ -24,7 +24,7 @@ CORE = "libzerobench_gpu.so"
 """The library that all others share: the device's facts, its memory and its account."""
 
 _BUILDERS = ("build.py", "compiler.py", "values_build.py")
-_CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c")
+_CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c", "waits.c")
 _FILES: Mapping[str, tuple[str, ...]] = {
     "cudart": ("device.c", "copies.c", "pools.c", "streams.c", "kernels.c"),
     "cuda": ("driver.c",),

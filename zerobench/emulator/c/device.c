@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime.h"
+#include "waits.h"
 
 static _Thread_local cudaError_t last = cudaSuccess;
 
@@ -37,7 +38,10 @@ cudaError_t cudaInitDevice(int device, unsigned flags, unsigned more) {
 }
 
 cudaError_t cudaDeviceReset(void) { return zb_fail(cudaErrorNotSupported); }
-cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize(void) {
+  zb_wait_for_device();
+  return cudaSuccess;
+}
 cudaError_t cudaSetDeviceFlags(unsigned flags) {
   (void)flags;
   return cudaSuccess;

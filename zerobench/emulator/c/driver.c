@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "gpu.h"
+#include "waits.h"
 
 #define GRANULE ((size_t)2 << 20)
 
@@ -149,7 +150,10 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t bytes) {
   (void)limit, (void)bytes;
   return CUDA_SUCCESS;
 }
-CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
+CUresult cuCtxSynchronize(void) {
+  zb_wait_for_device();
+  return CUDA_SUCCESS;
+}
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   (void)stream;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "gpu.h"
+#include "waits.h"
 
 typedef struct {
   char bytes[128];
@@ -80,6 +81,7 @@ int ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, void *co
 }
 
 int ncclCommDestroy(ncclComm_t comm) {
+  zb_wait_for_device();  // the watchdog ends when it has seen all done
   if (comm && comm->charged) zb_give(comm->physical, ZB_NCCL, comm->buffers);
   free(comm);
   return ncclSuccess;
