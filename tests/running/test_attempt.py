@@ -18,8 +18,8 @@ from zerobench.folder import RunFolder, TrialFolder
 from zerobench.progress import Progress
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.running.attempt import run_trial
+from zerobench.running.executor import Launch, LocalExecutor
 from zerobench.running.observer import Observer
-from zerobench.running.site import Launch, LocalSite
 from zerobench.running.stop import Stop
 from zerobench.spec.trial import TrialSpec
 
@@ -49,8 +49,8 @@ CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
 }
 
 
-class SiteOfShells(LocalSite):
-    """A site on whose nodes a shell writes down how each rank ended, as in a Slurm step; here, of our own SIGKILL."""
+class ExecutorOfShells(LocalExecutor):
+    """An executor on whose nodes a shell writes how each rank ended, as in a Slurm step; here, of our own SIGKILL."""
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
         def elsewhere(verb: str, _mark: str) -> list[str]:
@@ -98,9 +98,9 @@ def ended(
             leave_swap_files(trial, runs)
         folder = put(trial, runs)
         settle_s = 4.0 if name == "hang_at_exit" else 60.0
-        site_type = SiteOfShells if name == "ended_by_us" else LocalSite
-        site = site_type(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
-        return Ended(folder, run_trial(trial, folder, "a_run", site, Stop(), Observer()))
+        executor_type = ExecutorOfShells if name == "ended_by_us" else LocalExecutor
+        executor = executor_type(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
+        return Ended(folder, run_trial(trial, folder, "a_run", executor, Stop(), Observer()))
 
     with ThreadPoolExecutor(5) as pool:
         yield dict(zip(CASES, pool.map(one, CASES), strict=True))
@@ -241,7 +241,7 @@ def test_a_rank_killed_for_want_of_memory_is_typed_by_the_kernels_counter(
         patch.setenv("STANDIN_CGROUP", str(group))
         trial = make_trial("oom", {0: "crash_when_a_peer_is_gone", 1: "exhaust_host_memory"})
         folder = put(trial, tmp_path)
-        record = run_trial(trial, folder, "a_run", LocalSite(2, 0, worker_module=WORKER), Stop(), Observer())
+        record = run_trial(trial, folder, "a_run", LocalExecutor(2, 0, worker_module=WORKER), Stop(), Observer())
     assert record.status is Status.OUT_OF_HOST_MEMORY
     assert record.failure is not None
     assert record.failure.rank == 1

@@ -20,11 +20,11 @@ from zerobench.folder import TrialFolder
 from zerobench.kernels import missing
 from zerobench.records import Status
 from zerobench.running import kernels
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.kernels import Failures, compile_first
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
 from zerobench.running.setup import lay_out_trial
-from zerobench.running.site import LocalSite
 from zerobench.running.stop import Stop
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
@@ -36,14 +36,14 @@ MakeTrial = Callable[..., TrialSpec]
 
 
 @dataclass(frozen=True)
-class StandinSite(LocalSite):
+class StandinExecutor(LocalExecutor):
     """Its stand-in ranks load no kernel; here they are taken for ranks that do."""
 
     def compiles_for(self, trial: TrialSpec) -> bool:
         return not self.nodes(trial)
 
 
-SITE = StandinSite(2, 0, worker_module="standin_worker")
+EXECUTOR = StandinExecutor(2, 0, worker_module="standin_worker")
 
 
 class Heard(Observer):
@@ -92,7 +92,7 @@ Compile = Callable[[], Failures]
 
 @pytest.fixture
 def compile_all(zero1: tuple[TrialSpec, TrialFolder], heard: Heard) -> Compile:
-    return lambda: compile_first([zero1, zero1], SITE, Stop(), heard)
+    return lambda: compile_first([zero1, zero1], EXECUTOR, Stop(), heard)
 
 
 def untimed(told: list[str]) -> list[str]:
@@ -131,7 +131,7 @@ def test_a_stop_ends_the_compilation_and_leaves_no_lock(
 
     thread = threading.Thread(target=ask)
     thread.start()
-    failures = compile_first([zero1], SITE, stop, heard)
+    failures = compile_first([zero1], EXECUTOR, stop, heard)
     thread.join()
     assert time.monotonic() - asked[0] < 60
     assert (failures, heard.told) == ({}, [])
@@ -237,7 +237,7 @@ def test_a_kernel_that_fails_fails_the_trials_that_need_it_and_no_other(
         sweep={},
         environment={},
         reports=tmp_path / "reports",
-        site=SITE,
+        executor=EXECUTOR,
         observer=heard,
     )
     records = {one.spec.model.name: one.record for one in load_run(result.folder.path).trials()}
@@ -256,8 +256,8 @@ def test_the_runner_of_ranks_elsewhere_compiles_nothing(make_trial: MakeTrial, t
     hostfile = tmp_path / "hosts"
     hostfile.write_text("a slots=1\nb slots=1\n")
     two_nodes = make_trial("elsewhere", strategy="zero1", num_nodes=2, gpus_per_node=1)
-    assert LocalSite(2, 0).compiles_for(make_trial("here", strategy="zero1"))
-    assert not LocalSite(2, 0, hostfile=hostfile).compiles_for(two_nodes)
+    assert LocalExecutor(2, 0).compiles_for(make_trial("here", strategy="zero1"))
+    assert not LocalExecutor(2, 0, hostfile=hostfile).compiles_for(two_nodes)
 
 
 def test_compiling_reaches_neither_torch_nor_deepspeed_in_the_runner() -> None:

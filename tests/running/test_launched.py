@@ -11,10 +11,10 @@ import pytest
 
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
+from zerobench.running.executor import Launch
 from zerobench.running.launched import LaunchedTrial
 from zerobench.running.launcher import MARK
 from zerobench.running.outcome import Stopped
-from zerobench.running.site import Launch
 from zerobench.running.stop import Stop
 
 TIMEOUT_S = 2.0

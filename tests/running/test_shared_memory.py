@@ -14,11 +14,11 @@ from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.records import Failure, Status
 from zerobench.running import runner, shared_memory
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
 from zerobench.running.setup import lay_out_trial
 from zerobench.running.shared_memory import SEGMENT_BYTES, lacks_shared_memory, shortage
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -63,16 +63,16 @@ def test_only_measured_ranks_of_deepspeed_on_the_cpu_need_it(
 ) -> None:
     monkeypatch.setattr(shared_memory, "shortage", lambda ranks: ranks)
 
-    def asked(site: LocalSite, **fields: object) -> object:
+    def asked(executor: LocalExecutor, **fields: object) -> object:
         trial = make_trial("one", **fields)
-        folder = TrialFolder(tmp_path / f"{trial.trial_id}-{site.num_gpus}")
+        folder = TrialFolder(tmp_path / f"{trial.trial_id}-{executor.num_gpus}")
         lay_out_trial(folder, trial, build_ds_config(trial) if trial.zero_stage is not None else None)
-        return lacks_shared_memory(trial, folder, site)
+        return lacks_shared_memory(trial, folder, executor)
 
-    assert asked(LocalSite(2, 0), strategy="zero1") == 2
-    assert asked(LocalSite(2, 2), strategy="zero1") is None
-    assert asked(LocalSite(2, 0), strategy="single") is None
-    assert asked(LocalSite(2, 0), strategy="zero1", evidence="solo") is None
+    assert asked(LocalExecutor(2, 0), strategy="zero1") == 2
+    assert asked(LocalExecutor(2, 2), strategy="zero1") is None
+    assert asked(LocalExecutor(2, 0), strategy="single") is None
+    assert asked(LocalExecutor(2, 0), strategy="zero1", evidence="solo") is None
 
 
 def test_a_trial_that_lacks_it_is_not_started_and_says_why(
@@ -86,7 +86,7 @@ def test_a_trial_that_lacks_it_is_not_started_and_says_why(
         sweep={"name": "a sweep"},
         environment={},
         reports=tmp_path,
-        site=LocalSite(2, 0, worker_module="no_worker"),
+        executor=LocalExecutor(2, 0, worker_module="no_worker"),
         observer=Observer(),
     )
     [trial] = load_run(ended.folder.path).trials()

@@ -11,9 +11,9 @@ import pytest
 
 from zerobench.folder import TrialFolder
 from zerobench.records import Status
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.running.site import LocalSite
 from zerobench.running.weights_room import lacks_room_for_weights
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.parameters import count_parameters
@@ -67,7 +67,7 @@ def test_a_trial_without_room_for_them_is_not_started_and_says_why(
         sweep={"name": "a sweep"},
         environment={},
         reports=tmp_path,
-        site=LocalSite(2, 0, worker_module="no_worker"),
+        executor=LocalExecutor(2, 0, worker_module="no_worker"),
         observer=Observer(),
     )
     [trial] = load_run(ended.folder.path).trials()

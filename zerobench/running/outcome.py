@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from zerobench.progress import Progress
 from zerobench.records import Failure, HostStanding, RankRecord, Status
+from zerobench.running.executor import Interruption
 from zerobench.running.quiet import Load, no_progress
 from zerobench.running.ranks import RankDeath
-from zerobench.running.site import Interruption
 
 Outcome = tuple[Status, Failure | None]
 

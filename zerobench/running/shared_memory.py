@@ -11,9 +11,9 @@ from pathlib import Path
 
 from zerobench.folder import TrialFolder
 from zerobench.records import Failure
+from zerobench.running.executor import Executor
 from zerobench.running.kernels import kernels_of
 from zerobench.running.launcher import launched_processes
-from zerobench.running.site import Site
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_bytes
 
@@ -22,9 +22,9 @@ SEGMENT_BYTES = 2 * 2**20 + 2 * 32 * 2**20 + 4096
 """Of one rank (struct allreduce_workspace), in whole pages."""
 
 
-def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, site: Site) -> Failure | None:
+def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Failure | None:
     """Why the ranks of `trial`, whose files lie in `folder`, cannot have their segments; None where they can."""
-    if trial.evidence is not Evidence.MEASURED or "deepspeed_shm_comm" not in kernels_of(trial, folder, site):
+    if trial.evidence is not Evidence.MEASURED or "deepspeed_shm_comm" not in kernels_of(trial, folder, executor):
         return None
     return shortage(launched_processes(trial))
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.standins import Standins
 from zerobench.records import Start, Status
-from zerobench.running.site import Interruption
+from zerobench.running.executor import Interruption
 from zerobench.running.stop import Stop
 from zerobench.slurm.job.allocation import Allocation
 from zerobench.slurm.job.interruption import is_alive, lost, taken

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from zerobench.records import Start, Status
-from zerobench.running.site import Interruption, without_a_word
+from zerobench.running.executor import Interruption, without_a_word
 from zerobench.running.stop import Stop
 from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job
