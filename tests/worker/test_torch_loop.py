@@ -17,8 +17,7 @@ from zerobench.worker.grad_norms import GradNorms
 from zerobench.worker.model import prepare_model
 from zerobench.worker.strategies.base import Job, causal_loss, only_learning_rate
 from zerobench.worker.strategies.checkpoint_states import make_optimizer_states
-from zerobench.worker.strategies.single import Single
-from zerobench.worker.strategies.torch_loop import FP16_LOSS_SCALE
+from zerobench.worker.strategies.torch_loop import FP16_LOSS_SCALE, Single
 from zerobench.worker.weights import fill_weights
 
 CPU = torch.device("cpu")

@@ -27,11 +27,10 @@ from zerobench.running.lost import cut_off, renew
 from zerobench.running.mending import has_torn_documents, mend_documents, mend_skipped, mend_trial
 from zerobench.running.node_environment import record_hosts
 from zerobench.running.observer import Observer
+from zerobench.running.room import lacks_room_for_weights, lacks_shared_memory
 from zerobench.running.setup import keep_asked, lay_out, make_folder, new_run_folder, resolved_configs
-from zerobench.running.shared_memory import lacks_shared_memory
 from zerobench.running.simulations import predict
 from zerobench.running.stop import Stop, stop_on_signals
-from zerobench.running.weights_room import lacks_room_for_weights
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Machine
 from zerobench.spec.sweep import Sweep
@@ -335,8 +334,8 @@ def _run_all(run: Run, to_do: Sequence[str], executor: Executor, stop: Stop, obs
         renew(run, trial, folder, executor)
         started(trial)
         uncompiled = (failures[name] for name in kernels_of(trial, folder, executor) if name in failures)
-        failure = next(uncompiled, None) or lacks_shared_memory(trial, folder, executor)
-        failure = failure or lacks_room_for_weights(trial, folder)
+        lacks = lacks_shared_memory(trial, folder, executor) or lacks_room_for_weights(trial, folder)
+        failure = next(uncompiled, None) or lacks
         if failure is None:
             ended(run_trial(trial, folder, run.run_id, executor, stop, observer))
         else:

@@ -19,9 +19,8 @@ from zerobench.report.charts import model_states
 from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.explain.category import Explainer
 from zerobench.report.frames import schema
-from zerobench.report.frames.joined_tables import write_csv
+from zerobench.report.frames.joined_tables import strategies_frame, write_csv
 from zerobench.report.frames.run_frames import RunFrames, run_frames
-from zerobench.report.frames.strategies_frame import strategies_frame
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.page import page_html

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from zerobench.records import Status
-from zerobench.report.evidence import evidence_text
 from zerobench.report.parity import Parity
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -34,8 +33,9 @@ class TrialName:
 
     @property
     def evidence_text(self) -> str:
-        """How its figures came to be."""
-        return evidence_text(self.evidence, self.gpu)
+        """`measured`, `predicted (solo)`, `predicted (simulated on H200 SXM)`."""
+        gpu = f" on {self.gpu}" if self.gpu else ""
+        return f"predicted ({self.evidence}{gpu})" if self.is_predicted else self.evidence
 
     @property
     def is_predicted(self) -> bool:

@@ -13,7 +13,7 @@ def make_strategy(job: Job) -> Strategy:
     """
     match job.trial.strategy:
         case "single":
-            from zerobench.worker.strategies.single import Single
+            from zerobench.worker.strategies.torch_loop import Single
 
             return Single(job)
         case "ddp":

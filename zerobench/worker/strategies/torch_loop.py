@@ -165,3 +165,7 @@ class TorchLoop(Strategy):
 def loss_scale(trial: TrialSpec) -> float:
     """What the loss is multiplied by before the backward pass."""
     return FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
+
+
+class Single(TorchLoop):
+    """The loop itself."""

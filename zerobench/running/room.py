@@ -1,12 +1,9 @@
-"""Whether /dev/shm has room for what DeepSpeed's CPU ranks put there: without it they hang, or die by a signal.
-
-Its shared-memory all-reduce makes a segment for each rank and looks at no error (csrc/cpu/comm/shm.cpp). Containers
-have 64 MB by default, and some mount it read-only.
-"""
+"""Whether there is room for what a trial puts down before its first step: on the disk, and in /dev/shm."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from zerobench.folder import TrialFolder
@@ -14,6 +11,8 @@ from zerobench.records import Failure
 from zerobench.running.executor import Executor
 from zerobench.running.kernels import kernels_of
 from zerobench.running.launcher import launched_processes
+from zerobench.spec.host_memory import element_bytes
+from zerobench.spec.parameters import count_parameters
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_bytes
 
@@ -22,8 +21,31 @@ SEGMENT_BYTES = 2 * 2**20 + 2 * 32 * 2**20 + 4096
 """Of one rank (struct allreduce_workspace), in whole pages."""
 
 
+def lacks_room_for_weights(trial: TrialSpec, folder: TrialFolder) -> Failure | None:
+    """Why the files that `trial` writes and loads its weights from cannot lie in `folder`; None where they can, or
+    nobody knows how large they are. Of simulated weights there are headers alone.
+    """
+    counts = count_parameters(trial.model)
+    if not trial.is_loaded or trial.evidence is Evidence.SIMULATED or counts is None:
+        return None
+    needed, free = counts.total * element_bytes(trial), shutil.disk_usage(folder.path).free
+    if needed <= free:
+        return None
+    what = f"weights {trial.weights}: {folder.path} has {format_bytes(free)} free"
+    return Failure(
+        message=f"{what}, their files need {format_bytes(needed)}; use --reports on a larger disk, or weights drawn",
+        bytes_asked=needed,
+        bytes_free=free,
+        evidence=what,
+    )
+
+
 def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Failure | None:
-    """Why the ranks of `trial`, whose files lie in `folder`, cannot have their segments; None where they can."""
+    """Why the ranks of `trial`, whose files lie in `folder`, cannot have their segments; None where they can.
+
+    Without room they hang, or die by a signal: DeepSpeed's shared-memory all-reduce for CPU ranks makes a segment for
+    each in /dev/shm and looks at no error (csrc/cpu/comm/shm.cpp). Containers have 64 MB of it, some read-only.
+    """
     if trial.evidence is not Evidence.MEASURED or "deepspeed_shm_comm" not in kernels_of(trial, folder, executor):
         return None
     return shortage(launched_processes(trial))
