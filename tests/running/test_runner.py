@@ -191,15 +191,8 @@ def test_a_resumed_run_does_only_what_is_missing_or_failed_and_loses_nothing(
 
 def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path) -> None:
     """With formula trials, which take no launch: one that is whole, one torn, one skipped whose record is lost."""
-    work = {"model": resolve_model("llama-20m"), "gpus_per_node": 2, "evidence": "formula"}
-    trials = [TrialSpec.model_validate(work | {"strategy": name}) for name in ("zero1", "zero2", "zero3")]
-    planned = [
-        PlannedTrial(trial=trials[0]),
-        PlannedTrial(trial=trials[1]),
-        PlannedTrial(trial=trials[2], skipped=SKIP),
-    ]
-    folder = run(planned, tmp_path).folder
-    whole, torn, lost = (folder.trial(trial.trial_id) for trial in trials)
+    folder, planned = formula_run(tmp_path)
+    whole, torn, lost = (folder.trial(item.trial.trial_id) for item in planned)
     before = whole.record.read_bytes()
     torn.rank_record(0).write_bytes(torn.rank_record(0).read_bytes()[:100])
     lost.record.write_bytes(b"")
