@@ -1,7 +1,5 @@
 """The command line as users meet it: one line for each mistake, and help at once."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A trial whose ranks run in an environment of their own is started by that environment's Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How long a trial may go on: as long as one of its ranks does. The processes are real, and say what a rank says."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A run folder is made to be shared: whatever is planted around a run and in its logs, none of it is in its files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

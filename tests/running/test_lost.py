@@ -1,7 +1,5 @@
 """Trials whose runner left no word: closed by what can still be known, and set aside before they run again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

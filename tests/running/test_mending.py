@@ -1,7 +1,5 @@
 """A run's documents, and what the ranks of a trial read, are whole before it goes on, whatever an accident left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each node's environment lies in the run's folder under the scheduler's name for it, written once, whole."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The judgement of how a trial ended, over endings written out by hand."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of several trials: what is on disk, what a failure does to the next, Ctrl-C and resuming."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run that is laid out without its trials' folders is the same run: each gets its folder when it begins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The plain loop's step is that of a hand-written one, in each precision, and goes on from what it saved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

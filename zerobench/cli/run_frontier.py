@@ -9,8 +9,6 @@ happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the p
 `predicted`, and the answer in `frontier.json`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ runs. `LocalExecutor` is the deepspeed launcher on this machine, or over ssh on 
 Slurm job are zerobench.slurm.job.executor.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ In a process of its own, since the runner imports neither torch nor DeepSpeed. A
 the trials that need it, and no other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

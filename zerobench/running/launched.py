@@ -1,7 +1,5 @@
 """One trial's process tree, from the launcher's start to the last process's end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

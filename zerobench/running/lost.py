@@ -4,8 +4,6 @@ A runner writes how a trial ended. One that is killed with its trial (a node tha
 whoever comes next does it in its place, from the ranks' records and from what the executor knows of the machine's end.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable

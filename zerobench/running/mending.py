@@ -5,8 +5,6 @@ asked of each trial, and its plan says why trials were skipped, as their records
 done again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

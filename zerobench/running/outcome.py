@@ -5,8 +5,6 @@ record, and its peers may record "connection closed" before we hear of the death
 can cause comes before any crash that a peer recorded within `NEWS_DELAY_S`.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

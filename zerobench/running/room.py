@@ -1,7 +1,5 @@
 """Whether there is room for what a trial puts down before its first step: on the disk, and in /dev/shm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -5,8 +5,6 @@ No launcher, no ranks, no GPU: what can go wrong is less than in a measured tria
 types. A simulator that is killed, or stands still, takes along only the trials that it was at; another one goes on.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque

@@ -5,8 +5,6 @@ that fork is gone; where a trial is played again with more room (zerobench.worke
 Both sides hold a pipe, and no more than a few lines are ever on their way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

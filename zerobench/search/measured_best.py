@@ -4,8 +4,6 @@ On CPU ranks, where the machine has no GPU, the order of the times is what is me
 predicted those of a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

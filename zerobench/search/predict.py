@@ -1,7 +1,5 @@
 """A run of predicted trials: no device, any number of processor cores."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Why a strategy cannot run as a point asks for it: what it has not, what it needs, and worlds that it cannot be in."""
 
-from __future__ import annotations
-
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size

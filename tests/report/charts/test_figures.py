@@ -1,7 +1,5 @@
 """All charts of a run together: what each of them owes its reader."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Memory and efficiency along an axis."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -4,8 +4,6 @@ It was run with shorter sequences and fewer timed steps than the sweep has now. 
 that did other work too, and are here for their place in the tables.
 """
 
-from __future__ import annotations
-
 import os
 from io import StringIO
 from pathlib import Path

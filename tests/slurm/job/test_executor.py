@@ -1,7 +1,5 @@
 """The nodes of a job as a place for trials: what is refused and started, and what is asked of them beside ranks."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

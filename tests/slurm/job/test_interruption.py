@@ -1,7 +1,5 @@
 """Why Slurm took a job's nodes: told from the states that it gives, in the job and afterwards."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -7,8 +7,6 @@ Drawn by Vega-Lite through altair and vl-convert, so the page that shows them ne
 colours are CSS variables (report/palette.py), which the page declares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.charts import (

@@ -5,8 +5,6 @@ scaling each rank keeps its batch; under strong scaling the global batch stays, 
 one fixed step (Hager and Wellein, "Introduction to High Performance Computing", section 5.3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """What every table says of the trial that a row is of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

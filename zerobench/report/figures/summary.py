@@ -1,7 +1,5 @@
 """What one trial comes to as a whole: how it ended, how fast it was, what it took and what there was to take."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

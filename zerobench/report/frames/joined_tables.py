@@ -3,8 +3,6 @@
 The ledger's table passes through trial by trial, as it does when a run writes its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every page is made of: one file with its style and script in it, figures with their tables, and a policy."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import time

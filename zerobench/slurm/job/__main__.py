@@ -9,8 +9,6 @@ A light process on the job's first node, without torch: the ranks are started by
 comes next does: the requeued job, `--finish`, or the next submission.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

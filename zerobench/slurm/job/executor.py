@@ -1,7 +1,5 @@
 """The nodes of a Slurm job as an executor of trials: where the runner meets srun (see zerobench.running.executor)."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

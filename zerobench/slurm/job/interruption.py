@@ -6,8 +6,6 @@ one that is preempted with grace gets SIGTERM in its steps alone at first; one w
 that `--signal=B:` names in its batch script. None of them says why, but the job's own state does, and the nodes'.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from dataclasses import dataclass

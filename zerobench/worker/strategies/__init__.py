@@ -1,7 +1,5 @@
 """Ways to train: one file each, all through the same small door (base.Strategy)."""
 
-from __future__ import annotations
-
 from zerobench.spec.trial import PipelineSchedule
 from zerobench.worker.strategies.base import Job, Strategy
 

@@ -4,8 +4,6 @@ Forward, backward, clip, update; fp32 master weights beside a 16-bit model. Who 
 forward pass goes, and under what a micro-batch is run that is not the last of its step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
