@@ -110,7 +110,7 @@ SLOWER = {
     "tests/running/test_remote.py": "ranks",
     "tests/running/test_run_beside_others.py": "ranks",
     "tests/running/test_runner.py": "ranks",
-    "tests/running/test_shared_memory.py::test_a_small_and_a_read_only": "a mount of its own",
+    "tests/running/test_room.py::test_a_small_and_a_read_only": "a mount of its own",
     "tests/running/test_simulations.py": "a simulator",
     "tests/running/test_simulators.py": "simulators",
     "tests/slurm/": "Slurm's programs, real or played by a script",

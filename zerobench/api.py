@@ -29,10 +29,10 @@ from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import named_rows
 from zerobench.report.plan.view import read_plan as read_rows
 from zerobench.running.arithmetic import tried
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import start_sweep
 from zerobench.running.setup import resolved_configs
-from zerobench.running.site import LocalSite
 from zerobench.search.changes import keep_config
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import read_plan, request_of
@@ -353,8 +353,8 @@ def run(
     machine = tried(detect_machine(), loaded)
     planned = expand(loaded, machine)
     resolved_configs(planned)
-    site = LocalSite(machine.cpu_cores, machine.num_gpus, None)
-    result = start_sweep(loaded, planned, machine, reports=Path(reports), site=site, observer=Observer())
+    executor = LocalExecutor(machine.cpu_cores, machine.num_gpus, None)
+    result = start_sweep(loaded, planned, machine, reports=Path(reports), executor=executor, observer=Observer())
     return load(str(result.folder.path))
 
 

@@ -95,7 +95,6 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "worker/strategies/rpc_pipeline.py": _DRIVEN,
     "worker/strategies/rpc_stage.py": _DRIVEN,
     "worker/strategies/server_link.py": _SERVER,
-    "worker/strategies/single.py": _LOOP,
     "worker/strategies/stages.py": ("tests/worker/test_stages.py",),
     "worker/strategies/tensor.py": (_SCALED, *_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
     "worker/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),

@@ -1,7 +1,5 @@
 """A run kept by a name is what later runs are held against, whatever becomes of the run itself."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

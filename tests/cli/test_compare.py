@@ -1,7 +1,5 @@
 """`zerobench compare` as CI meets it: tables, a file for the pull request, and an exit status that means something."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a shell completes: the functions, the options that have them, and a real bash."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `zerobench emulate` prints: the answer first."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

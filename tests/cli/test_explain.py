@@ -1,7 +1,5 @@
 """`zerobench explain` as users meet it."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """`zerobench export` as users meet it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

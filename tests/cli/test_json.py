@@ -1,7 +1,5 @@
 """Every command that prints a result prints it for programs too, as one document whose fields are declared."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase

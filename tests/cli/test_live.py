@@ -1,7 +1,5 @@
 """What the screen shows while a sweep runs."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The GitHub action and the workflow to copy, run by hand: the shell steps, as GitHub's runner does them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

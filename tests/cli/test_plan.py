@@ -1,7 +1,5 @@
 """`zerobench plan` as users meet it: one line for each mistake, and nothing is written or started for it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which view a run has, by where it prints."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.cli.live import LiveView, PlainView, screen

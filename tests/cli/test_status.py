@@ -1,7 +1,5 @@
 """`zerobench status`: what it says of a run in 80 columns, and its exit status."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

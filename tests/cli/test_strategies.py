@@ -1,7 +1,5 @@
 """`zerobench strategies`: what each is and needs, and whether it can run here, in 80 columns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`zerobench submit` as users meet it: what is said, what is written, and one line for each mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

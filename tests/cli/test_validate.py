@@ -1,7 +1,5 @@
 """`zerobench validate` as users meet it: an earlier run read again, a sweep started, mistakes in one line."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

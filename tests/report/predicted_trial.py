@@ -1,7 +1,5 @@
 """Simulated trials made by hand: each test says which bytes, FLOPs and collectives were counted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

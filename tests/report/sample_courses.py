@@ -1,7 +1,5 @@
 """Memory over start-up and a step as trials keep it, made by simple arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from zerobench.folder import RunFolder, write_whole

@@ -1,7 +1,5 @@
 """Trials with ledgers written out by hand, measured and predicted, and predictions made of the sample run's trials."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Model states follow the ZeRO paper plus padding, the rest is round numbers, and 
 odd rank, a void throughput, losses that disagree, one trial each that ran out of memory, hung and was skipped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

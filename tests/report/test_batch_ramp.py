@@ -1,7 +1,5 @@
 """A batch that grows is shown size by size beside the fixed one; figures of the whole trial are the full batch's."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A calibration file holds what the ranks of a run on GPUs measured outside torch, and predictions read it back."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whether a trial fits, by how much, and what counts."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from tests.report.predicted_trial import asked, reserved, trial

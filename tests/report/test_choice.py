@@ -1,7 +1,5 @@
 """Which configuration to take, and the sentence that says why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

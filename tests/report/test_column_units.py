@@ -1,7 +1,5 @@
 """Numbers in tables: units that fit a whole column."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Facts of a run's environment, as reports say them."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.report.environment_facts import predicted_with

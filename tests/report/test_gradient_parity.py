@@ -1,7 +1,5 @@
 """Norms of gradients held against a reference's."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

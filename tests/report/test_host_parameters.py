@@ -1,7 +1,5 @@
 """Host memory per parameter: who holds how many bytes, and what page-locking rounds up."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.prediction.simulated import TINY, gpu_trial, simulate

@@ -1,7 +1,5 @@
 """What would make a category smaller is advice that the trial's own strategy can follow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

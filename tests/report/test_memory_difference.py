@@ -1,7 +1,5 @@
 """Where two instants differ."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What malloc keeps of a report's first half is given back before its second."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

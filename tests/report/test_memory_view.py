@@ -1,7 +1,5 @@
 """Memory at one instant on one rank."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

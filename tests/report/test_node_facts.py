@@ -1,7 +1,5 @@
 """Runs on several nodes: whose environment stands for the run, and that the odd node is named in every view."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

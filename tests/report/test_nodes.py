@@ -1,7 +1,5 @@
 """Nodes of one trial are kept apart by their index, whatever their hostnames and their clocks say."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

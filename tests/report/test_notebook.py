@@ -1,7 +1,5 @@
 """What Python's calls return says at a prompt and shows in a notebook."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

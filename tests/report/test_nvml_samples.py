@@ -1,7 +1,5 @@
 """NVML samples laid over the ranks' phases, and the energy of the timed steps."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

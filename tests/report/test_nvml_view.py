@@ -1,7 +1,5 @@
 """The waterfall from the driver's used memory to tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from tests.report.sample_run import GIB, MIB, SampleTrial, completed_trial, on_cpu, sample_trials, spec

@@ -1,7 +1,5 @@
 """The charts' colours."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The ZeRO paper's terms, held against the figures that the paper prints."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_run import spec

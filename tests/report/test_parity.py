@@ -1,7 +1,5 @@
 """Losses held against a reference."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

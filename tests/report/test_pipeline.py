@@ -1,7 +1,5 @@
 """Each stage of a pipeline has a row of its own, with the bubble that was measured beside the ideal one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever stands in a record, a report prints or says in one line what is wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """Checkpoints and faults in reports: derived from the records of both launches, in terminal, frames, Markdown, page."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of a measured frontier: predicted and measured side by side, and what ended each search."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

@@ -1,7 +1,5 @@
 """A server's figures stand apart from its workers', and never pass for those of a rank among others."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from io import StringIO

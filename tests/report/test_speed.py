@@ -1,7 +1,5 @@
 """Speed out of raw step times."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Order statistics: medians, their intervals, and the odd rank."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

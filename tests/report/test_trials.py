@@ -1,7 +1,5 @@
 """What reports hold of a trial while they go through a run of any length."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A trial on two nodes that are told apart by nothing but their index: one hostname, one name for their GPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.report.sample_run import (

@@ -1,7 +1,5 @@
 """Trials for the stand-in worker, and the runner's folder around them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

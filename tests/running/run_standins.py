@@ -6,9 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run, run_sweep
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
@@ -20,17 +20,17 @@ def planned(name: str, act: str) -> PlannedTrial:
 
 
 def main(verb: str, path: Path) -> int:
-    site, plan = LocalSite(2, 0, worker_module="standin_worker"), [planned("first", "complete")]
+    executor, plan = LocalExecutor(2, 0, worker_module="standin_worker"), [planned("first", "complete")]
     plan += [planned("second", "hang_the_first_time"), planned("third", "complete")]
     if verb == "resume":
-        return resume_run(path, environment={"when": "later"}, site=site, observer=Observer()).exit_code
+        return resume_run(path, environment={"when": "later"}, executor=executor, observer=Observer()).exit_code
     result = run_sweep(
         plan,
         sweep_name="interrupted",
         sweep={"name": "interrupted"},
         environment={"when": "first"},
         reports=path,
-        site=site,
+        executor=executor,
         observer=Observer(),
     )
     return result.exit_code

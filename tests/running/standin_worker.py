@@ -88,12 +88,6 @@ def crash(folder: TrialFolder) -> None:
     sys.exit(1)
 
 
-def out_of_device_memory(folder: TrialFolder) -> None:
-    failure = Failure(message="asked 4096 bytes", phase=Phase.STEP, bytes_asked=4096, bytes_free=512)
-    record(folder, Status.OUT_OF_DEVICE_MEMORY, failure)
-    sys.exit(1)
-
-
 def crash_when_a_peer_is_gone(folder: TrialFolder) -> None:
     """As gloo does: the peer's socket closes, and this rank has an error of its own."""
     while all(_alive(path) for path in folder.path.glob("progress_*.json")):
@@ -167,7 +161,6 @@ ACTS: dict[str, Callable[[TrialFolder], None]] = {
         abort_after_record,
         hang_after_record,
         crash,
-        out_of_device_memory,
         crash_when_a_peer_is_gone,
         wait_for_a_peer_that_never_comes,
         hang_the_first_time,

@@ -1,7 +1,5 @@
 """What this machine's processor is fast at is tried with real products, in a process of its own."""
 
-from __future__ import annotations
-
 import platform
 import sys
 

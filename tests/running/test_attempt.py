@@ -18,8 +18,8 @@ from zerobench.folder import RunFolder, TrialFolder
 from zerobench.progress import Progress
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.running.attempt import run_trial
+from zerobench.running.executor import Launch, LocalExecutor
 from zerobench.running.observer import Observer
-from zerobench.running.site import Launch, LocalSite
 from zerobench.running.stop import Stop
 from zerobench.spec.trial import TrialSpec
 
@@ -30,27 +30,27 @@ NVME_FILE = "zero3_offload_optimizer_nvme.json"
 """A shipped configuration with a key that no trial without NVMe reads."""
 
 CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
-    "completed": ({}, WORKER, {}),
-    "crash": ({0: "wait_for_a_peer_that_never_comes", 1: "crash"}, WORKER, {}),
     "hang": (
         {0: "wait_for_a_peer_that_never_comes", 1: "ignore_sigterm"},
         WORKER,
         {"timeout_s": TIMEOUT_S},
     ),
+    "ended_by_us": (dict.fromkeys(range(2), "wait_for_a_peer_that_never_comes"), WORKER, {"timeout_s": TIMEOUT_S}),
+    "completed": ({}, WORKER, {}),
+    "crash": ({0: "wait_for_a_peer_that_never_comes", 1: "crash"}, WORKER, {}),
     "sigkill": ({0: "crash_when_a_peer_is_gone", 1: "die_by_sigkill"}, WORKER, {}),
     "no_record": ({0: "wait_for_a_peer_that_never_comes", 1: "exit_silently"}, WORKER, {}),
-    "device_memory": ({0: "crash_when_a_peer_is_gone", 1: "out_of_device_memory"}, WORKER, {}),
     "abort_at_exit": ({0: "abort_after_record"}, WORKER, {"strategy": "zero1", "ds_config_file": NVME_FILE}),
     "hang_at_exit": ({0: "hang_after_record"}, WORKER, {}),
     "helper": ({0: "leave_a_helper"}, WORKER, {}),
     "no_launcher": ({0: "kill_the_launcher", 1: "wait_for_a_peer_that_never_comes"}, WORKER, {}),
     "no_import": ({}, "standin_without_import", {}),
-    "ended_by_us": (dict.fromkeys(range(2), "wait_for_a_peer_that_never_comes"), WORKER, {"timeout_s": TIMEOUT_S}),
 }
+"""Those that wait for their limit begin first, and the others end meanwhile."""
 
 
-class SiteOfShells(LocalSite):
-    """A site on whose nodes a shell writes down how each rank ended, as in a Slurm step; here, of our own SIGKILL."""
+class ExecutorOfShells(LocalExecutor):
+    """An executor on whose nodes a shell writes how each rank ended, as in a Slurm step; here, of our own SIGKILL."""
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
         def elsewhere(verb: str, _mark: str) -> list[str]:
@@ -98,9 +98,9 @@ def ended(
             leave_swap_files(trial, runs)
         folder = put(trial, runs)
         settle_s = 4.0 if name == "hang_at_exit" else 60.0
-        site_type = SiteOfShells if name == "ended_by_us" else LocalSite
-        site = site_type(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
-        return Ended(folder, run_trial(trial, folder, "a_run", site, Stop(), Observer()))
+        executor_type = ExecutorOfShells if name == "ended_by_us" else LocalExecutor
+        executor = executor_type(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
+        return Ended(folder, run_trial(trial, folder, "a_run", executor, Stop(), Observer()))
 
     with ThreadPoolExecutor(5) as pool:
         yield dict(zip(CASES, pool.map(one, CASES), strict=True))
@@ -190,13 +190,6 @@ def test_a_rank_that_leaves_without_a_record_is_a_crash_with_its_exit_status(end
     assert record.reason == "rank 1 exited with 3 in timed (step 4 of 8) without a record"
 
 
-def test_a_ranks_own_typed_failure_is_the_trials(ended: dict[str, Ended]) -> None:
-    record = ended["device_memory"].record
-    assert record.status is Status.OUT_OF_DEVICE_MEMORY
-    assert record.failure is not None
-    assert (record.failure.rank, record.failure.bytes_asked, record.failure.bytes_free) == (1, 4096, 512)
-
-
 def test_an_abort_after_the_records_is_completed_with_a_note(ended: dict[str, Ended]) -> None:
     record = ended["abort_at_exit"].record
     assert record.status is Status.COMPLETED
@@ -241,7 +234,7 @@ def test_a_rank_killed_for_want_of_memory_is_typed_by_the_kernels_counter(
         patch.setenv("STANDIN_CGROUP", str(group))
         trial = make_trial("oom", {0: "crash_when_a_peer_is_gone", 1: "exhaust_host_memory"})
         folder = put(trial, tmp_path)
-        record = run_trial(trial, folder, "a_run", LocalSite(2, 0, worker_module=WORKER), Stop(), Observer())
+        record = run_trial(trial, folder, "a_run", LocalExecutor(2, 0, worker_module=WORKER), Stop(), Observer())
     assert record.status is Status.OUT_OF_HOST_MEMORY
     assert record.failure is not None
     assert record.failure.rank == 1

@@ -1,7 +1,5 @@
 """Locks that a killed compilation leaves, made by torch's own lock class in processes that live and die."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """environment.json: what it holds of a machine, and that no secret gets into it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

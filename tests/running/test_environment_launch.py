@@ -1,7 +1,5 @@
 """A trial whose ranks run in an environment of their own is started by that environment's Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,8 @@ from zerobench.environments import PACKAGES, VARIABLE, environment
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.running.environment_launch import environment_argv
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.launcher import command_text
-from zerobench.running.site import LocalSite
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -29,7 +27,7 @@ def test_a_trial_gets_its_environments_python_zerobench_and_nothing_of_our_packa
     own.python.parent.mkdir(parents=True)
     own.python.touch()
     own.made.write_text("{}")
-    launch = LocalSite(num_cpus=4, num_gpus=0).launch(make_trial(strategy="horovod"), TrialFolder(tmp_path))
+    launch = LocalExecutor(num_cpus=4, num_gpus=0).launch(make_trial(strategy="horovod"), TrialFolder(tmp_path))
     assert launch.argv[0] == str(own.python)
     assert launch.added["PYTHONPATH"] == str(own.code())
     assert launch.added["MASTER_ADDR"] == "127.0.0.1"
@@ -39,4 +37,4 @@ def test_a_trial_gets_its_environments_python_zerobench_and_nothing_of_our_packa
 def test_one_that_is_gone_since_the_plan_was_made_is_refused_with_the_remedy(tmp_path, make_trial, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(UserError, match=r"not set up in .*; run: zerobench setup horovod"):
-        LocalSite(num_cpus=4, num_gpus=0).launch(make_trial(strategy="horovod"), TrialFolder(tmp_path))
+        LocalExecutor(num_cpus=4, num_gpus=0).launch(make_trial(strategy="horovod"), TrialFolder(tmp_path))

@@ -1,7 +1,5 @@
 """What a trial needs is looked for before anything starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

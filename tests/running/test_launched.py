@@ -1,7 +1,5 @@
 """How long a trial may go on: as long as one of its ranks does. The processes are real, and say what a rank says."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Sequence
@@ -11,10 +9,10 @@ import pytest
 
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
+from zerobench.running.executor import Launch
 from zerobench.running.launched import LaunchedTrial
 from zerobench.running.launcher import MARK
 from zerobench.running.outcome import Stopped
-from zerobench.running.site import Launch
 from zerobench.running.stop import Stop
 
 TIMEOUT_S = 2.0

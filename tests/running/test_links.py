@@ -1,7 +1,5 @@
 """A run that somebody sent writes nowhere but in its own folder when it goes on."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run folder is made to be shared: whatever is planted around a run and in its logs, none of it is in its files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +8,9 @@ import pytest
 from tests.running.standin_talker import LINES
 from zerobench.redaction import MARK
 from zerobench.running.environment import capture_environment
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -43,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_trial: Callable[..., T
             sweep={"name": "secrets"},
             environment=capture_environment(),
             reports=tmp_path_factory.mktemp("reports"),
-            site=LocalSite(num_cpus=2, num_gpus=0, worker_module="standin_talker"),
+            executor=LocalExecutor(num_cpus=2, num_gpus=0, worker_module="standin_talker"),
             observer=Observer(),
         )
     return result.folder.path

@@ -1,7 +1,5 @@
 """Trials whose runner left no word: closed by what can still be known, and set aside before they run again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable
@@ -11,10 +9,10 @@ import pytest
 
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import RankRecord, Start, Status, TrialRecord
+from zerobench.running.executor import Interruption, LocalExecutor
 from zerobench.running.launcher import MARK
 from zerobench.running.lost import close, is_begun, renew
 from zerobench.running.setup import lay_out
-from zerobench.running.site import Interruption, LocalSite
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
@@ -24,14 +22,14 @@ MakeTrial = Callable[..., TrialSpec]
 START = Start(trial_id="x", started_at_s=1000.0, runner="process 7 on n1", nodes=["n1"], job="41_3")
 
 
-class LostSite(LocalSite):
+class LostExecutor(LocalExecutor):
     """Knows that a job was preempted."""
 
     def lost(self, start: Start | None) -> Interruption:
         return Interruption(Status.PREEMPTED, f"preempted: {start.job if start else None}", "Slurm says")
 
 
-SITE = LostSite(2, 0)
+EXECUTOR = LostExecutor(2, 0)
 
 
 @pytest.fixture
@@ -79,13 +77,13 @@ def test_a_trial_is_begun_from_its_first_file_on(run: Run) -> None:
     assert is_begun(folder)
 
 
-def test_a_trial_that_was_cut_short_ends_as_the_site_knows_with_where_it_ran(run: Run) -> None:
+def test_a_trial_that_was_cut_short_ends_as_the_executor_knows_with_where_it_ran(run: Run) -> None:
     trial, folder = first(run)
     begin(folder, {0: Status.COMPLETED})
     os.utime(folder.rank_record(0), (4000.0, 4000.0))
     for path in (folder.command, folder.start, folder.spec):
         os.utime(path, (1000.0, 1000.0))
-    record = close(run, trial, folder, SITE.lost)
+    record = close(run, trial, folder, EXECUTOR.lost)
     assert record == read_record(folder.record, TrialRecord)
     assert (record.status, record.reason) == (Status.PREEMPTED, "preempted: 41_3")
     assert record.failure is not None
@@ -97,26 +95,26 @@ def test_a_trial_that_was_cut_short_ends_as_the_site_knows_with_where_it_ran(run
 def test_a_trial_whose_ranks_had_all_completed_did_complete(run: Run) -> None:
     trial, folder = first(run)
     begin(folder, {0: Status.COMPLETED, 1: Status.COMPLETED})
-    record = close(run, trial, folder, SITE.lost)
+    record = close(run, trial, folder, EXECUTOR.lost)
     assert (record.status, record.failure, record.reason) == (Status.COMPLETED, None, None)
 
 
 def test_a_rank_that_failed_does_not_make_it_complete(run: Run) -> None:
     trial, folder = first(run)
     begin(folder, {0: Status.COMPLETED, 1: Status.CRASH})
-    assert close(run, trial, folder, SITE.lost).status is Status.PREEMPTED
+    assert close(run, trial, folder, EXECUTOR.lost).status is Status.PREEMPTED
 
 
 def test_a_torn_word_of_its_start_is_none(run: Run) -> None:
     trial, folder = first(run)
     folder.start.write_text('{"trial_id": "x", "star')
-    record = close(run, trial, folder, SITE.lost)
+    record = close(run, trial, folder, EXECUTOR.lost)
     assert (record.reason, record.job, record.nodes, record.started_at_s) == ("preempted: None", None, [], None)
 
 
 def test_a_trial_that_was_not_begun_is_left_as_it_is(run: Run) -> None:
     trial, folder = first(run)
-    renew(run, trial, folder, SITE)
+    renew(run, trial, folder, EXECUTOR)
     assert not (run.folder.path / "set_aside").exists()
 
 
@@ -125,7 +123,7 @@ def test_what_an_attempt_left_is_set_aside_typed_and_its_place_is_fresh(run: Run
     for number in (1, 2):
         begin(folder, {0: Status.COMPLETED})
         (folder.path / "logs").mkdir()
-        renew(run, trial, folder, SITE)
+        renew(run, trial, folder, EXECUTOR)
         assert [path.name for path in folder.path.iterdir()] == ["trial.json"]
         aside = TrialFolder(run.folder.path / f"set_aside/{folder.path.name}.{number}")
         assert read_record(aside.record, TrialRecord).status is Status.PREEMPTED
@@ -136,7 +134,7 @@ def test_an_attempt_that_has_a_record_keeps_it(run: Run) -> None:
     trial, folder = first(run)
     begin(folder)
     written = close(run, trial, folder, lambda _: Interruption(Status.TIMEOUT, "the time limit came"))
-    renew(run, trial, folder, SITE)
+    renew(run, trial, folder, EXECUTOR)
     aside = TrialFolder(run.folder.path / f"set_aside/{folder.path.name}.1")
     assert read_record(aside.record, TrialRecord) == written
 
@@ -145,7 +143,7 @@ def test_processes_of_the_earlier_attempt_are_ended_first(run: Run) -> None:
     trial, folder = first(run)
     begin(folder)
     with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(folder.path)}) as left:
-        renew(run, trial, folder, SITE)
+        renew(run, trial, folder, EXECUTOR)
         assert left.wait(timeout=10) < 0
 
 
@@ -153,4 +151,4 @@ def test_a_trial_that_was_to_be_resumed_is_not_complete_after_its_first_launch(r
     trial, folder = first(run)
     trial = trial.model_copy(update={"checkpoint": CheckpointSpec(every_steps=2)})
     begin(folder, dict.fromkeys(range(trial.world_size), Status.COMPLETED))
-    assert close(run, trial, folder, SITE.lost).status is Status.PREEMPTED
+    assert close(run, trial, folder, EXECUTOR.lost).status is Status.PREEMPTED

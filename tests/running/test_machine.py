@@ -1,7 +1,5 @@
 """The machine as the kernel's files tell it, on recorded trees."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run's documents, and what the ranks of a trial read, are whole before it goes on, whatever an accident left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,16 +7,16 @@ import pytest
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.mending import has_torn_documents, mend_documents, mend_trial
 from zerobench.running.setup import lay_out, resolved_configs
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, load_run
 
-SITE = LocalSite(2, 0)
+EXECUTOR = LocalExecutor(2, 0)
 SWAPS = {"optimizer": "cpu_adam", "offload_optimizer": "nvme", "nvme_path": "/nvme"}
 
 
@@ -46,7 +44,7 @@ def test_a_torn_deepspeed_config_is_made_again_as_it_was(run: Run, text: str, ha
     folder.ds_config.write_text(text)
     if not has_list:
         run.folder.asked.unlink()
-    mend_trial(run, folder.path.name, SITE)
+    mend_trial(run, folder.path.name, EXECUTOR)
     assert json.loads(folder.ds_config.read_bytes()) == whole
 
 
@@ -54,7 +52,7 @@ def test_a_trial_whose_files_are_whole_is_left_as_it_is(run: Run) -> None:
     folder = only(run)
     folder.ds_config.write_text("{}")
     before = {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir()}
-    mend_trial(run, folder.path.name, SITE)
+    mend_trial(run, folder.path.name, EXECUTOR)
     assert {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir()} == before
 
 
@@ -62,7 +60,7 @@ def test_a_trial_that_was_not_begun_gets_its_spec_again_and_leaves_nothing_aside
     folder = only(run)
     whole = json.loads(folder.spec.read_bytes())
     folder.spec.write_text("")
-    mend_trial(run, folder.path.name, SITE)
+    mend_trial(run, folder.path.name, EXECUTOR)
     assert json.loads(folder.spec.read_bytes()) == whole
     assert not (run.folder.path / "set_aside").exists()
 

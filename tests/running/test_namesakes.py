@@ -1,7 +1,5 @@
 """Two nodes that share a hostname: what a rank of one does is never taken for what a rank of the other does."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Each node's environment lies in the run's folder under the scheduler's name for it, written once, whole."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -13,10 +11,10 @@ import pytest
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.node_environment import is_captured, main, node_file, record_hosts, record_node
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import latest_run, load_run
@@ -108,7 +106,7 @@ def test_a_run_over_a_hostfile_records_the_nodes_that_it_needs_before_its_first_
             sweep={"name": "nodes"},
             environment={"hostname": "login-1"},
             reports=tmp_path / "reports",
-            site=LocalSite(2, 0, tmp_path / "hostfile"),
+            executor=LocalExecutor(2, 0, tmp_path / "hostfile"),
             observer=_BeginsNoTrial(),
         )
     run = load_run(latest_run(tmp_path / "reports"))
@@ -125,7 +123,7 @@ def test_a_run_on_this_machine_alone_records_no_nodes(tmp_path: Path, make_trial
             sweep={"name": "here"},
             environment={"hostname": "mine"},
             reports=tmp_path,
-            site=LocalSite(2, 0),
+            executor=LocalExecutor(2, 0),
             observer=_BeginsNoTrial(),
         )
     run = load_run(latest_run(tmp_path))

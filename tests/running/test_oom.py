@@ -1,7 +1,5 @@
 """The kernel's counters of killed processes, read from recorded files and from this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,17 +1,15 @@
 """The judgement of how a trial ended, over endings written out by hand."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest
 
 from zerobench.progress import Progress
 from zerobench.records import Category, Failure, HostStanding, Phase, RankRecord, Status
+from zerobench.running.executor import Interruption, LocalExecutor
 from zerobench.running.outcome import Ending, Stopped, classify, how_ended, interrupted, last_account
 from zerobench.running.quiet import Load
 from zerobench.running.ranks import RankDeath
-from zerobench.running.site import Interruption, LocalSite
 
 
 def rank_record(rank: int, status: Status = Status.COMPLETED, message: str = "") -> RankRecord:
@@ -136,7 +134,7 @@ KILLED_ELSEWHERE = "oom_kill in /proc/vmstat rose by 1"
 def test_a_rank_that_ended_otherwise_was_not_killed_for_want_of_memory_though_somebody_was(
     exit_code: int, words: str, deaths: tuple[RankDeath, ...]
 ) -> None:
-    first = LocalSite(1, 0).first_rank_exit(exit_code)
+    first = LocalExecutor(1, 0).first_rank_exit(exit_code)
     ending = Ending(2, exit_code, first_rank_exit=first, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE)
     status, failure = classify(ending)
     assert status is Status.CRASH
@@ -224,7 +222,7 @@ def test_the_words_in_a_log_decide_nothing() -> None:
     ("exit_code", "words"), [(247, "was killed by SIGKILL"), (3, "exited with 3"), (0, "exited with 0")]
 )
 def test_ranks_gone_without_record_or_death_are_told_by_the_launchers_exit_status(exit_code: int, words: str) -> None:
-    first = LocalSite(1, 0).first_rank_exit(exit_code)
+    first = LocalExecutor(1, 0).first_rank_exit(exit_code)
     ending = Ending(2, exit_code=exit_code, first_rank_exit=first, records=[rank_record(0)], progress=BOTH)
     status, failure = classify(ending)
     assert status is Status.CRASH

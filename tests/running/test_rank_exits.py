@@ -1,7 +1,5 @@
 """How ranks of other nodes ended, which only what started them could see: they left it in a file."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

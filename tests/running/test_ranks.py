@@ -1,7 +1,5 @@
 """Ranks are watched by their progress files, and their deaths seen at once and by their true cause."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -16,8 +16,8 @@ from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.running import remote
 from zerobench.running.attempt import run_trial
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
-from zerobench.running.site import LocalSite
 from zerobench.running.stop import Stop
 from zerobench.spec.trial import TrialSpec
 
@@ -42,13 +42,13 @@ def ended(
     runs: Path, make_trial: Callable[..., TrialSpec], put: Callable[[TrialSpec, Path], TrialFolder]
 ) -> Iterator[Ended]:
     (runs / "hostfile").write_text("node-a slots=1\nnode-b slots=1\nnode-c slots=1\n")
-    site = LocalSite(2, 0, runs / "hostfile", worker_module="standin_worker", settle_s=3.0)
+    executor = LocalExecutor(2, 0, runs / "hostfile", worker_module="standin_worker", settle_s=3.0)
 
     def one(name: str) -> tuple[TrialFolder, TrialRecord]:
         acts, fields = CASES[name]
         trial = make_trial(name, acts, num_nodes=2, gpus_per_node=1, **fields)
         folder = put(trial, runs)
-        return folder, run_trial(trial, folder, "a_run", site, Stop(), Observer())
+        return folder, run_trial(trial, folder, "a_run", executor, Stop(), Observer())
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as pool:
         patch.setattr(tempfile, "tempdir", str(runs))

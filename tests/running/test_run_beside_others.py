@@ -13,12 +13,12 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Start, Status
+from zerobench.running.executor import Interruption, Launch, LocalExecutor
 from zerobench.running.launcher import launch_environment
 from zerobench.running.lock import locked, trial_locked
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, run_beside_others
 from zerobench.running.setup import lay_out, resolved_configs
-from zerobench.running.site import Interruption, Launch, LocalSite
 from zerobench.running.stop import Stop
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
@@ -31,7 +31,7 @@ NAMES = ("first", "second", "third", "skipped")
 
 
 @dataclass(frozen=True)
-class OneRankSite(LocalSite):
+class OneRankExecutor(LocalExecutor):
     """Starts the one rank of a trial without a launcher; it may lose its machine with the first trial that fails."""
 
     is_taken: bool = False
@@ -68,11 +68,11 @@ def ids(run: RunFolder, *names: str) -> list[str]:
     return [known[NAMES.index(name)] for name in names]
 
 
-def go(run: RunFolder, trial_ids: Sequence[str], site: OneRankSite, stop: Stop | None = None) -> RunResult:
-    return run_beside_others(run.path, trial_ids, site=site, observer=Observer(), stop=stop or Stop())
+def go(run: RunFolder, trial_ids: Sequence[str], executor: OneRankExecutor, stop: Stop | None = None) -> RunResult:
+    return run_beside_others(run.path, trial_ids, executor=executor, observer=Observer(), stop=stop or Stop())
 
 
-SITE = OneRankSite(1, 0)
+EXECUTOR = OneRankExecutor(1, 0)
 
 
 def begun(run: RunFolder) -> list[str]:
@@ -80,9 +80,9 @@ def begun(run: RunFolder) -> list[str]:
 
 
 def test_only_the_trials_that_are_named_run_and_those_that_ended_well_are_kept(run: RunFolder) -> None:
-    assert go(run, ids(run, "first", "second"), SITE).statuses == Counter({Status.COMPLETED: 1, Status.CRASH: 1})
+    assert go(run, ids(run, "first", "second"), EXECUTOR).statuses == Counter({Status.COMPLETED: 1, Status.CRASH: 1})
     before = run.trial(ids(run, "first")[0]).record.stat().st_mtime_ns
-    again = go(run, ids(run, "first", "second", "skipped"), SITE)
+    again = go(run, ids(run, "first", "second", "skipped"), EXECUTOR)
     assert again.statuses == Counter({Status.COMPLETED: 1, Status.CRASH: 1, Status.SKIPPED: 1})
     assert again.exit_code == 1
     assert run.trial(ids(run, "first")[0]).record.stat().st_mtime_ns == before
@@ -92,23 +92,23 @@ def test_only_the_trials_that_are_named_run_and_those_that_ended_well_are_kept(r
 
 def test_a_trial_that_another_job_holds_is_left_to_it(run: RunFolder) -> None:
     with trial_locked(run.trial(ids(run, "first")[0])):
-        result = go(run, ids(run, "first", "third"), SITE)
+        result = go(run, ids(run, "first", "third"), EXECUTOR)
     assert result.statuses == Counter({Status.COMPLETED: 1})
     assert begun(run) == ["third"]
 
 
 def test_a_run_that_somebody_holds_alone_is_refused(run: RunFolder) -> None:
     with locked(run), pytest.raises(UserError, match="is in use by another zerobench"):
-        go(run, ids(run, "first"), SITE)
+        go(run, ids(run, "first"), EXECUTOR)
 
 
 def test_a_trial_that_is_not_in_the_plan_is_refused_with_the_nearest(run: RunFolder) -> None:
     with pytest.raises(UserError, match="trial"):
-        go(run, ["frist"], SITE)
+        go(run, ["frist"], EXECUTOR)
 
 
 def test_who_began_a_trial_and_where_is_known_from_its_start_on(run: RunFolder) -> None:
-    go(run, ids(run, "first"), SITE)
+    go(run, ids(run, "first"), EXECUTOR)
     start = read_record(run.trial(ids(run, "first")[0]).start, Start)
     assert start.runner.startswith("process ")
     assert (start.job, start.nodes) == (None, [])
@@ -116,8 +116,8 @@ def test_who_began_a_trial_and_where_is_known_from_its_start_on(run: RunFolder) 
 
 def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFolder) -> None:
     stop = Stop()
-    site = OneRankSite(1, 0, is_taken=True, stop=stop)
-    result = go(run, ids(run, "second", "third"), site, stop)
+    executor = OneRankExecutor(1, 0, is_taken=True, stop=stop)
+    result = go(run, ids(run, "second", "third"), executor, stop)
     assert result.statuses == Counter({Status.PREEMPTED: 1})
     assert result.exit_code == 130
     trial = next(load_run(run.path).trials())
@@ -128,7 +128,7 @@ def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFol
 
 
 @dataclass(frozen=True)
-class JobSite(OneRankSite):
+class JobExecutor(OneRankExecutor):
     """In a job that is being taken away."""
 
     job: str | None = "41_3"
@@ -146,8 +146,8 @@ def test_a_simulated_trial_that_is_cut_off_says_by_what_and_in_which_job(tmp_pat
         def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
             stop.ask()
 
-    site = JobSite(1, 0, is_taken=True, stop=stop)
-    run_beside_others(folder.path, [trial.trial_id], site=site, observer=Stops(), stop=stop)
+    executor = JobExecutor(1, 0, is_taken=True, stop=stop)
+    run_beside_others(folder.path, [trial.trial_id], executor=executor, observer=Stops(), stop=stop)
     [ended] = load_run(folder.path).trials()
     assert (ended.record.status, ended.record.reason) == (Status.PREEMPTED, "taken")
     assert ended.record.failure is not None

@@ -1,7 +1,5 @@
 """Runs of several trials: what is on disk, what a failure does to the next, Ctrl-C and resuming."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -18,19 +16,19 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.launcher import MARK
 from zerobench.running.lock import locked
 from zerobench.running.lost import renew
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Trial, load_run
 
-SITE = LocalSite(num_cpus=2, num_gpus=0, worker_module="standin_worker")
+EXECUTOR = LocalExecutor(num_cpus=2, num_gpus=0, worker_module="standin_worker")
 SKIP = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
 MakeTrial = Callable[..., TrialSpec]
 
@@ -65,7 +63,7 @@ def run(planned: Sequence[PlannedTrial], reports: Path, observer: Observer | Non
         sweep={"name": "a sweep", "axes": {"model": "standin"}},
         environment={"python": "3.11"},
         reports=reports,
-        site=SITE,
+        executor=EXECUTOR,
         observer=observer or Observer(),
     )
 
@@ -191,15 +189,8 @@ def test_a_resumed_run_does_only_what_is_missing_or_failed_and_loses_nothing(
 
 def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path) -> None:
     """With formula trials, which take no launch: one that is whole, one torn, one skipped whose record is lost."""
-    work = {"model": resolve_model("llama-20m"), "gpus_per_node": 2, "evidence": "formula"}
-    trials = [TrialSpec.model_validate(work | {"strategy": name}) for name in ("zero1", "zero2", "zero3")]
-    planned = [
-        PlannedTrial(trial=trials[0]),
-        PlannedTrial(trial=trials[1]),
-        PlannedTrial(trial=trials[2], skipped=SKIP),
-    ]
-    folder = run(planned, tmp_path).folder
-    whole, torn, lost = (folder.trial(trial.trial_id) for trial in trials)
+    folder, planned = formula_run(tmp_path)
+    whole, torn, lost = (folder.trial(item.trial.trial_id) for item in planned)
     before = whole.record.read_bytes()
     torn.rank_record(0).write_bytes(torn.rank_record(0).read_bytes()[:100])
     lost.record.write_bytes(b"")
@@ -207,7 +198,7 @@ def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path)
     with pytest.raises(UserError, match="torn or corrupt"):
         list(load_run(folder.path).trials())
     assert [status for _, status in standing(load_run(folder.path))] == [Status.COMPLETED, None, Status.SKIPPED]
-    assert resume_run(folder.path, environment={}, site=SITE, observer=Observer()).exit_code == 0
+    assert resume_run(folder.path, environment={}, executor=EXECUTOR, observer=Observer()).exit_code == 0
     records = [trial.record for trial in load_run(folder.path).trials()]
     assert [record.status for record in records] == [Status.COMPLETED, Status.COMPLETED, Status.SKIPPED]
     assert (records[2].rule, records[2].reason) == ("too_many_ranks", "8 ranks on 2 devices")
@@ -236,7 +227,7 @@ def test_a_resumed_run_knows_what_a_trial_was_whose_spec_is_torn(tmp_path: Path,
     with pytest.raises(UserError, match=r"trial\.json: torn or corrupt: [^\n]*zerobench run --resume"):
         list(load_run(folder.path).trials())
 
-    assert resume_run(folder.path, environment={}, site=SITE, observer=Observer()).exit_code == 0
+    assert resume_run(folder.path, environment={}, executor=EXECUTOR, observer=Observer()).exit_code == 0
     assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
     assert [path.read_bytes() for path in (torn.spec, *torn.rank_records())] == before
     aside = [path / "trial.json" for path in (folder.path / "set_aside").glob("*")]
@@ -249,8 +240,8 @@ def test_a_spec_that_is_torn_in_an_older_run_is_told_by_the_sweep(tmp_path: Path
     folder.trial(planned[1].trial.trial_id).spec.write_text("")
     refuse_other_plan(folder.path, planned)
     with pytest.raises(UserError, match=rf"zerobench run {folder.sweep} --resume {folder.path}$"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
-    asked = resume_run(folder.path, planned=planned, environment={}, site=SITE, observer=Observer())
+        resume_run(folder.path, environment={}, executor=EXECUTOR, observer=Observer())
+    asked = resume_run(folder.path, planned=planned, environment={}, executor=EXECUTOR, observer=Observer())
     assert asked.exit_code == 0
     assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
 
@@ -265,7 +256,7 @@ def test_nothing_is_written_through_the_folder_of_a_skipped_trial_that_is_a_link
     (theirs / "record.json").write_text("torn")
     folder.trial(trial.trial_id).path.symlink_to(theirs)
     with pytest.raises(UserError, match=r"is a link out of the run"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
+        resume_run(folder.path, environment={}, executor=EXECUTOR, observer=Observer())
     assert (theirs / "record.json").read_text() == "torn"
 
 
@@ -278,7 +269,7 @@ def test_a_link_in_a_foreign_run_is_refused_before_a_trial_begins(tmp_path: Path
     theirs.write_text("precious")
     folder.trial(trial.trial_id).stdout.symlink_to(theirs)
     with pytest.raises(UserError, match=r"stdout\.txt is a link out of the run"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
+        resume_run(folder.path, environment={}, executor=EXECUTOR, observer=Observer())
     assert theirs.read_text() == "precious"
 
 
@@ -292,7 +283,7 @@ def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_i
     with subprocess.Popen(["sleep", "600"], env={MARK: str(begun.path)}, start_new_session=True) as orphan:
         wait_until(lambda: psutil.Process(orphan.pid).name() == "sleep")
         opened = load_run(folder.path)
-        renew(opened, opened.spec(begun.path.name), begun, SITE)
+        renew(opened, opened.spec(begun.path.name), begun, EXECUTOR)
         assert orphan.wait(10) == -signal.SIGTERM
     assert sorted(path.name for path in begun.path.iterdir()) == ["trial.json"]
     [aside] = (folder.path / "set_aside").iterdir()
@@ -302,7 +293,7 @@ def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_i
 def test_a_run_folder_in_use_is_refused_in_one_line(tmp_path: Path, make_trial: MakeTrial) -> None:
     folder = run([PlannedTrial(trial=make_trial(), skipped=SKIP)], tmp_path).folder
     with locked(folder), pytest.raises(UserError, match=rf"is in use by another zerobench \(process {os.getpid()} on"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
+        resume_run(folder.path, environment={}, executor=EXECUTOR, observer=Observer())
 
 
 def test_a_lock_is_let_go_with_its_holder(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What a person wrote into a sweep is kept and shown without secrets, or refused where it is needed as it stands."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run that is laid out without its trials' folders is the same run: each gets its folder when it begins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,10 +9,10 @@ from zerobench.ds_config import swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Status
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run
 from zerobench.running.setup import lay_out, make_folder, renew_swap_folder, resolved_configs
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip
@@ -67,7 +65,7 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_such_a_run_is_gone_on_with_on_this_machine_too(tmp_path: Path) -> None:
     folder = laid_out(tmp_path / "a", make_folders=False)
-    result = resume_run(folder.path, environment={}, site=LocalSite(1, 0), observer=Observer())
+    result = resume_run(folder.path, environment={}, executor=LocalExecutor(1, 0), observer=Observer())
     assert result.exit_code == 0
     statuses = [trial.record.status for trial in load_run(folder.path).trials()]
     assert statuses == [Status.COMPLETED, Status.COMPLETED, Status.SKIPPED]

@@ -1,7 +1,5 @@
 """Processes are found by what we gave them and ended whole, and only those."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Predictions by the sample's arithmetic in place of the simulator, which takes seconds a trial."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What tests of a search have in common: the cells of their plan, each variant as the formula has it."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.search.fastest import Cell, asked_of_formulas

@@ -1,7 +1,5 @@
 """Changes of a trial of CPU ranks are simulated on CPU ranks, and judged by the one memory that a node has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

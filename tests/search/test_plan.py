@@ -1,7 +1,5 @@
 """From the words of a request to the trials that are to be predicted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

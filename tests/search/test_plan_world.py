@@ -1,7 +1,5 @@
 """Which world a plan is made in: torch's own CUDA stack where it is at hand, and one line where it is not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixture

@@ -1,7 +1,5 @@
 """What a change of a script's command costs in expected time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ It needs no root, no systemd and no control groups, and nothing of it lies outsi
 other. What belongs to it is known by SLURM_CONF in its environment: daemons, job steps and all that they start.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

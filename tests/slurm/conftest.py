@@ -1,7 +1,5 @@
 """Slurm's programs, played by small scripts."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs of stand-in ranks on a real cluster: made, submitted and waited for."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Run folders as they look while jobs work in them, made by hand: no trial runs."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What happens to runs on a cluster, each played once on real daemons; the tests look at what is left."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Calls of Slurm's programs: what is not there, hangs or fails must never hold up or break who asks."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """What `zerobench submit` may be asked for, and what each mistake is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.errors import UserError

@@ -1,7 +1,5 @@
 """What `zerobench doctor` says of Slurm, played by a script in the place of its programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

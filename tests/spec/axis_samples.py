@@ -1,7 +1,5 @@
 """Two trials that differ in one axis alone, for every axis but those of the layout."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 

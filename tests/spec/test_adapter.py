@@ -1,7 +1,5 @@
 """What an adapter and a pattern of frozen weights may be, and where they are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a config says of a model, held against transformers' own config classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Each axis is one row, of which everything that names axes is derived."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_run import spec

@@ -1,7 +1,5 @@
 """How names, sentences and columns write what was asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Products of a backward pass under frozen weights, held against those that torch counts on real models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a step's samples are shared among ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read

@@ -1,7 +1,5 @@
 """A batch that grows in tokens: which sizes it has and when, what a sweep may write, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which types of model transformers can build, read from its table without importing it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec

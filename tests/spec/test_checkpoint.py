@@ -1,7 +1,5 @@
 """What a sweep may ask of checkpoints and faults, what is refused, and what the second launch of a trial is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The shipped comparison of ways to train: the same global batch everywhere, on two cores as on eight GPUs."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.report.parity import TOLERANCES

@@ -1,7 +1,5 @@
 """Strategies in environments of their own: what they cannot do is refused before launch, with the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

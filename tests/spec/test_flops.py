@@ -1,7 +1,5 @@
 """Closed-form FLOPs against torch's own counter and against the formula of Megatron-LM."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

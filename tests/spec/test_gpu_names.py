@@ -1,7 +1,5 @@
 """GPUs as people name them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

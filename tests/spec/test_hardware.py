@@ -1,7 +1,5 @@
 """The catalogue of GPUs: names as drivers report them, dense peaks, and the user's own entries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

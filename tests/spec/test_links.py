@@ -1,7 +1,5 @@
 """A byte takes one direction of a link, of which datasheets add up both; what is given goes before the catalogue."""
 
-from __future__ import annotations
-
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import links_of
 

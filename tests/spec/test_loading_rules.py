@@ -1,7 +1,5 @@
 """Weights are read from files where transformers makes the model; elsewhere it is refused, with the reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

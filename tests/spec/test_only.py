@@ -1,7 +1,5 @@
 """What `--only` can be told."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.errors import UserError

@@ -1,7 +1,5 @@
 """Where an optimizer cannot run is said in a sentence, made of its entry."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.spec.machine import Accelerator, Machine

@@ -1,7 +1,5 @@
 """Every optimizer's entry is whole, and of one piece with those of its family."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.ds_config import build_ds_config

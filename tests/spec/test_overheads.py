@@ -1,7 +1,5 @@
 """CUDA context, NCCL and workspaces: the user's calibration first, then published figures, each with its source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What YAML may say, and that the odd is refused in one line."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

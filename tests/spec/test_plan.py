@@ -1,7 +1,5 @@
 """From the words of `zerobench plan` to trials: which cells there are, for which cluster, and one line for nonsense."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

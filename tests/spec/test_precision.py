@@ -1,7 +1,5 @@
 """`precision: auto` is what ranks are fast at, and the same trial as that precision asked for by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every way a sweep may name a model, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Which blocks are run again, how that is read, and how it is named."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.errors import UserError

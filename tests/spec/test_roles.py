@@ -1,7 +1,5 @@
 """Which ranks serve, how the others share a step's micro-batches, and what cannot be shared or waited for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

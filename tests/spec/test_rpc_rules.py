@@ -1,7 +1,5 @@
 """What `rpc-pipeline` cannot be is refused before launch; who reads data, and what its stages move."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

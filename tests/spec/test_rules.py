@@ -1,7 +1,5 @@
 """Each reason why a point cannot run, with its numbers; and that what can run is left alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings for speed are refused before launch where nothing would come of them, with the reason."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The step that is reported as steady is like those that follow, or the record says that it is not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_run import spec

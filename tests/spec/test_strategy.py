@@ -1,7 +1,5 @@
 """The registry of strategies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

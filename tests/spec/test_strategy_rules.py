@@ -1,7 +1,5 @@
 """What a strategy has not, needs, or cannot be in is refused before launch, in a sentence; what it has is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

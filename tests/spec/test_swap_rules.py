@@ -1,7 +1,5 @@
 """A trial whose swapped parameters would be left without a buffer is refused, with the setting that mends it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

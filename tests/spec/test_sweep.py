@@ -1,7 +1,5 @@
 """What a sweep file may say, how the command line lies over it, and that it can be read again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever is given as a sweep, a setting or a filter comes to trials, or to one line for the person who wrote it."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator, Sequence

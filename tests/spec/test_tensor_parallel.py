@@ -1,7 +1,5 @@
 """Which models tensor parallelism cuts, and who trains which samples then."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.ds_config import build_ds_config

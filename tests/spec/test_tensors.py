@@ -1,7 +1,5 @@
 """The lists of parameter tensors against transformers' own models, built without memory on the meta device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a training takes follows from its tokens, the step and the price, and from nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.errors import UserError

@@ -1,7 +1,5 @@
 """A trial's name and hash are those of what it says."""
 
-from __future__ import annotations
-
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 

@@ -1,7 +1,5 @@
 """What is varied at a global batch: every split of it that the ranks share, and no other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """ZeRO++ and MiCS are refused before launch where DeepSpeed would fail, ignore them or train something else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

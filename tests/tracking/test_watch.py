@@ -18,9 +18,9 @@ from tests.report.frames.at_hand import trials_frame
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.terminal.show import show_run
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run
-from zerobench.running.site import LocalSite
 from zerobench.store import load_run
 from zerobench.tracking.command import Show
 from zerobench.tracking.watch import watch
@@ -146,9 +146,9 @@ def shown(path: Path) -> str:
 
 def test_a_run_of_an_own_script_cannot_be_resumed(watch_python):
     seen = watch_python("raise SystemExit(1)")
-    site = LocalSite(num_cpus=1, num_gpus=0)
+    executor = LocalExecutor(num_cpus=1, num_gpus=0)
     with pytest.raises(UserError, match="zerobench watch"):
-        resume_run(seen.watched.folder.path, environment={}, site=site, observer=Observer())
+        resume_run(seen.watched.folder.path, environment={}, executor=executor, observer=Observer())
 
 
 def test_a_command_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path):

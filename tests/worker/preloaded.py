@@ -1,7 +1,5 @@
 """Imported once by the process that tests of the simulation are forked from: all that a simulated trial imports."""
 
-from __future__ import annotations
-
 import pytest
 import torch.distributed.optim  # compiles parts of itself by TorchScript, which simulated functions would not pass
 

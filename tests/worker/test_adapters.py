@@ -1,7 +1,5 @@
 """Adapters and partly frozen models train alike under every strategy, and only what is trained has states."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

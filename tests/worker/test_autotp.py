@@ -4,8 +4,6 @@ The model is built partitioned over all ranks. What AutoTP then cuts, ZeRO divid
 whole, among all ranks, so that a rank has an equal part of every state.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A batch that grows in tokens: every strategy takes the same steps at the same learning rate, and loses the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

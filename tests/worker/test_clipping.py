@@ -1,7 +1,5 @@
 """What torch's clipping on a CPU makes of a large tensor's norm: the README says so, and parity has to know it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What real ranks are heard to move, and how long they are seen to communicate and to do nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Head and loss some tokens at a time give the loss of the whole, under each strategy, and take less memory."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

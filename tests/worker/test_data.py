@@ -1,7 +1,5 @@
 """Ranks see disjoint samples, and one step's samples are the same set for every world size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

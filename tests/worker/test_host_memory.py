@@ -1,7 +1,5 @@
 """The lower bound of host memory under offload is what the simulation of a GPU takes, page-locked and rounded."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.worker.real_ranks import RunTrial

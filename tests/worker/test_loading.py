@@ -1,7 +1,5 @@
 """Weights read from safetensors: every strategy trains as from drawn ones, and start-up alone holds other bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

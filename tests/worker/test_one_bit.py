@@ -1,7 +1,5 @@
 """The 1-bit hook sends signs and a scale, and what it leaves out is added to the next gradient."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Alone in its group, every strategy takes the plain loop's steps, holds what it names, and goes on from its file."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The parameter server with two and three real ranks over gloo, and each of its sides played alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

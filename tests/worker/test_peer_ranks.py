@@ -1,7 +1,5 @@
 """All ranks of a small world, each a process on an emulated GPU of its own, against each of them played alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pipeline with two and three real ranks over gloo, and each of its stages played alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

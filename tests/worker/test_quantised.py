@@ -1,7 +1,5 @@
 """Quantised matrices hold what bitsandbytes' hold, byte for byte, and multiply as the matrix that they stand for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

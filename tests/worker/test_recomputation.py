@@ -1,7 +1,5 @@
 """Selective activation checkpointing trains as without it, keeps what it says, and computes no more again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What updates a stage that RPC drives: gradients unscaled and clipped, at the rate that was asked, on fp32 masters."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

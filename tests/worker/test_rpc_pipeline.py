@@ -1,7 +1,5 @@
 """Stages on real ranks over torch.distributed.rpc: losses, memory of each stage, what moves and who waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

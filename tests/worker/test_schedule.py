@@ -1,7 +1,5 @@
 """The learning rate warms up linearly and decays by a cosine to a tenth of its peak."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.spec.presets import resolve_model

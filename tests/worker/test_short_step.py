@@ -1,7 +1,5 @@
 """A step of which three micro-batches are played is told as the whole step is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

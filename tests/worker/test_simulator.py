@@ -1,7 +1,5 @@
 """One process serves many simulated trials: each in a fork, so that what one does to itself is no other's affair."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Where the rule says that DeepSpeed's buffers for swapped parameters run out they do, and just before they do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

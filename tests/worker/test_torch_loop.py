@@ -1,7 +1,5 @@
 """The plain loop's step is that of a hand-written one, in each precision, and goes on from what it saved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from zerobench.worker.grad_norms import GradNorms
 from zerobench.worker.model import prepare_model
 from zerobench.worker.strategies.base import Job, causal_loss, only_learning_rate
 from zerobench.worker.strategies.checkpoint_states import make_optimizer_states
-from zerobench.worker.strategies.single import Single
-from zerobench.worker.strategies.torch_loop import FP16_LOSS_SCALE
+from zerobench.worker.strategies.torch_loop import FP16_LOSS_SCALE, Single
 from zerobench.worker.weights import fill_weights
 
 CPU = torch.device("cpu")

@@ -1,7 +1,5 @@
 """Initial weights depend on the parameter's name and the seed alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.distributed.tensor import Replicate, Shard

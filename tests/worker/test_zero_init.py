@@ -1,7 +1,5 @@
 """How a model comes to be at stage 3, and which gathered weights it holds: trained alike, other bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """ZeRO++'s hpZ and MiCS's groups by four real ranks, two groups of two, and in the worlds that one process plays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

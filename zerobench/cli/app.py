@@ -3,8 +3,6 @@
 Every command imports what it needs when it runs, so that `zerobench --help` stands at once.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The body of `zerobench export`: what was asked, one library after the other, and a line for each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

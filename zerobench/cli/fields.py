@@ -4,8 +4,6 @@
 `?` it may be null, where it is not known or does not apply. Bytes are integers, seconds numbers. Fields are only added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What `--help` says beside the options: the commands by errand, and for each a line or two to copy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ It only repaints what the runner tells it, twice a second at most, so that watch
 are being measured.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Sequence

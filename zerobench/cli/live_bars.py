@@ -1,7 +1,5 @@
 """The ZeRO paper's first figure as a sweep draws it: each trial that ended as a bar of its memory by category."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

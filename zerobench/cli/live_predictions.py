@@ -1,7 +1,5 @@
 """What the screen shows while trials are predicted, several at a time: how many are done, and where the others are."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

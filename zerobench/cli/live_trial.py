@@ -1,7 +1,5 @@
 """The trial in hand as a screen shows it: how far it is, and the memory of each GPU by category against what it has."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What `zerobench strategies` says of each optimizer, from its entry alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How paths are shown to whoever typed the command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -18,10 +18,10 @@ from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
 from zerobench.running.arithmetic import tried
 from zerobench.running.environment import capture_environment
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.launcher import read_hosts
 from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep
 from zerobench.running.setup import resolved_configs
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine, detect_machine
 from zerobench.spec.precision import said_of
@@ -71,13 +71,13 @@ def run(request: RunRequest) -> Answer:
 def start(request: RunRequest) -> RunResult:
     """Run what is asked for, in sight of the user."""
     plan = read(request)
-    site = site_of(plan.machine, request)
-    return _resume(plan.earlier, plan.planned, site) if plan.earlier else _run_new(plan, request.reports, site)
+    executor = executor_of(plan.machine, request)
+    return _resume(plan.earlier, plan.planned, executor) if plan.earlier else _run_new(plan, request.reports, executor)
 
 
-def site_of(machine: Machine, request: RunRequest) -> LocalSite:
+def executor_of(machine: Machine, request: RunRequest) -> LocalExecutor:
     """Where the trials of `request` run."""
-    return LocalSite(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
+    return LocalExecutor(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
 
 
 def document(result: RunResult) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _sweep(request: RunRequest) -> Sweep | None:
     return None
 
 
-def _run_new(plan: RunPlan, reports: Path, site: LocalSite) -> RunResult:
+def _run_new(plan: RunPlan, reports: Path, executor: LocalExecutor) -> RunResult:
     if plan.sweep is None:
         raise UserError("SWEEP is missing")
     view = screen()
@@ -163,11 +163,11 @@ def _run_new(plan: RunPlan, reports: Path, site: LocalSite) -> RunResult:
         view.say(line)
     for note in notes_of(plan.planned):
         view.say(f"note: {note}")
-    return start_sweep(plan.sweep, plan.planned, plan.machine, reports=reports, site=site, observer=view)
+    return start_sweep(plan.sweep, plan.planned, plan.machine, reports=reports, executor=executor, observer=view)
 
 
-def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> RunResult:
-    return resume_run(earlier, environment=capture_environment(), site=site, observer=screen(), planned=planned)
+def _resume(earlier: Path, planned: Sequence[PlannedTrial], executor: LocalExecutor) -> RunResult:
+    return resume_run(earlier, environment=capture_environment(), executor=executor, observer=screen(), planned=planned)
 
 
 def _write_tables(result: RunResult) -> None:

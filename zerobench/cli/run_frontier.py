@@ -9,8 +9,6 @@ happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the p
 `predicted`, and the answer in `frontier.json`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,8 +26,8 @@ from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.run_frontier import Limit
 from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.report.trials import refusing_impossible_values
+from zerobench.running.executor import check_trials
 from zerobench.running.setup import new_run_folder
-from zerobench.running.site import check_site
 from zerobench.search.measured import (
     MeasuredSearch,
     frontier_document,
@@ -75,10 +73,10 @@ def read_search(request: run.RunRequest, *, dry_run: bool = False) -> MeasuredSe
     skipped = {item.trial.trial_id: item.skipped.reason for item in planned if item.skipped is not None}
     if not cells:
         raise UserError(f"--frontier: no trial of {name} can run: {next(iter(skipped.values()))}")
-    site = run.site_of(plan.machine, request)
-    check_site(cells.values(), site)
+    executor = run.executor_of(plan.machine, request)
+    check_trials(cells.values(), executor)
     limit = _limit(given_bytes, plan.machine, cells.values())
-    return MeasuredSearch(name, axis, cells, skipped, limit, plan.machine, site)
+    return MeasuredSearch(name, axis, cells, skipped, limit, plan.machine, executor)
 
 
 def _read_options(request: run.RunRequest, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:

@@ -4,8 +4,6 @@ Everything fits 80 columns. Names, reasons and node lists are data from elsewher
 Text, without control characters.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence

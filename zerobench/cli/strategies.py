@@ -1,7 +1,5 @@
 """The text of `zerobench strategies`: a line for each strategy, or all that its entry and an optimizer's say."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ The sizes of a ramped trial stand beside the one size of the trial that does the
 of the whole trial (speed.py) are those of the full batch, which both have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar

@@ -9,8 +9,6 @@ trials differ in that. With the spread of the published runs as one trial more, 
 Where all timed trials are solo ones, that is said of their passes without communication: one GPU tells of computing.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ What a device needs is more than its tensors: the allocator's segments, the CUDA
 those count in which something lies: the allocator gives the others, such as start-up's, back before it fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

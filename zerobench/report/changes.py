@@ -3,8 +3,6 @@
 Who tries them, in which world, is no matter here: a plan's prediction and a script's emulation come to the same rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

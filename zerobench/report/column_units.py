@@ -3,8 +3,6 @@
 Sentences use zerobench.units, where each number brings its own unit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

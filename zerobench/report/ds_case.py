@@ -1,7 +1,5 @@
 """The DeepSpeed configuration that a trial ran with, as reports ask for it."""
 
-from __future__ import annotations
-
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.errors import UserError

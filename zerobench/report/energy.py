@@ -1,7 +1,5 @@
 """The energy of each trial's timed steps, from `trials.csv`: it spares reading every NVML sample again."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Facts out of environment.json, each as one line of text; None for what a run did not record, or not in this form."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

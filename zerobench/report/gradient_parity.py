@@ -5,8 +5,6 @@ meant, over ranks or over micro-batches, are the faults that a distributed strat
 and more. The norm is one number a step that every strategy has whole (RankRecord.grad_norms).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

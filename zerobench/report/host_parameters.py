@@ -4,8 +4,6 @@ A rank holds its part of offloaded states: what one rank holds, times all ranks,
 fp32 master weights are 4 on any number of GPUs and what every rank holds whole counts as often as it lies there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ it names the settings that the category depends on and claims nothing of how muc
 of zerobench.formulas.deepspeed, which names the source of each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from zerobench.ds_config.case import Case

@@ -1,7 +1,5 @@
 """The memory over start-up and a step that trials kept, in the order in which it ran."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from zerobench import store

@@ -1,7 +1,5 @@
 """Where two instants differ: the bytes of each category on both sides, the largest difference first."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gives the memory that tables leave behind back while a report goes on: V8, which draws, can use nothing of it."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ difference is one sentence that names the odd node. What differs on nodes of one
 and the few megabytes that firmware takes of their memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

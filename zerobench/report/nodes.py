@@ -4,8 +4,6 @@ A node is its index within the trial, never its hostname: two nodes may share on
 Older records know no index; they are joined by hostname.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

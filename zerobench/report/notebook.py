@@ -1,7 +1,5 @@
 """How what Python's calls return shows itself: lines at a prompt, and in a notebook tables for people with them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any

@@ -1,7 +1,5 @@
 """What a reader of a trial's figures must know: buffers in use, departures from the paper, what was not available."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the driver saw of a trial's devices: the sampled peak, and the waterfall from used memory down to tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 With hpZ the ZeRO++ paper's second copy of the parameters is a term more; MiCS divides by its group's ranks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.formulas.zero_paper import ModelStates, bytes_per_parameter, model_states, shares

@@ -5,8 +5,6 @@ hyperparameters (`TrialSpec.parity_hash`) the losses of all strategies agree but
 norms of their gradients (gradient_parity.py), which see what losses cannot.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

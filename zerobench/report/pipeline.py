@@ -4,8 +4,6 @@ Each stage is a rank of its own kind, so no one of them stands for the others: t
 under 1F1B, the last has the logits, and how long each waits is the pipeline's bubble.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.formulas.pipeline import bubble_fraction, pipeline_bytes_per_step

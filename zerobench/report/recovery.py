@@ -5,8 +5,6 @@ the resume are held against those of the steps that nothing interrupted: the tri
 to its end, else the same trial without the fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ answer, and no figure is held against another. Where a capacity is given (CPU ra
 peak is held against it: what tensors take on the rank that takes most.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.records import Status

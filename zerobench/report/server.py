@@ -4,8 +4,6 @@ A server is a rank with a record of its own. It is none of the ranks that others
 and its step is made of other parts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

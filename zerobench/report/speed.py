@@ -6,8 +6,6 @@ no forward pass and a step of its own making: the ranks here are its workers, an
 Of a trial whose batch grows only steps of the full batch count, those before it stand apart too (batch_ramp.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar

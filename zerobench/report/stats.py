@@ -1,7 +1,5 @@
 """Order statistics of a handful of values: step times and ranks are few and skewed, so no means, no normal law."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What this machine's processor is fast at: asked of torch in a process of its own, since no runner imports torch."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -10,6 +10,7 @@ from zerobench.ds_config import file_notes, swap_folder
 from zerobench.folder import TrialFolder, remove_outside, write_whole
 from zerobench.records import Failure, NvmlSummary, RankRecord, Start, Status, TrialRecord
 from zerobench.running.compile_locks import free_left_over
+from zerobench.running.executor import Executor, Launch
 from zerobench.running.launched import LaunchedTrial
 from zerobench.running.launcher import command_text, launched_processes
 from zerobench.running.logs import redact_logs
@@ -21,7 +22,6 @@ from zerobench.running.readable import read_readable
 from zerobench.running.record_times import written_at_s
 from zerobench.running.recovery import run_twice
 from zerobench.running.setup import renew_swap_folder
-from zerobench.running.site import Launch, Site
 from zerobench.running.stop import Stop
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -31,7 +31,7 @@ TAIL_BYTES = 8192
 
 
 def run_trial(
-    trial: TrialSpec, folder: TrialFolder, run_id: str, site: Site, stop: Stop, observer: Observer
+    trial: TrialSpec, folder: TrialFolder, run_id: str, executor: Executor, stop: Stop, observer: Observer
 ) -> TrialRecord:
     """Run `trial`, whose spec lies in `folder`; its record, which is also written there.
 
@@ -40,7 +40,7 @@ def run_trial(
     """
 
     def launch(spec: TrialSpec, where: TrialFolder) -> TrialRecord:
-        return _launch_once(spec, where, run_id, site, stop, observer)
+        return _launch_once(spec, where, run_id, executor, stop, observer)
 
     saves = trial.checkpoint is not None and trial.evidence is Evidence.MEASURED
     record = run_twice(trial, folder, run_id, launch, stop) if saves else launch(trial, folder)
@@ -48,19 +48,19 @@ def run_trial(
 
 
 def _launch_once(
-    trial: TrialSpec, folder: TrialFolder, run_id: str, site: Site, stop: Stop, observer: Observer
+    trial: TrialSpec, folder: TrialFolder, run_id: str, executor: Executor, stop: Stop, observer: Observer
 ) -> TrialRecord:
     """Start the ranks of `trial` once, and say how they ended."""
     expected = launched_processes(trial)
-    launch = _launch(trial, folder, site)
+    launch = _launch(trial, folder, executor)
     launched = LaunchedTrial(launch, folder)
     renew_swap_folder(trial, folder)
     _remove_swap_folder(trial, folder)
     oom_before = read_oom_counters()
     started_at_s = time.time()
-    note_start(trial, folder, site, started_at_s)
+    note_start(trial, folder, executor, started_at_s)
     with launched:
-        stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
+        stopped = launched.wait(stop, trial.timeout_s, expected, executor.settle_s, observer.trial_progress)
         load = read_load() if stopped is Stopped.TIMEOUT else None
         deaths = launched.deaths() if stopped else ()  # what is ended after this is our doing, and no cause
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
@@ -74,7 +74,7 @@ def _launch_once(
     ending = Ending(
         ranks_expected=expected,
         exit_code=exit_code,
-        first_rank_exit=site.first_rank_exit(exit_code),
+        first_rank_exit=executor.first_rank_exit(exit_code),
         records=records,
         written_at_s=written_at_s(folder, (r.rank for r in records), started_at_s, launched.seen_at_s),
         progress=launched.watch.look(),
@@ -88,18 +88,18 @@ def _launch_once(
         last_lines=last_lines(folder),
     )
     notes = [*launched.notes, *locks, *unreadable]
-    record = _record(trial, folder, run_id, ending, notes, site)
+    record = _record(trial, folder, run_id, ending, notes, executor)
     return record.model_copy(update={"started_at_s": started_at_s, "ended_at_s": time.time()})
 
 
-def _launch(trial: TrialSpec, folder: TrialFolder, site: Site) -> Launch:
+def _launch(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Launch:
     """How the trial is started; the command line and what its environment has more go to its folder too."""
-    launch = site.launch(trial, folder)
+    launch = executor.launch(trial, folder)
     write_whole(folder.command, command_text(launch.argv, launch.added))
     return launch
 
 
-def note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: float) -> None:
+def note_start(trial: TrialSpec, folder: TrialFolder, executor: Executor, started_at_s: float) -> None:
     """Write down who began the trial: where its runner is killed, the next one knows whom to ask why.
 
     Raises OSError: the folder cannot be written.
@@ -108,9 +108,9 @@ def note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: 
         trial_id=trial.trial_id,
         started_at_s=started_at_s,
         runner=f"process {os.getpid()} on {os.uname().nodename}",
-        nodes=site.nodes(trial),
-        job=site.job,
-        job_ends_at_s=site.job_ends_at_s,
+        nodes=executor.nodes(trial),
+        job=executor.job,
+        job_ends_at_s=executor.job_ends_at_s,
     )
     write_whole(folder.start, start.model_dump_json(indent=1))
 
@@ -131,9 +131,9 @@ def not_started(trial: TrialSpec, folder: TrialFolder, run_id: str, failure: Fai
 
 
 def _record(
-    trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str], site: Site
+    trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str], executor: Executor
 ) -> TrialRecord:
-    status, failure = interrupted(classify(ending), site.interruption)
+    status, failure = interrupted(classify(ending), executor.interruption)
     nvml, unreadable = read_readable(folder.nvml_summaries(), NvmlSummary)
     if ending.stopped is Stopped.SETTLED:
         notes = [*notes, "the launcher did not exit and was killed"]
@@ -147,8 +147,8 @@ def _record(
         exit_code=ending.exit_code,
         ranks_reported=len(ending.records),
         nvml=nvml,
-        nodes=site.nodes(trial),
-        job=site.job,
+        nodes=executor.nodes(trial),
+        job=executor.job,
         notes=[*file_notes(trial), *notes, *unreadable],
     )
 

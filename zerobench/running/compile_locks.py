@@ -7,8 +7,6 @@ taken, and only on a file system of this machine's own: elsewhere another machin
 know, and it is only told of.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

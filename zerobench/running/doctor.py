@@ -22,7 +22,7 @@ from zerobench.running.compile_locks import Holder, holder_of, locks
 from zerobench.running.environment import emulated_torch, packages
 from zerobench.running.installed import requirement
 from zerobench.running.machine import limits
-from zerobench.running.shared_memory import PLACE, shortage
+from zerobench.running.room import PLACE, shortage
 from zerobench.spec.availability import FRAMEWORKS
 from zerobench.spec.machine import DEFAULT_CPU_RANKS
 from zerobench.spec.toolchain import (

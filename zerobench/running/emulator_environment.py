@@ -4,8 +4,6 @@ torch is installed alone, without the 2.5 GB of NVIDIA's libraries that it names
 runs isolated, because a user's configuration may name a folder or an index that has a build without CUDA.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Sequence

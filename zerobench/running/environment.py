@@ -3,8 +3,6 @@
 Versions come from the packages' metadata: nothing heavy is imported, and what is written is what the ranks will import.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -4,8 +4,6 @@ That environment has no DeepSpeed, so not its launcher either: its Python runs a
 ranks need to find each other, and starts them on this machine (zerobench.rank_processes).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

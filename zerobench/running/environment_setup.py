@@ -9,8 +9,6 @@ Horovod 0.28.1, its newest release, says C++14 in two places, and torch's header
 source before it is built. It is built against Gloo, which it brings, without MPI and without NCCL, for CPU ranks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ A login node has no torch and no DeepSpeed, and needs none to plan by formula, t
 a trial would run on it all the same, one line says what is missing, instead of every trial ending with a traceback.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ In a process of its own, since the runner imports neither torch nor DeepSpeed. A
 the trials that need it, and no other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -23,9 +21,9 @@ from zerobench.folder import TrialFolder
 from zerobench.kernels import missing, needed
 from zerobench.records import Failure
 from zerobench.running.compile_locks import free_left_over
+from zerobench.running.executor import Executor
 from zerobench.running.observer import Observer
 from zerobench.running.outcome import how_ended
-from zerobench.running.site import Site
 from zerobench.running.stop import Stop
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import TornError, read_json
@@ -45,14 +43,14 @@ Failures = Mapping[str, Failure]
 
 
 def compile_first(
-    trials: Sequence[tuple[TrialSpec, TrialFolder]], site: Site, stop: Stop, observer: Observer
+    trials: Sequence[tuple[TrialSpec, TrialFolder]], executor: Executor, stop: Stop, observer: Observer
 ) -> Failures:
     """Compile what `trials`, whose files lie in their folders, need and is not there yet; `observer` hears of it."""
-    wanted = dict.fromkeys(name for trial, folder in trials for name in kernels_of(trial, folder, site))
+    wanted = dict.fromkeys(name for trial, folder in trials for name in kernels_of(trial, folder, executor))
     names = missing(wanted, os.environ)
     if not names:
         return {}
-    compilation = _Compilation(site, stop, observer)
+    compilation = _Compilation(executor, stop, observer)
     compilation.free_locks(tell_unknown=True)
     compilation.run(names)
     if compilation.failures and compilation.freed and not stop.asked:  # it waited for one that had died
@@ -60,22 +58,22 @@ def compile_first(
     return compilation.failures
 
 
-def kernels_of(trial: TrialSpec, folder: TrialFolder, site: Site) -> list[str]:
+def kernels_of(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> list[str]:
     """The kernels that the ranks of a trial load on this machine; none where they are elsewhere."""
-    if not folder.ds_config.exists() or not site.compiles_for(trial):
+    if not folder.ds_config.exists() or not executor.compiles_for(trial):
         return []
     try:
         config: dict[str, Any] = read_json(folder.ds_config)
     except TornError:
         return []  # its ranks will say so
-    return needed(config, is_cuda=site.num_gpus > 0)
+    return needed(config, is_cuda=executor.num_gpus > 0)
 
 
 @dataclass
 class _Compilation:
     """The process that compiles, and what it said."""
 
-    site: Site
+    executor: Executor
     stop: Stop
     observer: Observer
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -137,7 +135,7 @@ class _Compilation:
     @contextlib.contextmanager
     def _process(self, names: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
         """In a session of its own with the compilers that it starts, of which none is left, nor a lock."""
-        added = {} if self.site.num_gpus else {"DS_ACCELERATOR": "cpu"}
+        added = {} if self.executor.num_gpus else {"DS_ACCELERATOR": "cpu"}
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE, *names],
             stdin=subprocess.DEVNULL,

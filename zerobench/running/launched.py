@@ -1,7 +1,5 @@
 """One trial's process tree, from the launcher's start to the last process's end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -19,11 +17,11 @@ from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
 from zerobench.records import Status
 from zerobench.running import tree
+from zerobench.running.executor import Launch
 from zerobench.running.launcher import MARK, remote_environment_text
 from zerobench.running.outcome import Stopped
 from zerobench.running.quiet import Quiet
 from zerobench.running.ranks import RankDeath, RankWatch, open_pidfd
-from zerobench.running.site import Launch
 from zerobench.running.stop import Stop
 
 POLL_S = 0.25

@@ -10,8 +10,6 @@ DeepSpeed's launcher (deepspeed/launcher/runner.py, launch.py) has defaults that
   secrets.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Nothing of a run that goes on leads out of its folder: one that somebody sent may hold links to other files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path

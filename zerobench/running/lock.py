@@ -6,8 +6,6 @@ are mounted with locks. Where they are not, runners go on without: Slurm starts 
 job's tasks once, and `zerobench submit --resume` leaves those alone that are still in the queue.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

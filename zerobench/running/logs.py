@@ -4,8 +4,6 @@ DeepSpeed's launcher prints every variable with NCCL in its name (deepspeed/laun
 print URLs with what they were given. While the trial runs, and where the runner itself is killed, logs are as printed.
 """
 
-from __future__ import annotations
-
 import os
 
 from zerobench.folder import TrialFolder

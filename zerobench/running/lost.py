@@ -1,10 +1,8 @@
 """Trials that were begun and never ended in a record: typed by what can still be known, and made ready to run again.
 
 A runner writes how a trial ended. One that is killed with its trial (a node that went down, a preempted job) cannot, so
-whoever comes next does it in its place, from the ranks' records and from what the site knows of the machine's end.
+whoever comes next does it in its place, from the ranks' records and from what the executor knows of the machine's end.
 """
-
-from __future__ import annotations
 
 import shutil
 import time
@@ -18,10 +16,10 @@ from pydantic import ValidationError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Failure, RankRecord, Start, Status, TrialRecord
 from zerobench.running import tree
+from zerobench.running.executor import Executor, Interruption
 from zerobench.running.launcher import launched_processes
 from zerobench.running.logs import redact_logs
 from zerobench.running.recovery import remove_checkpoints
-from zerobench.running.site import Interruption, Site
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run
@@ -80,7 +78,7 @@ def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interr
     return write_record(folder, typed)
 
 
-def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:
+def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -> None:
     """Where the trial was begun before, end what still runs of it and move what it left aside, typed.
 
     The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
@@ -91,7 +89,7 @@ def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:
         tree.end(partial(tree.members, str(launch.path)))
     remove_checkpoints(trial, folder)
     if not folder.record.exists():
-        close(run, trial, folder, site.lost)
+        close(run, trial, folder, executor.lost)
     aside = _aside(run.folder, folder.path.name)
     stays = {folder.spec, folder.ds_config, folder.lock, folder.command}
     for path in [*(p for p in folder.path.iterdir() if p not in stays), folder.command]:

@@ -1,7 +1,5 @@
 """The machine under a run: processor, memory, NUMA nodes, kernel, and what a container or a limit leaves of them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

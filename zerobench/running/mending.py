@@ -5,8 +5,6 @@ asked of each trial, and its plan says why trials were skipped, as their records
 done again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +14,9 @@ import yaml
 
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import SCHEMA_VERSION, Status, TrialRecord
+from zerobench.running.executor import Executor
 from zerobench.running.lost import renew
 from zerobench.running.setup import record_of_skip, write_config, write_spec
-from zerobench.running.site import Site
 from zerobench.running.trial_record import write_record
 from zerobench.spec.rules import Skip
 from zerobench.store import (
@@ -111,14 +109,14 @@ def mend_skipped(run: Run) -> None:
         write_record(folder, record)
 
 
-def mend_trial(run: Run, trial_id: str, site: Site) -> None:
+def mend_trial(run: Run, trial_id: str, executor: Executor) -> None:
     """Make the folder of a trial that is to run readable for its ranks; what it left goes aside with its torn spec.
 
     Raises OSError: a file cannot be written or moved. Raises UserError: nothing says any more what the trial was.
     """
     folder = run.folder.trial(trial_id)
     if _is_torn(folder.spec):
-        renew(run, run.spec_to_run(trial_id), folder, site)
+        renew(run, run.spec_to_run(trial_id), folder, executor)
         write_spec(run, trial_id)
     if _is_torn(folder.ds_config):
         write_config(run, trial_id)

@@ -8,8 +8,6 @@ stays, put in place by rename, so that nodes and jobs that come at once do no ha
 environment is not all that ranks get: of those nodes the variables are the login's.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

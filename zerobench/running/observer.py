@@ -1,7 +1,5 @@
 """What a runner tells whoever watches it: the screen, a test, nobody."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.folder import RunFolder

@@ -5,8 +5,6 @@ record, and its peers may record "connection closed" before we hear of the death
 can cause comes before any crash that a peer recorded within `NEWS_DELAY_S`.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +12,9 @@ from enum import StrEnum
 
 from zerobench.progress import Progress
 from zerobench.records import Failure, HostStanding, RankRecord, Status
+from zerobench.running.executor import Interruption
 from zerobench.running.quiet import Load, no_progress
 from zerobench.running.ranks import RankDeath
-from zerobench.running.site import Interruption
 
 Outcome = tuple[Status, Failure | None]
 

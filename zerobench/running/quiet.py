@@ -1,7 +1,5 @@
 """How long a trial has been quiet: the one measure of a hang, which a busy machine cannot be taken for."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ code, so it cannot say which rank died first. The kernel can: a process file des
 moment a rank dies, and until the launcher collects it, /proc/<pid>/stat holds its wait status (proc(5), field 52).
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -4,8 +4,6 @@ The store is strict, because a report must not silently lack a record. A runner 
 whatever the others look like, and says in it what could not be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar

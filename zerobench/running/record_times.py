@@ -7,8 +7,6 @@ look of the runner late (launched.POLL_S) and no more. Believed, it is the bette
 file long after it was written.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Both are launches as of any other trial, in fresh processes, watched and judged 
 of its own in the trial's, so that neither overwrites what the other measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

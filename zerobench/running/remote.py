@@ -6,8 +6,6 @@ same ssh that started the ranks, and finds them as tree.py does:
 `python -m zerobench.running.remote stacks|end MARK`. Another module of the package is run in the same way.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

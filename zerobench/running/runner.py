@@ -18,6 +18,7 @@ from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
 from zerobench.running.attempt import not_started, note_start, run_trial
 from zerobench.running.environment import capture_environment
+from zerobench.running.executor import Executor, check_trials
 from zerobench.running.installed import check_installed
 from zerobench.running.kernels import compile_first, kernels_of
 from zerobench.running.links import refuse_links
@@ -26,12 +27,10 @@ from zerobench.running.lost import cut_off, renew
 from zerobench.running.mending import has_torn_documents, mend_documents, mend_skipped, mend_trial
 from zerobench.running.node_environment import record_hosts
 from zerobench.running.observer import Observer
+from zerobench.running.room import lacks_room_for_weights, lacks_shared_memory
 from zerobench.running.setup import keep_asked, lay_out, make_folder, new_run_folder, resolved_configs
-from zerobench.running.shared_memory import lacks_shared_memory
 from zerobench.running.simulations import predict
-from zerobench.running.site import Site, check_site
 from zerobench.running.stop import Stop, stop_on_signals
-from zerobench.running.weights_room import lacks_room_for_weights
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Machine
 from zerobench.spec.sweep import Sweep
@@ -72,7 +71,7 @@ def run_sweep(
     sweep: Mapping[str, Any],
     environment: Mapping[str, Any],
     reports: Path,
-    site: Site,
+    executor: Executor,
     observer: Observer,
 ) -> RunResult:
     """Run all of `planned` into a fresh folder under `reports`.
@@ -84,17 +83,23 @@ def run_sweep(
     configs = resolved_configs(planned)
     to_run = [item.trial for item in planned if item.skipped is None]
     check_installed(to_run)
-    check_site(to_run, site)
+    check_trials(to_run, executor)
     try:
         run = new_run_folder(reports, sweep_name)
         lay_out(run, planned, configs, sweep, environment)
     except OSError as error:
         raise UserError(f"--reports: {reports}: cannot be written: {error.strerror or error}") from None
-    return _run_pending(run, site, observer)
+    return _run_pending(run, executor, observer)
 
 
 def start_sweep(
-    sweep: Sweep, planned: Sequence[PlannedTrial], machine: Machine, *, reports: Path, site: Site, observer: Observer
+    sweep: Sweep,
+    planned: Sequence[PlannedTrial],
+    machine: Machine,
+    *,
+    reports: Path,
+    executor: Executor,
+    observer: Observer,
 ) -> RunResult:
     """Run `sweep` as it was planned for `machine`, in a new folder under `reports`. Raises UserError as `run_sweep`."""
     return run_sweep(
@@ -103,7 +108,7 @@ def start_sweep(
         sweep=sweep.document,
         environment=capture_environment() | {"bf16_slowdown": machine.bf16_slowdown},
         reports=reports,
-        site=site,
+        executor=executor,
         observer=observer,
     )
 
@@ -114,7 +119,7 @@ def extend_run(
     *,
     sweep: Mapping[str, Any],
     environment: Mapping[str, Any],
-    site: Site,
+    executor: Executor,
     observer: Observer,
 ) -> RunResult:
     """Run those of `planned` that the run does not have yet; `planned` and `sweep` are of the run as it will be.
@@ -128,14 +133,14 @@ def extend_run(
         raise UserError(f"{run.path}: cannot be written: {error.strerror or error}") from None
     new = [item.trial.trial_id for item in planned if item.trial.trial_id not in there]
     with stop_on_signals() as stop:
-        return run_beside_others(run.path, new, site=site, observer=observer, stop=stop)
+        return run_beside_others(run.path, new, executor=executor, observer=observer, stop=stop)
 
 
 def resume_run(
     path: Path,
     *,
     environment: Mapping[str, Any],
-    site: Site,
+    executor: Executor,
     observer: Observer,
     planned: Sequence[PlannedTrial] = (),
 ) -> RunResult:
@@ -155,7 +160,7 @@ def resume_run(
         write_whole(run.path / name, json.dumps(environment, indent=1))
     except OSError as error:
         raise UserError(f"--resume: {path}: cannot be written: {error.strerror or error}") from None
-    return _run_pending(run, site, observer, planned)
+    return _run_pending(run, executor, observer, planned)
 
 
 def mend_run(run: RunFolder, environment: Callable[[], Mapping[str, Any]]) -> None:
@@ -179,7 +184,9 @@ def refuse_own_script(run: Run) -> None:
         raise UserError(f"--resume: {run.folder.path} watched your own script; run it again with: zerobench watch")
 
 
-def _run_pending(folder: RunFolder, site: Site, observer: Observer, planned: Sequence[PlannedTrial] = ()) -> RunResult:
+def _run_pending(
+    folder: RunFolder, executor: Executor, observer: Observer, planned: Sequence[PlannedTrial] = ()
+) -> RunResult:
     with locked(folder), stop_on_signals() as stop:
         run = load_run(folder.path)
         refuse_links(run.folder, (entry.trial_id for entry in run.plan.trials if entry.reason is None))
@@ -190,26 +197,26 @@ def _run_pending(folder: RunFolder, site: Site, observer: Observer, planned: Seq
         kept = Counter(status for _, status in known if status)
         to_do = [trial_id for trial_id, status in known if status is None]
         for trial_id in to_do:
-            mend_trial(run, trial_id, site)
+            mend_trial(run, trial_id, executor)
         check_installed(map(run.spec, to_do))
-        _record_nodes(run, to_do, site)
-        return _run(run, to_do, kept, site, stop, observer)
+        _record_nodes(run, to_do, executor)
+        return _run(run, to_do, kept, executor, stop, observer)
 
 
-def _record_nodes(run: Run, trial_ids: Sequence[str], site: Site) -> None:
+def _record_nodes(run: Run, trial_ids: Sequence[str], executor: Executor) -> None:
     """Have the nodes of a hostfile say what they are. Raises UserError: the hostfile will not do."""
     measured = (trial for trial in map(run.spec, trial_ids) if trial.evidence is Evidence.MEASURED)
-    record_hosts(run.folder.nodes, (host for trial in measured for host in site.nodes(trial)))
+    record_hosts(run.folder.nodes, (host for trial in measured for host in executor.nodes(trial)))
 
 
 def _run(
-    run: Run, to_do: Sequence[str], kept: Counter[Status], site: Site, stop: Stop, observer: Observer
+    run: Run, to_do: Sequence[str], kept: Counter[Status], executor: Executor, stop: Stop, observer: Observer
 ) -> RunResult:
     """Run `to_do`, which the caller holds and whose folders lead nowhere else (refuse_links)."""
-    check_site(map(run.spec, to_do), site)
+    check_trials(map(run.spec, to_do), executor)
     observer.run_started(run.folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
     try:
-        statuses = kept + _run_all(run, to_do, site, stop, observer)
+        statuses = kept + _run_all(run, to_do, executor, stop, observer)
     except BrokenPipeError:  # whoever read what we print has gone; no folder is at fault
         raise
     except OSError as error:
@@ -222,10 +229,12 @@ def _run(
     return RunResult(run.folder, statuses, interrupted=stop.asked)
 
 
-def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, observer: Observer, stop: Stop) -> RunResult:
+def run_beside_others(
+    path: Path, trial_ids: Sequence[str], *, executor: Executor, observer: Observer, stop: Stop
+) -> RunResult:
     """Run those of `trial_ids` that have no kept record, while other jobs may run other trials of the run at `path`.
 
-    Raises UserError: `path` is no run folder or another runner holds all of it, a trial is not in its plan, the site
+    Raises UserError: `path` is no run folder or another runner holds all of it, a trial is not in its plan, `executor`
     cannot take one, or the folder cannot be written.
     """
     folder = RunFolder(path.resolve())
@@ -237,8 +246,8 @@ def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, obser
         mine = [trial_id for trial_id in trial_ids if known[trial_id] is None and _hold(folder, trial_id, held)]
         kept = Counter(status for status in known.values() if status)
         for trial_id in mine:
-            mend_trial(run, trial_id, site)
-        return _run(run, mine, kept, site, stop, observer)
+            mend_trial(run, trial_id, executor)
+        return _run(run, mine, kept, executor, stop, observer)
 
 
 def _hold(run: RunFolder, trial_id: str, held: ExitStack) -> bool:
@@ -288,7 +297,7 @@ def _is_other(trial: TrialSpec, run: Run) -> bool:
         return False
 
 
-def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: Observer) -> Counter[Status]:
+def _run_all(run: Run, to_do: Sequence[str], executor: Executor, stop: Stop, observer: Observer) -> Counter[Status]:
     """Predicted trials first: they take seconds, and what they say may save the rest."""
     statuses: Counter[Status] = Counter()
     for trial_id in to_do:
@@ -305,30 +314,30 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
 
     predicted = [pair for pair in trials if pair[0].evidence.is_predicted]
     for trial, folder in predicted:
-        renew(run, trial, folder, site)
-    taken = cache(site.interruption)  # one answer for all that are cut off at once
+        renew(run, trial, folder, executor)
+    taken = cache(executor.interruption)  # one answer for all that are cut off at once
 
     def begun(trial: TrialSpec) -> None:
-        if site.job is not None and trial.evidence.is_forked:
-            note_start(trial, run.folder.trial(trial.trial_id), site, time.time())
+        if executor.job is not None and trial.evidence.is_forked:
+            note_start(trial, run.folder.trial(trial.trial_id), executor, time.time())
         started(trial)
 
     def predicted_one(record: TrialRecord) -> None:
         ended(cut_off(record, run.folder.trial(record.trial_id), taken))
 
-    predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one, observer.playing)
+    predict(predicted, run.run_id, executor.num_cpus, stop, begun, predicted_one, observer.playing)
     measured = [pair for pair in trials if not pair[0].evidence.is_predicted]
-    failures = {} if stop.asked else compile_first(measured, site, stop, observer)
+    failures = {} if stop.asked else compile_first(measured, executor, stop, observer)
     for trial, folder in measured:
         if stop.asked:
             break
-        renew(run, trial, folder, site)
+        renew(run, trial, folder, executor)
         started(trial)
-        uncompiled = (failures[name] for name in kernels_of(trial, folder, site) if name in failures)
-        failure = next(uncompiled, None) or lacks_shared_memory(trial, folder, site)
-        failure = failure or lacks_room_for_weights(trial, folder)
+        uncompiled = (failures[name] for name in kernels_of(trial, folder, executor) if name in failures)
+        lacks = lacks_shared_memory(trial, folder, executor) or lacks_room_for_weights(trial, folder)
+        failure = next(uncompiled, None) or lacks
         if failure is None:
-            ended(run_trial(trial, folder, run.run_id, site, stop, observer))
+            ended(run_trial(trial, folder, run.run_id, executor, stop, observer))
         else:
             ended(not_started(trial, folder, run.run_id, failure))
     return statuses

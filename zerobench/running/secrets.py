@@ -4,8 +4,6 @@ What a trial needs as it stands (a DeepSpeed config, a path) cannot be kept with
 is written. A description serves nobody but readers: there the secret alone goes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any

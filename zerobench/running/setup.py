@@ -1,7 +1,5 @@
 """Lays out a run before its first trial starts, so that what was planned is on disk whatever happens later."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """One step of making an environment of its own: what it does, and how it is known to have been done."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How a simulation ended that left no record: its exit status, its last words, the kernel's counter."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

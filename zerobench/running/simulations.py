@@ -5,8 +5,6 @@ No launcher, no ranks, no GPU: what can go wrong is less than in a measured tria
 types. A simulator that is killed, or stands still, takes along only the trials that it was at; another one goes on.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque
@@ -28,8 +26,7 @@ from zerobench.running.oom import OomCounters, read_oom_counters
 from zerobench.running.outcome import Outcome
 from zerobench.running.quiet import Quiet
 from zerobench.running.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
-from zerobench.running.simulator import Message, Simulator
-from zerobench.running.simulator_kinds import Pair, added_for, alike
+from zerobench.running.simulator import Message, Pair, Simulator, added_for, alike
 from zerobench.running.stop import Stop
 from zerobench.running.trial_record import skipped_record, trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec

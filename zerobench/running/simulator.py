@@ -5,8 +5,6 @@ that fork is gone; where a trial is played again with more room (zerobench.worke
 Both sides hold a pipe, and no more than a few lines are ever on their way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -14,7 +12,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -22,8 +20,12 @@ from typing import NamedTuple, Self
 
 import psutil
 
+from zerobench.emulator.emulator import find_emulator
+from zerobench.emulator.gpu import EmulatedGpu
+from zerobench.folder import TrialFolder
 from zerobench.running.ranks import open_pidfd
-from zerobench.spec.trial import Evidence
+from zerobench.spec.gpu_names import known_gpu
+from zerobench.spec.trial import Evidence, TrialSpec
 
 MODULE = "zerobench.worker.simulator"
 _EXIT_S = 5.0
@@ -133,3 +135,25 @@ class Simulator:
         if pidfd is not None:
             select.select([pidfd], [], [], _EXIT_S)
             os.close(pidfd)
+
+
+Pair = tuple[TrialSpec, TrialFolder]
+
+
+def alike(trials: Sequence[Pair]) -> list[list[Pair]]:
+    """Those of one simulator each: of one world, and where the GPU must be known from the start, of one GPU."""
+    kinds: dict[tuple[Evidence, str | None], list[Pair]] = {}
+    for trial, folder in trials:
+        gpu = trial.prediction.gpu if trial.evidence is Evidence.EMULATED else None
+        kinds.setdefault((trial.evidence, gpu), []).append((trial, folder))
+    return list(kinds.values())
+
+
+def added_for(trial: TrialSpec) -> dict[str, str]:
+    """What the environment of the simulator of such trials has more than ours.
+
+    Raises UserError: there is no emulator here, or none of that GPU.
+    """
+    if trial.evidence is not Evidence.EMULATED:
+        return {}
+    return find_emulator().variables(EmulatedGpu.of(known_gpu(trial.prediction.gpu or "")))

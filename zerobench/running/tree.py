@@ -6,8 +6,6 @@ group is missed, and no process is ever chosen by its name. psutil compares crea
 recycled process id is never hit.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A trial's record: what trial and run it is of and how it ended, said in one place for all that run trials."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from zerobench.folder import TrialFolder, write_whole

@@ -4,8 +4,6 @@ Only names on the list are kept. Even then a value is refused when its name or i
 clusters put tokens anywhere, and a run's folder is made to be shared. To refuse too much is the lesser fault.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Mapping

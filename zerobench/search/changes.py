@@ -1,7 +1,5 @@
 """Changes of a trial that make it fit, all predicted in one run: those that a script's command is changed by, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256

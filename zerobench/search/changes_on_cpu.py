@@ -4,8 +4,6 @@ What each costs is told by expected time where rates of such ranks are known: th
 measured this one (timing/cpu_ranks.py). Of other ranks it is told by what they compute, and that is said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

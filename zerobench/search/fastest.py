@@ -5,8 +5,6 @@ the allocator, transient copies) a trial tells, and what is learnt of one varian
 rounds of trials follow, each of the variants that are still expected to be faster than what was found to fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 

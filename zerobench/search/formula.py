@@ -1,7 +1,5 @@
 """What the closed forms say of a trial, in this process and in milliseconds: thousands can be asked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.errors import UserError

@@ -10,9 +10,9 @@ from typing import Any
 from zerobench.errors import UserError
 from zerobench.report.run_frontier import Limit, RunFrontierRow, words_of
 from zerobench.running.environment import capture_environment
+from zerobench.running.executor import Executor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, run_sweep
-from zerobench.running.site import Site
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer
@@ -44,7 +44,7 @@ class MeasuredSearch:
     """Trials that cannot run at all, by id, with the reason."""
     limit: Limit
     machine: Machine
-    site: Site
+    executor: Executor
 
     @property
     def device(self) -> str | None:
@@ -122,7 +122,7 @@ def measured(
             sweep=measured_document(name, planned),
             environment=environment,
             reports=folder,
-            site=search.site,
+            executor=search.executor,
             observer=observer,
         )
         write_tables(load_run(result.folder.path))

@@ -4,8 +4,6 @@ On CPU ranks, where the machine has no GPU, the order of the times is what is me
 predicted those of a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +14,9 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.report.speed import Speed, speed_of
 from zerobench.report.trials import Trial, ended_trials
 from zerobench.running.environment import capture_environment
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.running.site import LocalSite
 from zerobench.search.measured import measured_document
 from zerobench.search.searched import SearchOutcome, figures
 from zerobench.spec.cluster import Cluster
@@ -121,7 +119,7 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
         sweep=measured_document(name, planned),
         environment=capture_environment(),
         reports=reports,
-        site=LocalSite(machine.cpu_cores, machine.num_gpus, None),
+        executor=LocalExecutor(machine.cpu_cores, machine.num_gpus, None),
         observer=observer,
     )
     there = {trial.trial_id: trial for trial in ended_trials(load_run(result.whole().path))}

@@ -1,7 +1,5 @@
 """From the words of `zerobench plan` to trials: all that can be wrong is found before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

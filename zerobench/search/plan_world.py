@@ -4,8 +4,6 @@ The emulated GPU is the better of the two that run the engine: its allocator is 
 takes no longer. It needs Linux, a compiler and a download; the simulated world stands in for it everywhere else.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.emulator.emulator import find_emulator

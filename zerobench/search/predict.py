@@ -1,7 +1,5 @@
 """A run of predicted trials: no device, any number of processor cores."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +7,9 @@ from typing import Any
 
 from zerobench.folder import RunFolder
 from zerobench.running.environment import capture_environment
+from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, extend_run, run_sweep
-from zerobench.running.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import slug
 
@@ -26,7 +24,7 @@ def predict(
         sweep=sweep,
         environment=capture_environment(),
         reports=reports,
-        site=_site(),
+        executor=_executor(),
         observer=observer,
     )
 
@@ -34,8 +32,8 @@ def predict(
 def extend(run: RunFolder, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], observer: Observer) -> RunResult:
     """Run those of `planned` that `run` does not have yet. Raises UserError."""
     environment = capture_environment()
-    return extend_run(run, planned, sweep=sweep, environment=environment, site=_site(), observer=observer)
+    return extend_run(run, planned, sweep=sweep, environment=environment, executor=_executor(), observer=observer)
 
 
-def _site() -> LocalSite:
-    return LocalSite(num_cpus=os.cpu_count() or 1, num_gpus=0)
+def _executor() -> LocalExecutor:
+    return LocalExecutor(num_cpus=os.cpu_count() or 1, num_gpus=0)

@@ -3,8 +3,6 @@
 The next tries of all cells are made together, round by round, each round one ordinary run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 

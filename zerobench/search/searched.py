@@ -1,7 +1,5 @@
 """A plan whose cells are searched: each round's trials join one run, which then holds all that was tried."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What a change of a script's command costs in expected time: by closed forms, of the work that its tracker saw."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from zerobench.emulate.drafts import Draft

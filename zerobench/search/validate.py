@@ -1,7 +1,5 @@
 """A run held against its own predictions: what `zerobench validate` shows and writes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

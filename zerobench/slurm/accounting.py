@@ -3,8 +3,6 @@
 Many small clusters keep none: sacct then fails at once, and nothing here may depend on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 

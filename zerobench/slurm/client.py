@@ -5,8 +5,6 @@ Slurm's programs may be absent (a laptop), wrapped in a site's shell script, or 
 something else than they are asked; so a program is ended with all that it started, and those variables are replaced.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ The one thing that those who submit, watch and run jobs agree on: `slurm/submiss
 array and job ever submitted for the run, and `slurm/<name>.tasks` lists an array's trials.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 It is kept with the run, so that `--resume` needs none of it again.
 """
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What jobs of a cluster do not start: strategies whose ranks run in an environment of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from zerobench.errors import UserError

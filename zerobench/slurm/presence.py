@@ -1,7 +1,5 @@
 """Whether `zerobench submit` would find Slurm here: a check of `zerobench doctor`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ numbers as {"set", "infinite", "number"}; from 23.11 on times are wrapped too an
 filter with --json: it prints the whole cluster's jobs, and ours are picked here.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@ Slurm has a base state and flags (slurm.h, enum job_states and the JOB_* flags):
 flag where there is one; from 23.11 on a list. What matters here is only whether a task waits, has nodes, or is over.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ text: `lora-16`, or `lora-16:q_proj+v_proj` where only matrices of these names h
 frozen matrices lie in 4 bits (QLoRA, Dettmers et al. 2023, arXiv:2305.14314, section 3), `lora-16-int8` in 8.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Why a trial that freezes weights (adapter, frozen) cannot run as a point asks."""
 
-from __future__ import annotations
-
 from zerobench.errors import UserError
 from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size

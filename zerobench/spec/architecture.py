@@ -5,8 +5,6 @@ defaults of those whose parameters are counted in closed form are repeated here;
 transformers' own classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

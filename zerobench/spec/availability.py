@@ -1,7 +1,5 @@
 """Whether a strategy can run here, and why not: what it needs beside what the machine has."""
 
-from __future__ import annotations
-
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.strategy import StrategyInfo
 

@@ -4,8 +4,6 @@ An axis is written as one value or as a list of values. `read_grid` returns list
 the order written.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ the columns of tables and in the names of a chart's lines, what it is for people
 `work_axes.py` and `engine_axes.py`; `axes.py` derives of them what others ask for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum

@@ -10,8 +10,6 @@ The order of use is that in which the model registers its parameters, but for th
 last, and for queries, keys and values, and gate and up projections, which are given the same input.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

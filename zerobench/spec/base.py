@@ -1,7 +1,5 @@
 """What every specification shares: frozen, no unknown fields, and one way to print what pydantic refuses."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from zerobench.errors import UserError, nearest

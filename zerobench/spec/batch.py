@@ -7,8 +7,6 @@ same samples: each sees all micro-batches of the step and takes part in each of 
 rank is a server, the others share all of them, in more steps of accumulation.
 """
 
-from __future__ import annotations
-
 from zerobench.spec.roles import Role, num_servers, num_workers, role_of
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import TfStrategy, TrialSpec

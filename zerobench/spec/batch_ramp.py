@@ -6,8 +6,6 @@ increments, as Megatron-LM's `--rampup-batch-size START INCREMENT SAMPLES`, whic
 (megatron/core/num_microbatches_calculator.py).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

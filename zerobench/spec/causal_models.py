@@ -2,8 +2,6 @@
 importing it.
 """
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 

@@ -5,8 +5,6 @@ the last checkpoint is known, or one of its ranks is killed. The second, in fres
 and goes on to the end. Data, learning rate and global batch are functions of the step, so nothing else is saved.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

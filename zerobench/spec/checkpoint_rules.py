@@ -1,7 +1,5 @@
 """Why a trial cannot be saved and resumed as a point asks for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size, processes_of

@@ -3,8 +3,6 @@
 GB are 10^9 bytes, as links and drives are sold; sizes are those of one node. Not given is None, never 0.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

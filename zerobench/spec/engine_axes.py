@@ -1,7 +1,5 @@
 """The axes that set up one engine, or say how a trial's figures are obtained; and which repeat of a trial it is."""
 
-from __future__ import annotations
-
 from zerobench.spec import axis_readers as read
 from zerobench.spec import axis_words as words
 from zerobench.spec.axis import Axis, Column, Label, Visibility

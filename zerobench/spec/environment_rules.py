@@ -1,7 +1,5 @@
 """Why a strategy that runs in an environment of its own cannot run as a point asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from zerobench.spec import tpu

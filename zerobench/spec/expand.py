@@ -27,8 +27,6 @@ place: measured on a laptop's CPU and simulated on an H200, a sweep takes its sm
 model for the other. Those of the machine's own kind come first.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -12,8 +12,6 @@ N here is all parameters but the tables that are only looked up: positional embe
 unless they are the output head too. Biases and norms are in it, below 0.1 % of it in models of use.
 """
 
-from __future__ import annotations
-
 import math
 
 from zerobench.spec.architecture import complete, dimensions

@@ -10,8 +10,6 @@ A search is a generator that asks for one value at a time, so that the tries of 
 nothing here knows whether a try is simulated or measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass

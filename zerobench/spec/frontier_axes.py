@@ -1,7 +1,5 @@
 """What a frontier is sought along: the micro batch, the sequence length, or the depth of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

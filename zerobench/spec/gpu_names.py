@@ -1,7 +1,5 @@
 """The GPU that a person names, or one line with the names that come nearest: for axes and options that take a GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

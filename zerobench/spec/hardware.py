@@ -5,8 +5,6 @@ come first. A device that nobody has catalogued has no peak, and its MFU is not 
 same holds for a MIG slice, which is part of a GPU under a name of its own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """A transformers config of the user's own: read without transformers, checked, cut down to what defines the work."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ A lower bound by the terms of ZeRO (Rajbhandari et al., arXiv 1910.02054, sectio
 arXiv 2101.06840, section 4): activations, buffers and copies come on top, so what passes here may still not fit.
 """
 
-from __future__ import annotations
-
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.roles import num_servers

@@ -6,8 +6,6 @@ the measurement of the same layout. Ranks that this machine cannot hold are pred
 are to be measured stay on one node, and the rule that refuses them says how many ranks and GPUs that would be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The GPU's catalogue entry knows most of them; host memory and drives are the nod
 that is not known makes no bound, rather than a guessed one.
 """
 
-from __future__ import annotations
-
 from zerobench.spec.base import Spec
 from zerobench.spec.hardware import Gpu, Rate
 

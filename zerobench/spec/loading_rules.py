@@ -1,7 +1,5 @@
 """Why a trial whose weights are read from files (weights) cannot run as a point asks."""
 
-from __future__ import annotations
-
 from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.situation import Rule, Situation

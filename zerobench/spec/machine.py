@@ -4,8 +4,6 @@ A plain value, so that a plan can be made for a machine that is not at hand; `de
 one without importing torch (torch asks the driver, which takes seconds and device memory).
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A model as its transformers config: random weights are built from it, nothing is downloaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field

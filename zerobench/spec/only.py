@@ -7,8 +7,6 @@ ids, add up; different axes narrow each other. A `single` reference is kept for 
 `--only world_size=2` keeps the single process that trains the same global batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

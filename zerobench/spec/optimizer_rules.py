@@ -1,7 +1,5 @@
 """Where an optimizer cannot run, from its entry in OPTIMIZERS: rules for each that has something to refuse."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace, without_deepspeed

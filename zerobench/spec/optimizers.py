@@ -5,8 +5,6 @@ states it keeps of each parameter, what its step takes for a moment, who makes i
 lie, and with whose losses its own must agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any

@@ -5,8 +5,6 @@ GPUs measured (a calibration file, written by `zerobench calibrate`) comes befor
 `overheads.yaml`. Every figure says where it comes from and whether anybody measured it on this GPU.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

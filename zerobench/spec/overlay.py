@@ -6,8 +6,6 @@ file's single values (`timeout_s`, `repeats`, ...). Values are YAML, so brackets
 what they name themselves. Of two settings of one name the last counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

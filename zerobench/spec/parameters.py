@@ -4,8 +4,6 @@ The closed forms are exact: tests hold them against transformers' own models, pa
 names the parameters of models that have no closed form here with `component_of`, so that both agree.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Relative paths in a sweep made absolute, so that the sweep means the same from wherever it is read again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How the blocks of a model are divided among the stages of a pipeline, and which models can be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.spec.architecture import dimensions

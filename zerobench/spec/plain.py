@@ -5,8 +5,6 @@ YAML 1.2's core words mean something (null, true, false, numbers; `5e8` is one),
 and what comes out are dicts with text keys, lists, texts, finite numbers, booleans and None.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Hashable, Iterator

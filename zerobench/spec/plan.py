@@ -5,8 +5,6 @@ that cannot be are listed as skipped with their reason, like those of a sweep. T
 FusedAdam where they lie on the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

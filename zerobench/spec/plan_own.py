@@ -4,8 +4,6 @@
 option both say must agree (zerobench.ds_config.conflicts says where it does not).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

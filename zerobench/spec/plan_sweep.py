@@ -4,8 +4,6 @@ What the sweep says of ranks holds; `auto`, or nothing, means the cluster's. Wha
 point is simulated, or worked out by formula.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.errors import UserError

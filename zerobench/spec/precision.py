@@ -1,7 +1,5 @@
 """What `precision: auto` comes to on a machine, and how that is said to people."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from zerobench.spec.axis_readers import AUTO

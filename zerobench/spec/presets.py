@@ -4,8 +4,6 @@ A sweep may name a preset, a transformers config (a file, a folder or a hub id) 
 it names becomes a ModelSpec; weights are random, so nothing but a config is ever read or downloaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 What is measured of a ramped trial is compared with a fixed batch's, so its last steps must be those of the full batch.
 """
 
-from __future__ import annotations
-
 from zerobench.spec.batch import data_parallel_size
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.situation import Rule, Situation

@@ -1,7 +1,5 @@
 """Activation checkpointing: which blocks' forward pass backward runs again, and what of it is kept all the same."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import StringConstraints

@@ -3,8 +3,6 @@
 A hub id of the list needs no network, so that a plan for it can be made on any machine and is the same on all of them.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The second launch of a trial with a checkpoint: the same work on as many ranks, or on others."""
 
-from __future__ import annotations
-
 from zerobench.spec.trial import TrialSpec
 
 

@@ -1,7 +1,5 @@
 """What each rank of a trial is: one that trains, or one that serves the others."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from zerobench.spec.strategy import STRATEGIES

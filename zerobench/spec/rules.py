@@ -8,8 +8,6 @@ process on one device of this machine, so how many devices there are is nothing 
 needs neither device, compiler nor drive.
 """
 
-from __future__ import annotations
-
 from zerobench.ds_config import build_ds_config, why_not_obeyed
 from zerobench.errors import UserError
 from zerobench.spec.adapter_rules import ADAPTER_RULES

@@ -1,7 +1,5 @@
 """Checks of what is the same in every trial of a sweep, beyond what pydantic sees; errors name the section."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ must agree between strategies, and nothing is cached, because nothing is generat
 transformers' own: they change neither a count nor a byte nor a FLOP.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator

@@ -4,8 +4,6 @@ Ranks are numbered node by node, so that neighbours share one. DeepSpeed forms h
 (deepspeed/utils/groups.py, _create_zero_param_parallel_group), and so does a two-dimensional mesh of torch's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from zerobench.spec.trial import TrialSpec

@@ -1,7 +1,5 @@
 """What rules look at: a trial, the machine that it is laid out for, and the size of its model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

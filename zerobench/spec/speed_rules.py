@@ -2,8 +2,6 @@
 run as a point asks.
 """
 
-from __future__ import annotations
-
 from zerobench.ds_config import replaces_linear
 from zerobench.spec.architecture import complete
 from zerobench.spec.batch import autotp_size

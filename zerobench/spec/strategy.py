@@ -5,8 +5,6 @@ needs, in which worlds it can be run, which axes mean something to it, and how n
 reference.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from zerobench.errors import unknown_choice

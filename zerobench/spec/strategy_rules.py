@@ -1,15 +1,12 @@
 """Why a strategy cannot run as a point asks for it: what it has not, what it needs, and worlds that it cannot be in."""
 
-from __future__ import annotations
-
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
 from zerobench.spec.environment_rules import ENVIRONMENT_RULES
 from zerobench.spec.optimizer_rules import STRATEGY_OPTIMIZER_RULES
-from zerobench.spec.pipeline_rules import PIPELINE_RULES
+from zerobench.spec.pipeline_rules import PIPELINE_RULES, RPC_RULES
 from zerobench.spec.roles import num_servers, num_workers
-from zerobench.spec.rpc_rules import RPC_RULES
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut

@@ -6,8 +6,6 @@ leaves gathered at the end of the forward pass what the backward pass needs agai
 in "Not enough buffers" (partitioned_param_swapper.py, `swap_in`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any

@@ -43,8 +43,6 @@ be a list of mappings, each an alternative as a whole. Relative paths start from
 on the command line from the current one. No key may stand twice, and `5e8` is a number here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ It is decided point by point and never by what else the sweep holds, so that a p
 measurement made tomorrow in another run on this machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any

@@ -4,8 +4,6 @@ Attention is cut by heads and the MLP by its inner width, as Megatron-LM does (S
 3), so both must be divisible. A vocabulary need not be: the last rank's part of the head is then the smallest.
 """
 
-from __future__ import annotations
-
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.trial import TrialSpec
 

@@ -4,8 +4,6 @@ DeepSpeed compiles its C++ parts (CPUAdam, FusedAdam, asynchronous I/O for NVMe)
 they were built at installation. Whether it can is asked of the tools that it would use.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -6,8 +6,6 @@ is a device `/dev/accel0`, `/dev/accel1`, ... (tensorflow/core/tpu/tpu_initializ
 driver shows it otherwise, `TPU_NAME=local` says that it is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A training of so many tokens, and what it takes in steps of a given length: days, GPU-hours, money, energy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.errors import UserError

@@ -1,7 +1,5 @@
 """One point of a sweep: everything that defines the work of one trial, and nothing about how it went."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

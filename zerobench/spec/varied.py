@@ -3,8 +3,6 @@
 Stage and offload are the cells of a plan (zerobench.spec.plan); each cell has all of these variants.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A new axis is a field of TrialSpec, marked as Later, and a row here or there; on
 in the `axes` of those that do (zerobench.spec.strategy).
 """
 
-from __future__ import annotations
-
 from zerobench.spec import axis_readers as read
 from zerobench.spec import axis_words as words
 from zerobench.spec.adapter import read_adapter, read_frozen

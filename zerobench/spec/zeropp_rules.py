@@ -1,7 +1,5 @@
 """Why ZeRO++ (hpZ, qwZ, qgZ) and MiCS cannot run as a point asks for them, read in the source of DeepSpeed 0.19.8."""
 
-from __future__ import annotations
-
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.situation import Rule, Situation

@@ -3,8 +3,6 @@
 The process ends by os._exit: some builds of torch abort at interpreter exit after right results.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import os

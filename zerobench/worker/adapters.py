@@ -5,8 +5,6 @@ hold them against PEFT's, whose names they have: `base_layer`, `lora_A`, `lora_B
 their fp32 copies are the optimizer's master weights.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The ranks of torch, as saves and loads of a checkpoint know them (zerobench.checkpoint_saves)."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

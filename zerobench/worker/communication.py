@@ -11,8 +11,6 @@ What passes neither gloo nor NCCL (torch.distributed.rpc, a shared-memory kernel
 communication at all tells nothing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

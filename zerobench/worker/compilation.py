@@ -11,8 +11,6 @@ Blocks are compiled in place (`Module.compile`), before anything wraps them, as 
 reduces gradients by hooks does so between them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -7,8 +7,6 @@ Says of each on standard output, a JSON object a line, when it begins and how it
 trial that needs it says why. What the compiler says goes to standard error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -18,8 +18,6 @@ The loss is computed within the head's own call: whoever shards parameters gathe
 head's weight is there for no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

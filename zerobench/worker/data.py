@@ -5,8 +5,6 @@ step are the same set for every world size with the same global batch, and a sin
 divide the model and not the batch see the same samples (zerobench.spec.batch).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

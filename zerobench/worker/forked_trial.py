@@ -1,7 +1,5 @@
 """A trial in a fork of the simulator: its one rank in this process, or each of all its ranks in one more fork."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -5,8 +5,6 @@ where they are clipped. Whoever clips knows the norm anyway. Where nothing clips
 then in warm-up steps alone, which are neither timed nor looked at by the ledger or the profiler.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

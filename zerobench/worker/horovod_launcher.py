@@ -6,8 +6,6 @@ key-value store over HTTP, horovod/runner/http/http_server.py) is set up as horo
 but listens on the loopback interface alone, on a port that the kernel chose; rank_processes.py starts the ranks.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Who this process is, as its launcher said; read before torch is imported."""
 
-from __future__ import annotations
-
 import os
 import socket
 

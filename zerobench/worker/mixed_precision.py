@@ -1,7 +1,5 @@
 """fp32 master weights beside a 16-bit model, as the ZeRO paper's mixed-precision Adam keeps them (section 3.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Each node is one account of memory that its ranks share, as processes of a real 
 this process's, so that no rank waits for another's end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

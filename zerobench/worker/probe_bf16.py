@@ -6,8 +6,6 @@ gemm). No flag of the processor says so alone: ONEDNN_MAX_CPU_ISA turns instruct
 milliseconds, in a process of its own: `python -m zerobench.worker.probe_bf16`.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

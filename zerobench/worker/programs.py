@@ -1,7 +1,5 @@
 """The programs of this environment, found by torch also where it was not activated."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

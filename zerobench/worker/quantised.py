@@ -11,8 +11,6 @@ themselves (bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp), s
 stay until backward. The int8 kernels of GPUs have other temporaries: their input in 8 bits and the product in int32.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

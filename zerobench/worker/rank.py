@@ -1,7 +1,5 @@
 """One rank's trial from start to end: build, first step, memory steps, timed steps, record."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

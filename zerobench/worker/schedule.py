@@ -5,8 +5,6 @@ batch grows. So here: a position is the tokens that training has seen over those
 that is the number of the step.
 """
 
-from __future__ import annotations
-
 import math
 
 from zerobench.spec.step_plan import PlannedStep

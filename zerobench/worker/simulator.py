@@ -9,8 +9,6 @@ would mostly import. A fork, because DeepSpeed and torch keep much for the life 
 patches. CUDA cannot be used on both sides of a fork, so nothing here may touch the emulated GPU before the first one.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

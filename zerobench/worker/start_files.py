@@ -9,8 +9,6 @@ own environment draws them and an engine of another framework reads them as NumP
     start.json             the model's whole config, names of parameters and buffers, a learning rate for each step
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

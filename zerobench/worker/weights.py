@@ -7,8 +7,6 @@ initializer_range, the residual projections of GPT-2 divided by sqrt(2 L) (GPT-2
 and the second matrix of an adapter zero.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

@@ -5,8 +5,6 @@ card's size is ours to choose, so the same rank is played again, and the record 
 that was asked for, and what the work needs in all.
 """
 
-from __future__ import annotations
-
 import os
 
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu

@@ -1,7 +1,5 @@
 """Frames that charts are drawn from, read from disk as every report reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

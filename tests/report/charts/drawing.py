@@ -1,7 +1,5 @@
 """What tests read out of a drawn chart."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Stacked memory by category."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Trials against each other: the front, the ranks, the predictions, the offloads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import median
 from typing import Any

@@ -1,7 +1,5 @@
 """All charts of a run together: what each of them owes its reader."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from tests.report.charts.conftest import HOSTILE, NOT_XML, frames_of
 from tests.report.charts.drawing import SVG, root_of, said, texts
 from tests.report.sample_run import completed_trial, model, spec
-from zerobench.report.charts import bars, colours, figures, model_size, pareto
+from zerobench.report.charts import bars, colours, figures, memory_lines, pareto
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 
@@ -128,7 +126,7 @@ def test_a_name_that_xml_cannot_hold_leaves_the_drawings_well_formed(tmp_path: P
         for layers in (2, 4)
     ]
     frames = frames_of(tmp_path, trials, samples=False)
-    drawn = [make(frames) for make in (bars.device_figure, model_size.figure, pareto.figure)]
+    drawn = [make(frames) for make in (bars.device_figure, memory_lines.model_size_figure, pareto.figure)]
     shown = ["".join([*texts(figure), *said(figure)]) for figure in drawn]
     assert all("[31mred" in text and "\x1b" not in text for text in shown)
 

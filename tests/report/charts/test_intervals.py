@@ -1,7 +1,5 @@
 """Expected speeds in charts: points with how sure they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

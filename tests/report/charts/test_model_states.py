@@ -1,7 +1,5 @@
 """Model states beside the ZeRO paper's terms."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

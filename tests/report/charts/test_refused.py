@@ -1,7 +1,5 @@
 """Trials that an emulated GPU refused and that were played again with room for everything: their need is drawn."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.charts.drawing import texts

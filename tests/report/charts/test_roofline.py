@@ -1,7 +1,5 @@
 """The chart of kernels against the roofline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which trials and which lines a chart shows where there are more than a person reads."""
 
-from __future__ import annotations
-
 from tests.report.sample_run import model, skipped_trial, spec
 from zerobench.report.charts.series import MOST_LINES, Place, left_out_sentence, with_series
 from zerobench.report.charts.shown import most_telling

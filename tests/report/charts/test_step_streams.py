@@ -1,7 +1,5 @@
 """The chart of streams over the expected step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

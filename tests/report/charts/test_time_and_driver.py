@@ -1,7 +1,5 @@
 """Memory within a step, and the waterfall from the driver's figure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

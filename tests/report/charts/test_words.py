@@ -1,7 +1,5 @@
 """Units and words that all charts share."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.report.charts import render, words

@@ -1,7 +1,5 @@
 """Two runs of one sweep as they might lie on disk, before and after an upgrade: something to say about each trial."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two runs side by side: which trials are the same, what may be said of memory and of speed, what the gate does."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The test and the interval behind `compare`, held against a textbook, against scipy, and against each other."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """One small run on disk that every export is read back from: a measured, a failed, a skipped and a hostile trial."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_run import GIB, MIB, completed_trial, failed_trial, model, skipped_trial, spec, write_run

@@ -1,7 +1,5 @@
 """What is exported of a trial, whichever tool it goes to."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from tests.report.frames.at_hand import trials_frame

@@ -1,7 +1,5 @@
 """The snapshots of torch, read by torch's own viewer."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The trace of a run's memory: as written, and as Perfetto's own viewer and trace processor read it."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

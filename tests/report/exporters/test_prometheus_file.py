@@ -1,7 +1,5 @@
 """The Prometheus file, read back by the library's own parser."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TensorBoard's event files, read back by tensorboard's own reader."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights & Biases' offline files, read back by wandb's own reader; nothing leaves the machine."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

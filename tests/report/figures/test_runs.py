@@ -1,7 +1,5 @@
 """The figures of several runs together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.report.sample_run import completed_trial, spec, write_run

@@ -1,7 +1,5 @@
 """The tidy tables of trials that are at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tidy tables of several runs as CSV: the rows of each run's own tables, one run after the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """A plan's rows as numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.plan.run import cluster, plan_trials

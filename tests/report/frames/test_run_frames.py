@@ -1,7 +1,5 @@
 """The frames that every view is rendered from."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,10 +1,8 @@
 """The comparison of ways to train as rows: a server among them has no losses of its own."""
 
-from __future__ import annotations
-
 from tests.report.strategies.figures import figures, rows, spec
 from zerobench.report.frames import schema
-from zerobench.report.frames.strategies_frame import strategies_frame
+from zerobench.report.frames.joined_tables import strategies_frame
 
 
 def test_a_row_says_what_the_comparison_says() -> None:

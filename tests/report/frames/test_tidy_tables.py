@@ -1,7 +1,5 @@
 """The tidy tables: their names and dtypes are a public interface."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import textwrap

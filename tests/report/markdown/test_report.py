@@ -1,7 +1,5 @@
 """The report for a pull request: what it says, what marks a prediction, what nothing from a run can do, its name."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Hostile text in GitHub's Markdown, rendered by a real library: it is read, and does nothing."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A real browser over the page: Debian's Chromium, driven by selenium, and the questions that tests ask it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

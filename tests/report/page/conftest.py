@@ -1,7 +1,5 @@
 """Pages and a browser, made once for all the tests that look at them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison of ways to train in a real browser: whole on the screen, and whole on paper."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

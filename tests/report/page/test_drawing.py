@@ -1,7 +1,5 @@
 """A chart's SVG on its way into the page: it draws, it is named by its figure, and nothing else of it is left."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run wrote is text: whatever stands in its names, reasons and documents, nothing of it runs or draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A page of a thousand trials opens at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page's sections, read from its markup: nothing is missing, nothing predicted passes for measured."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A plan's run as it might lie on disk: simulated trials of the sample's arithmetic, traffic and FLOPs by the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of a plan's frontier."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

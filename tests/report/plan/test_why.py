@@ -1,7 +1,5 @@
 """Why a trial loses: sentences held against ledgers made by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

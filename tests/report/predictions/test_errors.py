@@ -1,7 +1,5 @@
 """The error statistics are what one works out by hand, and costly mistakes are found."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_predictions import (

@@ -1,7 +1,5 @@
 """Predictions find what measured the same work, and are compared with it figure by figure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

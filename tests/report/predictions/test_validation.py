@@ -1,7 +1,5 @@
 """The report of a validation: every figure and every mistake by name, alike in the terminal and in Markdown."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Every view in every renderer: the same cells everywhere, and where a terminal is narrow fewer columns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sides of trials with round numbers, to compare: a model of a million parameters in fp32, 24 sequences a step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

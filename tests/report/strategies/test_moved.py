@@ -1,7 +1,5 @@
 """Bytes by the papers' closed forms, against numbers written out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_run import completed_trial

@@ -1,7 +1,5 @@
 """What a trial is compared with, and what it is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ It was run with shorter sequences and fewer timed steps than the sweep has now. 
 that did other work too, and are here for their place in the tables.
 """
 
-from __future__ import annotations
-
 import os
 from io import StringIO
 from pathlib import Path
@@ -19,9 +17,8 @@ from zerobench.report.charts import model_states
 from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.explain.category import Explainer
 from zerobench.report.frames import schema
-from zerobench.report.frames.joined_tables import write_csv
+from zerobench.report.frames.joined_tables import strategies_frame, write_csv
 from zerobench.report.frames.run_frames import RunFrames, run_frames
-from zerobench.report.frames.strategies_frame import strategies_frame
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.page import page_html

@@ -1,7 +1,5 @@
 """What a job learns of itself from Slurm's variables and programs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.slurm.standins import Standins

@@ -1,7 +1,5 @@
 """Why Slurm took a job's nodes: told from the states that it gives, in the job and afterwards."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -10,7 +8,7 @@ import pytest
 
 from tests.slurm.standins import Standins
 from zerobench.records import Start, Status
-from zerobench.running.site import Interruption
+from zerobench.running.executor import Interruption
 from zerobench.running.stop import Stop
 from zerobench.slurm.job.allocation import Allocation
 from zerobench.slurm.job.interruption import is_alive, lost, taken

@@ -1,7 +1,5 @@
 """What a batch script ends in, as far as it needs no cluster: its arguments, and what is typed afterwards."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

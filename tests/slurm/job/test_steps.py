@@ -1,7 +1,5 @@
 """The srun commands that start ranks: against golden files, and what their shell parts do when they are run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

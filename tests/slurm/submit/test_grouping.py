@@ -1,7 +1,5 @@
 """How a run's trials become job arrays: which share a task, and that Slurm's limits hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

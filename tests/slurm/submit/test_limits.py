@@ -1,7 +1,5 @@
 """What Slurm says it takes, read from what its programs print."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

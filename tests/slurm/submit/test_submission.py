@@ -1,7 +1,5 @@
 """Jobs handed to Slurm: what is written down when, and what a second submission still asks for."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The batch scripts that ship, run by bash as they are, as a person does who submits them by hand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -13,7 +13,7 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.records import Category, MemoryCourses, Phase, Place, RankRecord, Status, StepKind, TrialRecord
-from zerobench.running import simulator_kinds
+from zerobench.running import simulator
 from zerobench.running.setup import lay_out_trial
 from zerobench.running.simulations import predict
 from zerobench.running.stop import Stop
@@ -201,7 +201,7 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
     def missing() -> Emulator:
         raise UserError("emulator: not set up; run: zerobench setup emulator")
 
-    monkeypatch.setattr(simulator_kinds, "find_emulator", missing)
+    monkeypatch.setattr(simulator, "find_emulator", missing)
     [(record, _)] = play([trial(Evidence.EMULATED, strategy="zero1")], tmp_path)
     assert (record.status, record.reason) == (
         Status.SKIPPED,

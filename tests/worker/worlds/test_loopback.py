@@ -1,7 +1,5 @@
 """Ranks on one machine are heard on it alone: no port of theirs is open to the network."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

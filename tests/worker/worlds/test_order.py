@@ -1,7 +1,5 @@
 """What the order of a step keeps of each operation's cost."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

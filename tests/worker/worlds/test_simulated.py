@@ -1,7 +1,5 @@
 """The simulated world tells device and host apart and counts what allocators and libraries take beside tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

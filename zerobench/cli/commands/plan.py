@@ -2,8 +2,6 @@
 
 # ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

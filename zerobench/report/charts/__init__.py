@@ -7,8 +7,6 @@ Drawn by Vega-Lite through altair and vl-convert, so the page that shows them ne
 colours are CSS variables (report/palette.py), which the page declares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.charts import (
@@ -16,7 +14,7 @@ from zerobench.report.charts import (
     batch_ramp,
     course,
     efficiency,
-    model_size,
+    memory_lines,
     model_states,
     offload_traffic,
     pareto,
@@ -28,7 +26,6 @@ from zerobench.report.charts import (
     strategies,
     timeline,
     waterfall,
-    world_size,
 )
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
@@ -41,8 +38,8 @@ MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     course.figure,
     model_states.figure,
     bars.host_figure,
-    model_size.figure,
-    world_size.figure,
+    memory_lines.model_size_figure,
+    memory_lines.world_size_figure,
     timeline.figure,
     step_streams.figure,
     roofline.figure,

@@ -1,7 +1,5 @@
 """The marks of stacked bars: parts, hatching over what is predicted, names, totals, and the line of the capacity."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A part is a category; its colour is that of its group, so the three optimizer states stand apart within one colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A batch that grows: throughput and device peak over the tokens of a step, beside the same work with a fixed batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 Each phase has the same width, so that trials whose phases differ in length can be laid side by side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

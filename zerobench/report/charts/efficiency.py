@@ -5,8 +5,6 @@ scaling each rank keeps its batch; under strong scaling the global batch stays, 
 one fixed step (Hager and Wellein, "Introduction to High Performance Computing", section 5.3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,10 +14,10 @@ import altair as alt
 
 from zerobench.report.charts import intervals, lines, series
 from zerobench.report.charts.marks import strategies_sentence
+from zerobench.report.charts.memory_lines import VARYING, ranks_axis
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import doubt_sentence, whole
-from zerobench.report.charts.world_size import VARYING, ranks_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.units import counted

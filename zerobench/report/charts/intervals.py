@@ -1,7 +1,5 @@
 """How sure an expected speed is, in charts: a bar or a band from the low to the high end of its interval."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import altair as alt

@@ -1,7 +1,5 @@
 """A trial as a point: colour and figure for the strategy, shape for the offload, filled where it was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Device memory along one axis: what the charts over model size and over world size share."""
+"""Device memory along one axis, both axes logarithmic: over the number of parameters, and over that of ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,53 @@ from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.summary import Summary
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes, format_count
 
 _CAPACITY_REACH = 20
 """A capacity further than this many times above the largest peak is not drawn."""
 
 
-def memory_lines(
+VARYING = ("num_nodes", "world_size")
+
+
+def model_size_figure(runs: RunFigures) -> Figure | None:
+    """What a larger model would take; None where no two models were run alike."""
+    return _memory_lines(
+        runs,
+        key="memory-over-model-size",
+        x=lambda summary: summary.num_params,
+        varying=("model", "num_params"),
+        axis=_parameters_axis,
+        words="model size",
+        say=lambda value: f"{format_count(value)} parameters",
+    )
+
+
+def world_size_figure(runs: RunFigures) -> Figure | None:
+    """What sharding over more GPUs brings; None where no two world sizes were run alike."""
+    return _memory_lines(
+        runs,
+        key="memory-over-world-size",
+        x=lambda summary: summary.spec.world_size,
+        varying=VARYING,
+        axis=ranks_axis,
+        words="the number of ranks",
+        say=lambda value: counted(int(value), "rank"),
+    )
+
+
+def _parameters_axis(sizes: Sequence[float]) -> tuple[alt.Axis, float]:
+    """Billions where the largest model has one, else millions."""
+    word, size = ("billions", 1e9) if max(sizes) >= 1e9 else ("millions", 1e6)
+    return alt.Axis(title=f"model parameters ({word})", format="~g", tickCount=8, labelOverlap=True), size
+
+
+def ranks_axis(sizes: Sequence[float]) -> tuple[alt.Axis, float]:
+    """A tick at each number of ranks, as far as they have room."""
+    return alt.Axis(title="ranks", values=sorted(set(sizes)), format="d", labelOverlap=True), 1.0
+
+
+def _memory_lines(
     runs: RunFigures,
     *,
     key: str,

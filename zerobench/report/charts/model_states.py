@@ -1,7 +1,5 @@
 """Model states of one rank beside the terms of the ZeRO paper (arXiv 1910.02054, figure 1), in the paper's GB."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

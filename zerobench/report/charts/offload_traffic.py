@@ -1,7 +1,5 @@
 """What offloading costs: bytes per second to and from NVMe, and where the offloaded states lie."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

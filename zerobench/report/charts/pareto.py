@@ -3,8 +3,6 @@
 Of predicted trials the throughput is the expected one, with its interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Predicted against measured peaks: the identity line, and beside it how often which error occurs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

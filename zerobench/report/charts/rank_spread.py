@@ -3,8 +3,6 @@
 A server is no rank among others, and is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

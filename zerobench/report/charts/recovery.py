@@ -1,7 +1,5 @@
 """The page's table of checkpoints and faults."""
 
-from __future__ import annotations
-
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.render.columns import table_columns

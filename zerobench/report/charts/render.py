@@ -4,8 +4,6 @@ What a chart says of a value goes into its data and from there through Vega's ow
 expression that is built from a value. Colours are CSS variables (report/palette.py), which Vega hands through.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import re

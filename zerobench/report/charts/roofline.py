@@ -1,7 +1,5 @@
 """The roofline of a predicted step's kernels: what bounds each class, and where the step's computing time goes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Which trials a chart shows, and what its caption says of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The expected step of simulated trials as it is replayed: what runs on which lane, exposed communication marked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Speed-up of ways to train over one process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

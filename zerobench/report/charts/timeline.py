@@ -4,8 +4,6 @@ What the ledger says lies in torch: the most within each phase and what is left 
 what torch reserved and does not use and by what lies outside torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Peaks of two runs side by side: for each trial a bar of BASE and one of NEW, by category."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 Each bar begins where the one before it ended, so whatever nobody explains is seen as a bar of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Units and words that all charts share: one unit a chart, named on its axis, and sentences for each mark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ of the engine's settings are not what they were (the asked ones are equal: these
 Only trials that differ are looked at, and read again from disk for it, so that a comparison need not hold them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

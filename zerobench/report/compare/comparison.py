@@ -8,8 +8,6 @@ Trials are the same where they did the same work (config_hash) and their figures
 (evidence). memory.py and speed.py say what may be concluded from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

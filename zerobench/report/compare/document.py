@@ -1,7 +1,5 @@
 """A comparison as plain values, for gates that are programs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

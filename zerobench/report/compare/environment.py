@@ -1,7 +1,5 @@
 """What two runs ran on, fact beside fact: the first suspects of a difference, and hardware that spoils it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ the test can be significant; where no trial of the comparison has as many, the g
 them, those are named.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ process, threads that race for a buffer), the middle repeat of each run stands f
 up to its total, and the range over the repeats is beside it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

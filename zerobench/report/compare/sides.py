@@ -4,8 +4,6 @@ Records pass through one at a time, and only totals, categories at the peaks and
 of thousands of trials are compared within the memory of a laptop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

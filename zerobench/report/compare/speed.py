@@ -13,8 +13,6 @@ true of the whole hour (a hot or a shared machine): runs to be compared belong o
 other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ test is Mann and Whitney's; the factor and its interval are that same test turne
 The values must be independent of each other. Whoever calls decides what they are (speed.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Chrome's trace format, which ui.perfetto.dev opens: processes and threads with names, slices, counters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

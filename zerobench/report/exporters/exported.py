@@ -3,8 +3,6 @@
 A figure that is not available is left out: no tool here has a value for it, and 0 would be a lie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Prometheus wants base units in the plural at the name's end (prometheus.io/docs/
 Weights & Biases group by what stands before the slash, and there a figure has its column's own name (schema.TRIALS).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Imports a library that only one format needs, or says in one line how to get it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

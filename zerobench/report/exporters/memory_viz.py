@@ -7,8 +7,6 @@ in which it grew. A device of the snapshot is a rank. A course keeps sizes and n
 segment of its own, as large as the category ever was, so that segments add up to more than was reserved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby

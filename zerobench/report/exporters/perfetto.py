@@ -5,8 +5,6 @@
 A process is a rank of a trial. Time is not kept with the memory: a microsecond stands for an allocation or a free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path

@@ -6,8 +6,6 @@ Every sample carries `run`, `trial` and `evidence`, so that a prediction is neve
 category have no `total`: in Prometheus that is `sum by (run, trial) (zerobench_device_peak_bytes)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ Settings and outcome go to the HPARAMS tab, where trials are compared. A scalar 
 exact to seven digits: the exact ones are in `memory.csv`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any

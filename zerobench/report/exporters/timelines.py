@@ -1,7 +1,5 @@
 """Device memory of a trial's ranks by category over start-up and a steady step, as the viewers of others draw it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

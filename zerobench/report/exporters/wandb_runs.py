@@ -7,8 +7,6 @@ of the exporting process is turned off: that process's git, console, machine and
 trial always has the same id, so that a second export joins the first and makes no second run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable

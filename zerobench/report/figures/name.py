@@ -1,12 +1,9 @@
 """What every table says of the trial that a row is of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 
 from zerobench.records import Status
-from zerobench.report.evidence import evidence_text
 from zerobench.report.parity import Parity
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -34,8 +31,9 @@ class TrialName:
 
     @property
     def evidence_text(self) -> str:
-        """How its figures came to be."""
-        return evidence_text(self.evidence, self.gpu)
+        """`measured`, `predicted (solo)`, `predicted (simulated on H200 SXM)`."""
+        gpu = f" on {self.gpu}" if self.gpu else ""
+        return f"predicted ({self.evidence}{gpu})" if self.is_predicted else self.evidence
 
     @property
     def is_predicted(self) -> bool:

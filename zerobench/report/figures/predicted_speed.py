@@ -1,7 +1,5 @@
 """Which GPU a trial is about, and what a predicted step takes on it: at least, and expected."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from zerobench.report.step_time.bound import step_bound

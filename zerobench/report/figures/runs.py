@@ -4,8 +4,6 @@ Trials pass through one at a time and leave a few numbers, so that a hundred tho
 not what their records cost. Samples of NVML are not among them: whoever draws a trial's curve reads that trial's file.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

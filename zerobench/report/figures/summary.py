@@ -1,15 +1,12 @@
 """What one trial comes to as a whole: how it ended, how fast it was, what it took and what there was to take."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.records import Category, Place, Status
+from zerobench.records import Category, Failure, Place, Status, TrialRecord
 from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.column_units import plain
-from zerobench.report.ending import why_without_figures
 from zerobench.report.figures.predicted_speed import PredictedStep, gpu_of, predicted_step
 from zerobench.report.labels import setting_text
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
@@ -19,6 +16,7 @@ from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, timed_toke
 from zerobench.report.trials import Trial, all_ranks_ran, completed, is_whole, num_params
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +203,25 @@ def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
     if seen or trial.spec.evidence.needs_device:
         return min(seen, default=None)
     return None if gpu is None else gpu.memory_bytes
+
+
+def why_without_figures(record: TrialRecord) -> str:
+    """Why the trial of `record` has no figures."""
+    text = record.reason or (record.failure.message if record.failure else "no reason recorded")
+    rule = f" (rule {record.rule})" if record.rule else ""
+    detail = _detail(record.failure) if record.failure and record.status is not Status.SKIPPED else ""
+    return plain(f"{text}{rule}{detail}")
+
+
+def _detail(failure: Failure) -> str:
+    """Where it happened and the bytes it was about, as far as they are known."""
+    parts = [
+        (failure.rank is not None, f"rank {failure.rank}"),
+        (failure.phase is not None, str(failure.phase)),
+        (failure.step_index is not None, f"step {failure.step_index}"),
+        (failure.bytes_asked is not None, f"requested {format_bytes(failure.bytes_asked)}"),
+        (failure.bytes_free is not None, f"free {format_bytes(failure.bytes_free)}"),
+        (bool(failure.stacks), f"stacks of {len(failure.stacks)} ranks in the record"),
+    ]
+    known = [text for is_known, text in parts if is_known]
+    return f" ({', '.join(known)})" if known else ""

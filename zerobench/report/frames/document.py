@@ -4,8 +4,6 @@ For programs that want one file and no tables. Names carry their units as in the
 available is null, and so is a number that JSON cannot write (NaN, infinity).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice

@@ -1,7 +1,5 @@
 """A plan's rows as a frame of numbers, for notebooks and scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The figures of one run or several as tidy pandas frames, each made when it is first asked for: for CSV and JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

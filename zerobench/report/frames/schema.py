@@ -3,8 +3,6 @@
 Every column may be empty but those that name the trial; bytes and counts are integers always, never floats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

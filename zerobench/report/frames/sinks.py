@@ -3,8 +3,6 @@
 A run of a thousand trials on eight ranks has some two million memory rows; they pass through in batches.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

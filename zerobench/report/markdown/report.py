@@ -7,8 +7,6 @@ The order is that of a reader: what came out, how it was measured, the figures, 
 Nothing from a run becomes Markdown (text.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ Guidelines": model, hardware with interconnections, training configs, versions a
 but for who submits, which the pull request says.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime

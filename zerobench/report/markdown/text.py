@@ -6,8 +6,6 @@ notifies people, a number becomes a link, an address too, `:name:` a picture. Be
 of no width; what is in code spans and blocks GitHub leaves alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

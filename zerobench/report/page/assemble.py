@@ -1,7 +1,5 @@
 """The page of runs: every section as plain values, for the template that escapes them all."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of two runs side by side: the verdict, their memory as drawings, then the tables of the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Documents of the first trials stand in full; a page of a thousand trials says where the others' lie.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

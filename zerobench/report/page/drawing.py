@@ -5,8 +5,6 @@ does not rest on a drawing library. Screen readers are told the figure's title a
 table below; a thousand marks read out one by one help nobody.
 """
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree as ET
 

@@ -4,8 +4,6 @@ environment.json grows with what a capture learns to look at, so nothing here kn
 their units: what is new appears by itself, under its own name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What failures left of themselves: tracebacks and stacks, as blocks to read and to copy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 

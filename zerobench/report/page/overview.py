@@ -1,7 +1,5 @@
 """The top of the page: what was run, where and when, how it ended, and how much of it was seen and not predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Why not the others: the reasons of `zerobench plan`, on the page of a run that predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench import store

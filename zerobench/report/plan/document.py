@@ -1,7 +1,5 @@
 """A plan as plain values: what frames of notebooks and `zerobench plan --json` have of each configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -3,8 +3,6 @@
 What must fit is said by zerobench.report.capacity; here it is held against what there is, and rows against each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property

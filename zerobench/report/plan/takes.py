@@ -1,7 +1,5 @@
 """What a training takes with one configuration of a plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from zerobench.report.plan.rows import PlanRow

@@ -3,8 +3,6 @@
 Everything is a prediction, and every table says so; nothing here was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

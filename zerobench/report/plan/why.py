@@ -5,8 +5,6 @@ bounds of their steps are no reason is said between. Nothing is said of what the
 explained by a setting only where its bytes are what that setting gives (memory_causes.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from zerobench.records import Category, Status

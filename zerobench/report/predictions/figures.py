@@ -5,8 +5,6 @@ is the interpreter and its libraries, and of which a simulated rank has none tha
 in on a CPU (`kernel_workspace`), which a simulation cannot look into: peaks are those of what tensors hold.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence

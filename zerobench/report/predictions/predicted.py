@@ -21,8 +21,6 @@ A measured trial that did not complete, whose losses disagree (parity.py) or tha
 prediction is for, is not compared; the pair says why. So does one whose prediction did not complete.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

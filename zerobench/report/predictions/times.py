@@ -1,7 +1,5 @@
 """How far the expected time of a step is from the measured one, and whether that lies in the interval."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median_low

@@ -1,7 +1,5 @@
 """Tables as columns of texts, which a figure of the page has beside its drawing."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from zerobench.report.figure import Columns

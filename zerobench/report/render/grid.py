@@ -1,7 +1,5 @@
 """A table of the page: a caption, headers, and rows of text that the template escapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar

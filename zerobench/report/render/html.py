@@ -1,7 +1,5 @@
 """Tables on the page."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from zerobench.report.render.grid import Column, Grid, grid

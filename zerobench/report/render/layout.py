@@ -3,8 +3,6 @@
 Text comes from sweep files and records, so all of it is put into rich as Text: nothing in it is markup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Tables and parts as GitHub's Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 

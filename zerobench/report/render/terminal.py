@@ -1,7 +1,5 @@
 """Tables and parts in a terminal, with as many columns as it has room for."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Text from runs as a page shows it: every character visible, none that turns the text around it."""
 
-from __future__ import annotations
-
 _LAYOUT = frozenset("\n\t")
 
 

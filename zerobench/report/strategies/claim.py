@@ -1,7 +1,5 @@
 """One claim about distributed training, what was measured of it, and what of the rows claims speak of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,8 +4,6 @@ A claim that the run cannot judge says what is missing. Nothing here is known be
 how near a number must come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from zerobench.report.strategies import claims_of_bytes, claims_of_memory, claims_of_speed

@@ -1,7 +1,5 @@
 """Claims about the bytes that a rank sends in a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from zerobench.report.strategies.claim import NEAR, Claim, ClaimRows, agrees_with_form, judged, ratio, unjudged

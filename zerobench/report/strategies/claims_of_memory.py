@@ -1,7 +1,5 @@
 """Claims about the memory of model states."""
 
-from __future__ import annotations
-
 from zerobench.report.paper import PaperTerms, paper_terms
 from zerobench.report.strategies.claim import NEAR, Claim, ClaimRows, is_near, judged, unjudged
 from zerobench.report.strategies.rows import ComparedSide

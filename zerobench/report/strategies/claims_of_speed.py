@@ -1,7 +1,5 @@
 """Claims about speed and waiting."""
 
-from __future__ import annotations
-
 from zerobench.formulas.pipeline import bubble_fraction
 from zerobench.report.strategies.claim import NEAR, Claim, ClaimRows, judged_speed, ratio, unjudged
 from zerobench.report.strategies.rows import ComparedSide

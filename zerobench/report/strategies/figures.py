@@ -3,8 +3,6 @@
 A trial has one side, its ranks, or two: a server is no rank among others and has figures of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

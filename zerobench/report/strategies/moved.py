@@ -13,8 +13,6 @@ The closed forms go through the same function, so that both mean the same:
 - tensor: Megatron-LM's all-reduces of activations (arXiv 1909.08053, section 3; formulas/megatron.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from zerobench.errors import UserError

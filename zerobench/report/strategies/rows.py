@@ -8,8 +8,6 @@ speed-up over ranks, servers and all. Under weak scaling, where the run has a si
 share, it is the throughput of one rank over that process's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Trials whose batch grows: each size's tokens, time, speed and peak, beside the same work with a fixed batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.report.batch_ramp import BatchFigures, with_their_fixed

@@ -1,7 +1,5 @@
 """Checkpoints and faults: size, seconds, extra memory, and how a trial went on from one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.column_units import byte_unit, show_number, show_whole, time_unit

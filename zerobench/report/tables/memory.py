@@ -1,7 +1,5 @@
 """Memory: where the bytes are at the peak, how far ranks lie apart, what offloading keeps on the host and on NVMe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

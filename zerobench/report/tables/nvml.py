@@ -1,7 +1,5 @@
 """The waterfall: from what NVML says is used on a device down to what each byte is for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The trials that did not complete, skipped ones included, each with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.records import Status

@@ -1,7 +1,5 @@
 """Pieces of a document that are no table of trials: rows of anything, sentences, warnings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """How far predictions of device peaks were off, where the run measured the same work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.records import Place

@@ -1,7 +1,5 @@
 """The stages of pipelines: each beside the others, its measured bubble beside the ideal one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit, show_percent, show_whole, time_unit

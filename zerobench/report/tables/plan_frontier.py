@@ -1,7 +1,5 @@
 """The table of a frontier: the most that fits, by stage and offload, and which memory ends it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Predictions beside what was measured: totals by phase, categories at the peak, what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The table of a measured frontier."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole

@@ -1,7 +1,5 @@
 """Trials with a parameter server: the server's side apart from the workers'."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from zerobench.report.column_units import byte_unit, show_number, show_percent, show_whole, time_unit

@@ -1,7 +1,5 @@
 """The three columns of model states that several tables have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Ways of distributed training beside one process that trains the same global batch, and what is claimed of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole, time_unit

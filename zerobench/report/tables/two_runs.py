@@ -1,7 +1,5 @@
 """What two runs ran on and how their trials ended, and what the gate says: the document of `zerobench compare`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 

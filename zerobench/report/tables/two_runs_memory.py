@@ -1,7 +1,5 @@
 """Tables of what two runs hold at their peaks: totals, then each category that differs, to the byte, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

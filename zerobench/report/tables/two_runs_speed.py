@@ -1,7 +1,5 @@
 """The table of step times of two runs: what each trial's test is about, and whether it could have said more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What `zerobench validate` shows: how far predictions are off, and by name those that would have cost a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter

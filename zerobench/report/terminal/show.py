@@ -1,7 +1,5 @@
 """`zerobench show`: a run in the terminal, on 80 columns or 140, each table with a line that says how to read it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ A light process on the job's first node, without torch: the ranks are started by
 comes next does: the requeued job, `--finish`, or the next submission.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -23,15 +21,15 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status
+from zerobench.running.executor import Executor, LocalExecutor
 from zerobench.running.lock import trial_locked
 from zerobench.running.lost import close, is_begun, read_start
 from zerobench.running.runner import RunResult, run_beside_others
-from zerobench.running.site import LocalSite, Site
 from zerobench.running.stop import Stop, stop_on_signals
 from zerobench.slurm.job import interruption
 from zerobench.slurm.job.allocation import read_allocation
+from zerobench.slurm.job.executor import SlurmExecutor, capture_nodes
 from zerobench.slurm.job.log import Log
-from zerobench.slurm.job.site import SlurmSite, capture_nodes
 from zerobench.slurm.job.steps import Interpreter
 from zerobench.slurm.jobs import read_tasks
 from zerobench.slurm.options import ContainerRuntime, Launcher
@@ -87,26 +85,26 @@ def _trial_ids(asked: argparse.Namespace, environ: Mapping[str, str]) -> list[st
 
 
 def _run(run: RunFolder, trial_ids: Sequence[str], asked: argparse.Namespace, stop: Stop) -> RunResult:
-    site = _site(asked, stop)
-    log = Log(site.job)
-    if isinstance(site, SlurmSite):
+    executor = _executor(asked, stop)
+    log = Log(executor.job)
+    if isinstance(executor, SlurmExecutor):
         run.nodes.mkdir(exist_ok=True)
-        for fault in capture_nodes(site, run.nodes):
+        for fault in capture_nodes(executor, run.nodes):
             log.say(fault)
-    return run_beside_others(run.path, trial_ids, site=site, observer=log, stop=stop)
+    return run_beside_others(run.path, trial_ids, executor=executor, observer=log, stop=stop)
 
 
-def _site(asked: argparse.Namespace, stop: Stop) -> Site:
+def _executor(asked: argparse.Namespace, stop: Stop) -> Executor:
     if asked.launcher is Launcher.LOCAL:
         machine = detect_machine()
-        return LocalSite(machine.cpu_cores, machine.num_gpus)
+        return LocalExecutor(machine.cpu_cores, machine.num_gpus)
     allocation = read_allocation(os.environ)
     if asked.cpus_per_node:
         allocation = replace(allocation, cpus_per_node=asked.cpus_per_node)
     if asked.gpus_per_node is not None:
         allocation = replace(allocation, gpus_per_node=asked.gpus_per_node)
     interpreter = Interpreter(asked.worker_python, asked.container, asked.container_runtime)
-    return SlurmSite(allocation, interpreter, stop, asked.launcher)
+    return SlurmExecutor(allocation, interpreter, stop, asked.launcher)
 
 
 def _await_the_end() -> None:

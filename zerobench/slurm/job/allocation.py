@@ -1,7 +1,5 @@
 """The job that we run in, as Slurm's variables and programs tell."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Mapping, Sequence

@@ -6,14 +6,12 @@ one that is preempted with grace gets SIGTERM in its steps alone at first; one w
 that `--signal=B:` names in its batch script. None of them says why, but the job's own state does, and the nodes'.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from dataclasses import dataclass
 
 from zerobench.records import Start, Status
-from zerobench.running.site import Interruption, without_a_word
+from zerobench.running.executor import Interruption, without_a_word
 from zerobench.running.stop import Stop
 from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job

@@ -1,7 +1,5 @@
 """What a job says in its log: a line for each trial that begins or ends, with the time."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -13,8 +13,6 @@ What srun must be told, each closed here:
 - `--input=none`: srun would read the runner's standard input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

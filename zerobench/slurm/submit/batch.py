@@ -1,7 +1,5 @@
 """The batch scripts of a run's jobs: from what was asked for to what each template says."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ MaxArraySize and MaxJobCount are the controller's (slurm.conf(5)), the time limi
 a user may have submitted is the accounting database's to say, which many clusters do not have or do not show.
 """
 
-from __future__ import annotations
-
 import getpass
 import re
 from collections.abc import Iterable, Iterator

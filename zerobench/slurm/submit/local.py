@@ -4,8 +4,6 @@ It is how a submission is tried before a cluster's time is spent on it. Each tas
 Slurm would set, and a log where Slurm would put it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Calls sbatch: the one program of Slurm's whose answer must not be lost, since it has then taken a job."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -9,8 +9,6 @@ character as it is, within quotes of either kind too; blanks end a word outside 
 begins a comment outside of quotes; and a line with `hetjob` or `packjob` anywhere in it begins another job's options.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

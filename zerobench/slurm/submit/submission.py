@@ -4,8 +4,6 @@ What is submitted is written down after each job, so that nothing which Slurm ha
 refused; a name that was used once is never used again, since a job reads its tasks from the file of its name.
 """
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What updates weights where DeepSpeed has nothing of its own: a file an optimizer, named in the registry's entry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """torch's AdamW."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

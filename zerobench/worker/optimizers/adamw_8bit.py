@@ -6,8 +6,6 @@ table: they are the square root of the first moment over its block's largest, an
 a small second moment, by which the update is divided, hardly ever becomes zero. Operations are the same everywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lion: the sign of a blend of momentum and gradient (Chen et al., arXiv 2302.06675, algorithm 2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

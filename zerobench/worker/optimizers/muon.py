@@ -4,8 +4,6 @@
 Which is which is told by shape and name, as deepspeed.initialize tells (deepspeed/__init__.py, set_optimizer_flags).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """torch's SGD, without momentum."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Ways to train: one file each, all through the same small door (base.Strategy)."""
 
-from __future__ import annotations
-
 from zerobench.spec.trial import PipelineSchedule
 from zerobench.worker.strategies.base import Job, Strategy
 
@@ -13,7 +11,7 @@ def make_strategy(job: Job) -> Strategy:
     """
     match job.trial.strategy:
         case "single":
-            from zerobench.worker.strategies.single import Single
+            from zerobench.worker.strategies.torch_loop import Single
 
             return Single(job)
         case "ddp":

@@ -5,8 +5,6 @@ decide where and in which pieces the model comes into being. Its step brackets i
 strategy has one forward and one backward pass.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager

@@ -14,8 +14,6 @@ never held twice.
   only from the folder in which the ranks of the same trial have just written it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

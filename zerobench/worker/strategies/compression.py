@@ -4,8 +4,6 @@ fp16, bf16 and PowerSGD are torch's own hooks (torch/distributed/algorithms/ddp_
 (one_bit.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

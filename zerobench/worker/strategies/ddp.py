@@ -8,8 +8,6 @@ dropped ones would come to life outside of the buckets when micro-batches are ac
 twice.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager

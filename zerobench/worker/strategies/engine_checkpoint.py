@@ -5,8 +5,6 @@ DeepSpeed unpickles its files (runtime/checkpoint_engine/torch_checkpoint_engine
 only from the folder in which the ranks of the same trial have just written them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -9,8 +9,6 @@ hands it out unscaled (runtime/engine.py, get_global_grad_norm). Two do otherwis
 A step that is left out because its loss scale was too large has an infinite norm.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -12,8 +12,6 @@ With `mics_shard_size` all of this happens among so many neighbouring ranks, and
 group with every micro-batch and between the groups with the last one (section 3.3, 2-hop gradient synchronization).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -12,8 +12,6 @@ Horovod's DistributedOptimizer; clipping comes after the all-reduce, on the aver
 - Losses are averaged, and the end is waited for, over torch's gloo group as under every strategy.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

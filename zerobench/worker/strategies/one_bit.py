@@ -10,8 +10,6 @@ All ranks gather all signs: a reduction of signs has no sum. So n ranks receive 
 64 bits that an all-reduce in fp32 moves, which pays up to some sixty ranks.
 """
 
-from __future__ import annotations
-
 from typing import get_type_hints
 
 import torch

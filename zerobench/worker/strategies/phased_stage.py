@@ -1,7 +1,5 @@
 """torch's PipelineStage that tells when it computes, what it moves, and which tensors pass between stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

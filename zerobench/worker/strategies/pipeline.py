@@ -14,8 +14,6 @@ they send. All update when the last gradient is there, and their common norm is 
 Stages are made by hand (stages.py) and not by torch's tracer, whose losses are not those of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

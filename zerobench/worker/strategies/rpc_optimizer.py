@@ -5,8 +5,6 @@ and puts the gradients of the step's context into `parameter.grad` before. torch
 prefers, have a learning rate that nobody can change and no fp32 master weights, so they are passed over.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

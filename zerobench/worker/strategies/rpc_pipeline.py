@@ -13,8 +13,6 @@ Each rank is known to the others by a module-level name, since functions travel 
 it listens on the loopback interface alone.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

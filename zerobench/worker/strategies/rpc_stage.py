@@ -10,8 +10,6 @@ A gradient of distributed autograd is not in `parameter.grad` but in the context
 it and the driver leaves the context (torch/csrc/distributed/autograd/context/context.h).
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,6 @@ GPUs tokens have a gloo group of their own, and tensors pass between GPUs over N
 counted as traffic.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

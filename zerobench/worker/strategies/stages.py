@@ -9,8 +9,6 @@ The first stage has the embeddings, the last one the final norm and the head. Wh
 both hold it: the sum of their two gradients is the gradient of the whole model's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

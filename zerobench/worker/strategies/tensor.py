@@ -14,8 +14,6 @@ Norms are whole on every rank, and their gradients the same.
 The model is made without memory and each rank keeps its part of weights that are drawn one parameter at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Forward, backward, clip, update; fp32 master weights beside a 16-bit model. Who 
 forward pass goes, and under what a micro-batch is run that is not the last of its step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -165,3 +163,7 @@ class TorchLoop(Strategy):
 def loss_scale(trial: TrialSpec) -> float:
     """What the loss is multiplied by before the backward pass."""
     return FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
+
+
+class Single(TorchLoop):
+    """The loop itself."""

@@ -1,7 +1,5 @@
 """ZeRO stages 0 to 3 by the real DeepSpeed engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The worlds that a trial's training loop may run in: one file each, all through the same small door (base.World)."""
 
-from __future__ import annotations
-
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.worlds.base import World
 

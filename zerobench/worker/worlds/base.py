@@ -4,8 +4,6 @@ The training loop, the strategies and the ledger are the same in each world; wha
 nothing else asks which world it is in.
 """
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What worlds without a device have in common: nothing is computed, nobody else is there, no driver can be asked."""
 
-from __future__ import annotations
-
 import torch
 
 from zerobench.emulator.inside import kernels

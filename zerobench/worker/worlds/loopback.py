@@ -6,8 +6,6 @@ a process shares one store of a port with whatever asks for it later (`multi_ten
 torch's own, RPC.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

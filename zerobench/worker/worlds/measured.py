@@ -1,7 +1,5 @@
 """The measured world: real ranks under a launcher, real collectives."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Takes down the order in which a rank without a device issues its steady step (zerobench.timing.trace)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from zerobench.memory.traffic import Traffic

@@ -4,8 +4,6 @@ The device is a GPU of the catalogue, or the CPU, as the trial's prediction says
 engine and the real model; what they run on is in zerobench/worker/simulation.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager

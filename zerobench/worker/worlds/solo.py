@@ -3,8 +3,6 @@
 It gives the memory of one rank of any N on one GPU or CPU, to the byte, and the time of a step without communication.
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 

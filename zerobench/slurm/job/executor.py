@@ -1,6 +1,4 @@
-"""The nodes of a Slurm job as a site of trials: the runner's door to srun (see zerobench.running.site)."""
-
-from __future__ import annotations
+"""The nodes of a Slurm job as an executor of trials: where the runner meets srun (see zerobench.running.executor)."""
 
 import os
 import sys
@@ -11,8 +9,8 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.records import Start
+from zerobench.running.executor import Interruption, Launch
 from zerobench.running.launcher import free_port, launch_environment, launched_processes
-from zerobench.running.site import Interruption, Launch
 from zerobench.running.stop import Stop
 from zerobench.slurm.client import ask
 from zerobench.slurm.job import interruption
@@ -35,7 +33,7 @@ _STEP_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
-class SlurmSite:
+class SlurmExecutor:
     """The nodes of the job that we run in."""
 
     allocation: Allocation
@@ -78,7 +76,7 @@ class SlurmSite:
         """The first nodes of the job."""
         return list(self.allocation.nodes[: 1 if launched_processes(trial) == 1 else trial.num_nodes])
 
-    def compiles_for(self, trial: TrialSpec) -> bool:  # noqa: ARG002 -- as every site
+    def compiles_for(self, trial: TrialSpec) -> bool:  # noqa: ARG002 -- as every executor
         """Never: ranks may run in a container, under another Python, on other nodes; they compile at first use."""
         return False
 
@@ -139,14 +137,14 @@ class SlurmSite:
         return interruption.lost(start)
 
 
-def capture_nodes(site: SlurmSite, folder: Path) -> list[str]:
+def capture_nodes(executor: SlurmExecutor, folder: Path) -> list[str]:
     """Have each node of the job describe itself in `folder`, once for the run; a line for what went wrong."""
-    missing = [node for node in site.allocation.nodes if not (folder / f"{node}.json").exists()]
+    missing = [node for node in executor.allocation.nodes if not (folder / f"{node}.json").exists()]
     if not missing:
         return []
-    command = site.interpreter.command(["-m", "zerobench.running.node_environment", str(folder)], folder.parent)
+    command = executor.interpreter.command(["-m", "zerobench.running.node_environment", str(folder)], folder.parent)
     words = ["bash", "-c", 'exec "$@" "$SLURMD_NODENAME"', "node", *command]
-    argv = beside(missing, [*site.interpreter.srun_options(folder.parent), *words])
+    argv = beside(missing, [*executor.interpreter.srun_options(folder.parent), *words])
     answer = ask(argv, _STEP_PATIENCE_S * 2)
     if answer is not None and answer.exit_code == 0:
         return []

@@ -1,7 +1,5 @@
 """The nodes of a job as a place for trials: what is refused and started, and what is asked of them beside ranks."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 
@@ -13,15 +11,15 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.running.stop import Stop
 from zerobench.slurm.job.allocation import Allocation
-from zerobench.slurm.job.site import SlurmSite, capture_nodes
+from zerobench.slurm.job.executor import SlurmExecutor, capture_nodes
 from zerobench.slurm.job.steps import Interpreter, rank_script_text
 from zerobench.slurm.options import Launcher
 from zerobench.spec.trial import Evidence, TrialSpec
 
 
-def site(launcher: Launcher = Launcher.SRUN, gpus: int = 8, stop: Stop | None = None) -> SlurmSite:
+def executor(launcher: Launcher = Launcher.SRUN, gpus: int = 8, stop: Stop | None = None) -> SlurmExecutor:
     allocation = Allocation(41, 3, 0, ("n1", "n2"), 64, gpus, "host1")
-    return SlurmSite(allocation, Interpreter("python"), stop or Stop(), launcher)
+    return SlurmExecutor(allocation, Interpreter("python"), stop or Stop(), launcher)
 
 
 def put(trial: TrialSpec, run: Path) -> TrialFolder:
@@ -39,7 +37,7 @@ def put(trial: TrialSpec, run: Path) -> TrialFolder:
 )
 def test_a_trial_that_takes_more_than_the_job_has_is_refused(fields: dict[str, object], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        site().check(standin_trial("big", None, **fields))
+        executor().check(standin_trial("big", None, **fields))
 
 
 @pytest.mark.parametrize(
@@ -47,36 +45,36 @@ def test_a_trial_that_takes_more_than_the_job_has_is_refused(fields: dict[str, o
     [{}, {"num_nodes": 1}, {"num_nodes": 64, "gpus_per_node": 16, "evidence": Evidence.SOLO}],
 )
 def test_a_trial_that_fits_or_that_one_rank_plays_alone_is_taken(fields: dict[str, object]) -> None:
-    site().check(standin_trial("fits", None, **fields))
+    executor().check(standin_trial("fits", None, **fields))
 
 
 def test_nodes_without_gpus_take_as_many_ranks_as_are_asked_for() -> None:
-    site(gpus=0).check(standin_trial("cpu", gpus_per_node=16))
+    executor(gpus=0).check(standin_trial("cpu", gpus_per_node=16))
 
 
 def test_a_trial_takes_the_first_nodes_of_the_job() -> None:
-    assert site().nodes(standin_trial("two")) == ["n1", "n2"]
-    assert site().nodes(standin_trial("one", num_nodes=1)) == ["n1"]
-    assert site().nodes(standin_trial("solo", num_nodes=64, evidence=Evidence.SOLO)) == ["n1"]
+    assert executor().nodes(standin_trial("two")) == ["n1", "n2"]
+    assert executor().nodes(standin_trial("one", num_nodes=1)) == ["n1"]
+    assert executor().nodes(standin_trial("solo", num_nodes=64, evidence=Evidence.SOLO)) == ["n1"]
 
 
 def test_ranks_find_their_master_by_the_name_of_this_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     two, one = standin_trial("two"), standin_trial("one", num_nodes=1)
-    assert site().launch(two, put(two, tmp_path)).added["MASTER_ADDR"] == "host1"
-    assert site().launch(one, put(one, tmp_path)).added["MASTER_ADDR"] == "127.0.0.1"
+    assert executor().launch(two, put(two, tmp_path)).added["MASTER_ADDR"] == "host1"
+    assert executor().launch(one, put(one, tmp_path)).added["MASTER_ADDR"] == "127.0.0.1"
 
 
 def test_a_master_that_the_batch_script_names_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "host1-ib0")
     trial = standin_trial("two")
-    assert site().launch(trial, put(trial, tmp_path)).added["MASTER_ADDR"] == "host1-ib0"
+    assert executor().launch(trial, put(trial, tmp_path)).added["MASTER_ADDR"] == "host1-ib0"
 
 
 def test_the_script_that_makes_ranks_of_tasks_is_kept_with_the_run(tmp_path: Path) -> None:
     trial = standin_trial("two")
     script = RunFolder(tmp_path).slurm / "rank.sh"
-    launch = site().launch(trial, put(trial, tmp_path))
+    launch = executor().launch(trial, put(trial, tmp_path))
     assert str(script) in launch.argv
     assert script.read_text() == rank_script_text()
 
@@ -84,7 +82,7 @@ def test_the_script_that_makes_ranks_of_tasks_is_kept_with_the_run(tmp_path: Pat
 def test_deepspeeds_launcher_gets_a_hostfile_of_the_jobs_nodes(tmp_path: Path) -> None:
     trial = standin_trial("two", gpus_per_node=8)
     folder = put(trial, tmp_path)
-    launch = site(Launcher.DEEPSPEED).launch(trial, folder)
+    launch = executor(Launcher.DEEPSPEED).launch(trial, folder)
     hostfile = folder.path / "hostfile"
     assert hostfile.read_text() == "n1 slots=8\nn2 slots=8\n"
     assert str(hostfile) in launch.argv
@@ -103,13 +101,13 @@ def test_deepspeeds_launcher_gets_a_hostfile_of_the_jobs_nodes(tmp_path: Path) -
 def test_a_launchers_status_is_read_as_that_of_the_first_rank(
     launcher: Launcher, code: int | None, of_rank: int | None
 ) -> None:
-    assert site(launcher).first_rank_exit(code) == of_rank
+    assert executor(launcher).first_rank_exit(code) == of_rank
 
 
 def test_other_nodes_are_reached_by_a_step_beside_the_ranks(tmp_path: Path, slurm: Standins) -> None:
     slurm.answer("srun", "echo 'srun: error: n2: no such task' >&2; exit 2")
     trial = standin_trial("two")
-    launch = site().launch(trial, put(trial, tmp_path))
+    launch = executor().launch(trial, put(trial, tmp_path))
     assert launch.elsewhere is not None
     assert launch.elsewhere("stacks", "mark") == ["stacks: srun exited with 2: srun: error: n2: no such task"]
     [call] = slurm.calls("srun")
@@ -125,7 +123,7 @@ def test_while_slurm_ends_the_job_no_step_is_begun(
     stop = Stop()
     stop.ask(number)
     trial = standin_trial("two")
-    launch = site(stop=stop).launch(trial, put(trial, tmp_path))
+    launch = executor(stop=stop).launch(trial, put(trial, tmp_path))
     assert launch.elsewhere is not None
     assert launch.elsewhere("end", "mark") == []
     assert len(slurm.calls("srun")) == steps
@@ -134,13 +132,13 @@ def test_while_slurm_ends_the_job_no_step_is_begun(
 def test_only_nodes_that_have_not_said_what_they_are_are_asked(tmp_path: Path, slurm: Standins) -> None:
     slurm.answer("srun", "exit 0")
     (tmp_path / "n1.json").write_text("{}")
-    assert capture_nodes(site(), tmp_path) == []
+    assert capture_nodes(executor(), tmp_path) == []
     assert "--nodelist=n2 " in slurm.calls("srun")[0]
     (tmp_path / "n2.json").write_text("{}")
-    capture_nodes(site(), tmp_path)
+    capture_nodes(executor(), tmp_path)
     assert len(slurm.calls("srun")) == 1
 
 
 def test_nodes_that_cannot_say_what_they_are_stop_nothing(tmp_path: Path, slurm: Standins) -> None:
     slurm.answer("srun", "echo 'python: not found' >&2; exit 127")
-    assert capture_nodes(site(), tmp_path) == ["the environment of n1, n2 was not captured: python: not found"]
+    assert capture_nodes(executor(), tmp_path) == ["the environment of n1, n2 was not captured: python: not found"]

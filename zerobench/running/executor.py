@@ -1,11 +1,9 @@
 """Where trials run, and by what their ranks are started: this machine and its hostfile, or the nodes of a Slurm job.
 
-A runner knows its site by this protocol alone, so that a trial is watched, ended and judged in one way wherever it
-runs. `LocalSite` is the deepspeed launcher on this machine, or over ssh on the nodes of a hostfile; the nodes of a
-Slurm job are zerobench.slurm.job.site.
+A runner knows its executor by this protocol alone, so that a trial is watched, ended and judged in one way wherever it
+runs. `LocalExecutor` is the deepspeed launcher on this machine, or over ssh on the nodes of a hostfile; the nodes of a
+Slurm job are zerobench.slurm.job.executor.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +61,7 @@ def without_a_word(start: Start | None) -> Interruption:
     return Interruption(Status.INTERRUPTED, f"{runner} ended first, without a message")
 
 
-class Site(Protocol):
+class Executor(Protocol):
     """Where trials run."""
 
     @property
@@ -87,7 +85,7 @@ class Site(Protocol):
         """When the job's time limit comes, Unix time."""
 
     def check(self, trial: TrialSpec) -> None:
-        """Refuse what the site cannot give to `trial`. Raises UserError."""
+        """Refuse what the executor cannot give to `trial`. Raises UserError."""
 
     def nodes(self, trial: TrialSpec) -> list[str]:
         """The names of the nodes that `trial` takes, by the index of the node; empty where it is this machine."""
@@ -109,7 +107,7 @@ class Site(Protocol):
 
 
 @dataclass(frozen=True)
-class LocalSite:
+class LocalExecutor:
     """The machine we are on, or the nodes of a hostfile: ranks are started by the deepspeed launcher."""
 
     num_cpus: int
@@ -188,8 +186,8 @@ class LocalSite:
         return visible_devices(trial, os.environ) if self.num_gpus else None
 
 
-def check_site(trials: Iterable[TrialSpec], site: Site) -> None:
-    """Refuse, before anything is started, what `site` cannot give to one of `trials`. Raises UserError."""
+def check_trials(trials: Iterable[TrialSpec], executor: Executor) -> None:
+    """Refuse, before anything is started, what `executor` cannot give to one of `trials`. Raises UserError."""
     for trial in trials:
         if trial.evidence in {Evidence.MEASURED, Evidence.SOLO}:
-            site.check(trial)
+            executor.check(trial)
