@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
 from zerobench.formulas.deepspeed import Setting, deepspeed_instants, stage_3, swapping
 from zerobench.formulas.deepspeed import setting as setting_module
+from zerobench.formulas.deepspeed.gathers import gathers
+from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapped import swapped
+from zerobench.formulas.module_order import ModuleOrder, Visit
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 from zerobench.spec import swap_rules
 from zerobench.spec.optimizers import Optimizer
@@ -56,7 +60,15 @@ def test_the_measured_cells_cover_stages_buckets_offload_and_both_ranks() -> Non
 
 def setting(stage: int, world_size: int, tensors: tuple[int, ...], **zero: Any) -> Setting:
     config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": stage, **zero}}
-    return Setting(Case(config, world_size, sum(tensors)), tensors, Optimizer.FUSED_ADAMW)
+    visits = [Visit((number,), is_left) for number in range(len(tensors)) for is_left in (False, True)]
+    back = [
+        Visit((number,), is_left, is_backward=True)
+        for number in reversed(range(len(tensors)))
+        for is_left in (False, True)
+    ]
+    order = ModuleOrder(tensors, frozenset(range(len(tensors))), (*visits, *back))
+    asked = Setting(Case(config, world_size, sum(tensors)), tensors, Optimizer.FUSED_ADAMW)
+    return replace(asked, gathers=gathers(order, asked.case, swapped_numbers(asked, tensors))) if stage == 3 else asked
 
 
 def after_step(asked: Setting) -> dict[Category, int]:

@@ -121,9 +121,8 @@ def test_what_stage_3_swaps_is_in_the_record_and_a_lower_stage_swaps_nothing() -
 
 
 def test_parameters_on_drives_are_read_and_gathered_in_both_passes_of_each_micro_batch() -> None:
-    """None is gathered ahead, so none is left from forward to backward where nothing is kept to be used again."""
-    keys = {"zero_optimization.stage3_max_reuse_distance": 0}
-    asked = {"strategy": "zero3", "offload_param": "nvme", "ds_config": keys}
+    """None is left from forward to backward where none is gathered ahead nor kept to be used again."""
+    asked = {"strategy": "zero3", "offload_param": "nvme", "ds_config": NOTHING_KEPT, "model": "llama-7b"}
     for times in (1, 3):
         record = formula_record(trial(**asked, gradient_accumulation_steps=times))
         rows = {row.phase: row.read_bytes for row in record.nvme if row.step is StepKind.STEADY}
@@ -175,7 +174,7 @@ NOTHING_KEPT = {
 def test_collectives_move_what_deepspeed_does_and_with_its_settings_what_the_paper_says(
     strategy: str, settings: dict[str, Any], volume: int
 ) -> None:
-    record = formula_record(trial(strategy=strategy, ds_config=settings))
+    record = formula_record(trial(strategy=strategy, ds_config=settings, model="llama-20m"))
     assert record.parameters is not None
     rows = [row for row in record.collectives if row.step is StepKind.STEADY]
     moved = sum(row.message_bytes * (2 if row.kind == "all_reduce" else 1) for row in rows)
@@ -193,8 +192,10 @@ def test_each_backward_pass_has_its_collectives_at_stages_2_and_3_and_each_updat
     }
     assert set(calls["zero1"].values()) == {1}
     assert calls["zero2"] == {(Phase.BACKWARD, "all_reduce"): 4, (Phase.STEP, "all_gather"): 1}
-    assert {calls["zero3"][Phase.FORWARD, "all_gather"], calls["zero3"][Phase.BACKWARD, "reduce_scatter"]} == {4}
-    small = persistent_tensors(formula_setting(trial(strategy="zero3")))
+    setting = formula_setting(trial(strategy="zero3"))
+    assert calls["zero3"][Phase.BACKWARD, "reduce_scatter"] == 4 * len(setting.fills(setting.case.bucket_elements))
+    assert calls["zero3"][Phase.FORWARD, "all_gather"] % 4 == 0
+    small = persistent_tensors(setting)
     assert calls["zero3"][Phase.STEP, "all_gather"] == len(small) > 1
 
 
@@ -202,7 +203,7 @@ def test_groups_of_a_node_move_what_stays_in_it_by_their_size() -> None:
     found = {
         strategy: {
             (row.phase, row.kind, row.group_size, row.num_nodes): row.message_bytes
-            for row in formula_record(trial(strategy=strategy, num_nodes=4, **how)).collectives
+            for row in formula_record(trial(strategy=strategy, model="llama-20m", num_nodes=4, **how)).collectives
             if row.step is StepKind.STEADY
         }
         for strategy, how in (

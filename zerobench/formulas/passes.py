@@ -90,12 +90,12 @@ def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
         return backward_pass(named_weights(trial.model, trial.frozen).all)
     of_model, trained = matrices(trial.model), adapter_tensors(trial.model, lora_of(trial.adapter))
     whole = of_model.num_blocks * sum(of_model.block) + of_model.outside + sum(trained)
-    passes = backward_pass(_adapted_weights(trial))
+    passes = backward_pass(adapted_weights(trial))
     shares = (1.0, 1.0) if passes is None else (passes.attention_share, passes.attending_share)
     return BackwardPass(sum(trained), whole - _before_adapters(trial), *shares)
 
 
-def _adapted_weights(trial: TrialSpec) -> list[Weight]:
+def adapted_weights(trial: TrialSpec) -> list[Weight]:
     """The model's own weights, those trained beside which there is an adapter."""
     names = {matrix.name for matrix in adapted(trial.model, lora_of(str(trial.adapter)))}
     return [
@@ -109,7 +109,7 @@ def _before_adapters(trial: TrialSpec) -> int:
     rank = lora_of(str(trial.adapter)).rank
     return sum(
         use.weight.size + rank * use.weight.size.inputs * use.weight.is_trained
-        for use in uses(_adapted_weights(trial))
+        for use in uses(adapted_weights(trial))
         if isinstance(use.weight.size, Matrix) and not use.passes_on
     )
 

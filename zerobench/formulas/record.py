@@ -11,7 +11,6 @@ import os
 import platform
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from zerobench.ds_config import build_ds_config
@@ -22,10 +21,13 @@ from zerobench.formulas.activations import activations, knows_frozen, trial_logi
 from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Instants, Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.departures import departures
+from zerobench.formulas.deepspeed.gathers import gathers
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
+from zerobench.formulas.module_order import module_order
 from zerobench.formulas.passes import frozen_backward, pass_flops
 from zerobench.formulas.pipeline import (
     passes_with_gradients,
@@ -245,7 +247,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     if base is not None and case.stage == 3:
         held = codes_bytes(base, quantised_elements(trial.model, base)) // case.element
         held += partly["frozen"][0 if tied_head else -1]
-    return Setting(
+    setting = Setting(
         case=case,
         tensors=tensors,
         optimizer=optimizer,
@@ -258,6 +260,10 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         scales_bytes=scales_bytes,
         **partly,
     )
+    if case.stage < 3:
+        return setting
+    order = module_order(trial, setting.frozen, tensors)
+    return replace(setting, gathers=gathers(order, case, swapped_numbers(setting, order.sizes)))
 
 
 def _accumulated(trial: TrialSpec) -> int:
@@ -268,16 +274,12 @@ def _accumulated(trial: TrialSpec) -> int:
 
 def _partly_frozen(trial: TrialSpec, *, tied_head: bool) -> dict[str, Any]:
     """Of the setting, what a pattern freezes."""
-    all_weights = named_weights(trial.model, trial.frozen)
-    weights = all_weights.all
-    first = 0 if trial.passes_all else all_weights.first_passed
-    passed = chain(all_weights.before, *all_weights.blocks[:first]) if first else ()
+    weights = named_weights(trial.model, trial.frozen).all
     return {
         "frozen": tuple(weight.size for weight in weights if not weight.is_trained),
         "whole": tuple(weight.size for weight in weights),
         "trains_head": weights[0 if tied_head else -1].is_trained,
         "trains_first": weights[0].is_trained,
-        "only_forward": sum(weight.size for weight in passed),
     }
 
 
@@ -484,25 +486,29 @@ def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[CollectiveVolume,
 
 
 def _zero_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
-    rows = []
-    for move in zero_moves(setting, trial.gradient_accumulation_steps):
-        for size, calls in _group_calls(trial, step, move):
-            moved = CollectiveVolume(move.phase, move.kind, calls, move.elements * calls // move.calls)
-            rows.append(_traffic(trial, step, moved, setting.case.element, size))
-    return rows
+    return [
+        _traffic(trial, step, moved, setting.case.element, size)
+        for move in zero_moves(setting, trial.gradient_accumulation_steps)
+        for size, moved in _by_group(trial, setting, step, move)
+        if moved.calls
+    ]
 
 
-def _group_calls(trial: TrialSpec, step: StepKind, move: CollectiveVolume) -> list[tuple[int, int]]:
-    """Sizes of groups, and how many of a collective's calls are made in each.
+def _by_group(
+    trial: TrialSpec, setting: Setting, step: StepKind, move: CollectiveVolume
+) -> list[tuple[int, CollectiveVolume]]:
+    """Sizes of groups, and what of a collective goes through each.
 
-    With hpZ only the first forward pass after an update gathers from all ranks (zerobench.formulas.zeropp), and the
-    update itself; in the very first step there is a second copy already, of the initial weights.
+    With hpZ each parameter's first gather after an update is from all ranks (zerobench.formulas.zeropp), and the update
+    itself; in the very first step there is a second copy already, of the initial weights.
     """
-    size, world = trial.hpz_partition_size, trial.world_size
-    if size is None or move.kind != "all_gather" or move.phase is Phase.STEP:
-        return [(world, move.calls)]
-    from_all = 1 if move.phase is Phase.FORWARD and step is StepKind.STEADY else 0
-    return [(group, calls) for group, calls in ((world, from_all), (size, move.calls - from_all)) if calls]
+    size, world, gathered = trial.hpz_partition_size, trial.world_size, setting.gathers
+    if size is None or gathered is None or move.kind != "all_gather" or move.phase is Phase.STEP:
+        return [(world, move)]
+    first = move.phase is Phase.FORWARD and step is StepKind.STEADY
+    calls, elements = (gathered.first_calls, gathered.first_elements) if first else (0, 0)
+    rest = replace(move, calls=move.calls - calls, elements=move.elements - elements)
+    return [(world, replace(move, calls=calls, elements=elements)), (size, rest)]
 
 
 def _notes(trial: TrialSpec, *, allocator_is_played: bool) -> list[str]:

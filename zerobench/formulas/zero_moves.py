@@ -2,16 +2,15 @@
 
 It is not the paper's account (zero_paper.collectives): stages 1 and 2 all-reduce whole buckets unless
 `use_multi_rank_bucket_allreduce` is false (stage_1_and_2.py, average_tensor), which moves P more, and pad the flat
-parameters that they gather. Stage 3 pads each tensor, gathers small parameters one by one after the update, and keeps
-others gathered from forward to backward, up to its limits (partitioned_param_coordinator.py). How far those limits are
-filled is decided module by module; here they are filled, so that no more is gathered than in truth, and what a second
-forward pass gathers again below them is left out.
+parameters that they gather. Stage 3 pads each tensor, gathers small parameters one by one after the update, and others
+as its coordinator decides module by module (formulas/deepspeed/gathers.py).
 """
 
 from __future__ import annotations
 
+from zerobench.formulas.deepspeed.gathers import Gathers
 from zerobench.formulas.deepspeed.setting import Setting
-from zerobench.formulas.deepspeed.stage_3 import kept_for_backward, persistent_tensors
+from zerobench.formulas.deepspeed.stage_3 import persistent_tensors
 from zerobench.formulas.torch_strategies import CollectiveVolume
 from zerobench.records import Phase
 
@@ -36,15 +35,16 @@ def _flat_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, .
 
 
 def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, ...]:
-    ranks = setting.case.world_size
+    ranks, gathered = setting.case.world_size, setting.gathers or Gathers()
     persistent = persistent_tensors(setting)
-    padded, small = (sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent))
-    again = padded - setting.only_forward
-    kept = min(max(kept_for_backward(setting), small), again)
+    small = sum(-(-tensor // ranks) * ranks for tensor in persistent)
+    fills = len(setting.fills(setting.case.bucket_elements))
     moves = (
-        CollectiveVolume(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
-        CollectiveVolume(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (again - kept)),
-        CollectiveVolume(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
+        *(
+            CollectiveVolume(phase, "all_gather", micro_steps * gathered.calls[phase], micro_steps * elements)
+            for phase, elements in gathered.elements.items()
+        ),
+        CollectiveVolume(Phase.BACKWARD, "reduce_scatter", micro_steps * fills, micro_steps * setting.sharded * ranks),
         CollectiveVolume(Phase.STEP, "all_gather", len(persistent), small),
     )
     return tuple(move for move in moves if move.elements)

@@ -83,14 +83,22 @@ def step(
     `communication` is that of the passes of one micro-batch that has any, and of the update.
     """
     compute = micro_batches * (computing.forward_s + computing.backward_s) * (1 + rates.jitter * math.log(ranks))
-    passes = (
-        (communication.forward_s, computing.layers * computing.block_forward_s),
-        (communication.backward_s, computing.layers * computing.block_backward_s),
-    )
-    hides = 1 - rates.contention if overlaps else 0.0
-    exposed = sum(moved - hides * hidden_s(moved, beside, computing.layers) for moved, beside in passes)
     rounds = micro_batches if communication.rounds is None else communication.rounds
+    exposed = sum(exposed_s(computing, communication, rates, overlaps=overlaps))
     return compute, rounds * exposed, update_s + communication.update_s + rates.step_s
+
+
+def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlaps: bool) -> tuple[float, float]:
+    """Seconds of communication that nothing hides in a forward and in a backward pass."""
+    hides = 1 - rates.contention if overlaps else 0.0
+    forward, backward = (
+        moved - hides * hidden_s(moved, computing.layers * beside, computing.layers)
+        for moved, beside in (
+            (communication.forward_s, computing.block_forward_s),
+            (communication.backward_s, computing.block_backward_s),
+        )
+    )
+    return forward, backward
 
 
 def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from zerobench.ds_config.case import Case
+from zerobench.formulas.deepspeed.gathers import Gathers
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
@@ -92,8 +93,8 @@ class Setting:
     trains_head: bool = True
     trains_first: bool = True
     """Whether the first of the tensors, the embedding, is trained."""
-    only_forward: int = 0
-    """Elements of what lies before the first block that has anything trained: no backward pass comes there."""
+    gathers: Gathers | None = None
+    """What stage 3 gathers in a micro-batch; None where no more is known of the model than its tensors."""
     scales_bytes: int = 0
     """Of what codes are scaled by, which no strategy divides."""
 

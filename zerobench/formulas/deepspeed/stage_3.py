@@ -12,8 +12,9 @@ again of each tensor when it is released: in forward, or in backward where it st
 from __future__ import annotations
 
 from zerobench.ds_config.case import Case
+from zerobench.formulas.deepspeed.gathers import persistent_numbers
 from zerobench.formulas.deepspeed.setting import Instants, Setting
-from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates, swapped_parameters
+from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
@@ -77,13 +78,7 @@ def persistent_tensors(setting: Setting) -> tuple[int, ...]:
 
     parameter_offload.py, mark_persistent_parameters; stage3_model_persistence_threshold caps their sum.
     """
-    largest = int(setting.case.zero("stage3_param_persistence_threshold"))
-    cap = int(setting.case.zero("stage3_model_persistence_threshold"))
-    kept_whole: list[int] = []
-    for tensor in setting.model:
-        if tensor <= largest and sum(kept_whole) + tensor <= cap:
-            kept_whole.append(tensor)
-    return tuple(kept_whole)
+    return tuple(setting.model[number] for number in persistent_numbers(setting.case, setting.model))
 
 
 def _held(setting: Setting, step: StepKind | None) -> Terms:
@@ -134,18 +129,12 @@ def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
 
 
 def live_elements(setting: Setting) -> int:
-    """Elements gathered at forward's end: what the prefetch has brought, or what backward uses again soon."""
-    return min(setting.model_elements, max(live_limit(setting.case)[0], persistent_elements(setting)))
-
-
-def kept_for_backward(setting: Setting) -> int:
-    """Elements that backward does not gather again; none on drives are gathered ahead of their use, only read
-    (partitioned_param_coordinator.py, _is_currently_on_nvme).
+    """Elements gathered at forward's end: what the prefetch has brought, or what backward uses again soon; at most,
+    where the modules' order is not known.
     """
-    if not swapped_parameters(setting):
-        return live_elements(setting)
-    reused = int(setting.case.zero("stage3_max_reuse_distance")) // 2
-    return min(setting.model_elements, max(reused, persistent_elements(setting)))
+    if setting.gathers is not None:
+        return setting.gathers.left
+    return min(setting.model_elements, max(live_limit(setting.case)[0], persistent_elements(setting)))
 
 
 def live_limit(case: Case) -> tuple[int, str]:

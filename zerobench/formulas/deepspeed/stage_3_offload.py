@@ -6,6 +6,8 @@ runtime/swap_tensor (optimizer_utils.py, partitioned_param_swapper.py) of DeepSp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zerobench.formulas.deepspeed.setting import Instants, Setting, constant
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Terms, add, of_elements
@@ -75,9 +77,16 @@ def kept_on_host(setting: Setting) -> int:
 
 def swapped_parameters(setting: Setting) -> int:
     """Elements of this rank's parameters that lie in swap files."""
-    if setting.case.offload_param is not Offload.NVME or kept_on_host(setting) >= setting.sharded:
-        return 0
-    return sum(part for part in setting.parts if is_swappable(setting, part, setting.case.element))
+    return sum(setting.parts[number] for number in swapped_numbers(setting, setting.tensors))
+
+
+def swapped_numbers(setting: Setting, sizes: Sequence[int]) -> frozenset[int]:
+    """Which of the parameters of so many elements lie there."""
+    case = setting.case
+    if case.offload_param is not Offload.NVME or kept_on_host(setting) >= setting.sharded:
+        return frozenset()
+    parts = (-(-size // case.world_size) for size in sizes)
+    return frozenset(number for number, part in enumerate(parts) if is_swappable(setting, part, case.element))
 
 
 def _parameters_on_host(setting: Setting) -> Bytes:

@@ -7,9 +7,10 @@ read for every gather of the passes, less what stays gathered between two, and w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from zerobench.formulas.deepspeed.setting import Setting
-from zerobench.formulas.deepspeed.stage_3 import kept_for_backward
-from zerobench.formulas.deepspeed.stage_3_offload import swapped_parameters
+from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
 from zerobench.records import NvmeTraffic, Phase, StepKind
 from zerobench.spec.trial import Offload
@@ -30,15 +31,21 @@ def _step(setting: Setting, step: StepKind) -> list[NvmeTraffic]:
         weights = _FP32 * sum(aligned(setting, group, _FP32) for group in setting.sub_groups)
         gradients = _FP32 * sum(part for part in setting.parts if is_swappable(setting, part, _FP32))
         moments = len(setting.optimizer_info.states) * weights
-    swapped_elements, times = swapped_parameters(setting), setting.case.micro_steps
-    parameters = setting.case.element * swapped_elements
-    again = setting.case.element * max(0, swapped_elements - kept_for_backward(setting) // setting.case.world_size)
+    written = [setting.parts[number] for number in swapped_numbers(setting, setting.tensors)]
+    read = {} if setting.gathers is None else setting.gathers.read
     known = weights + gradients + (0 if step is StepKind.FIRST else moments)
     return [
-        NvmeTraffic(step=step, phase=phase, read_bytes=read, written_bytes=written, seconds=0.0)
-        for phase, read, written in (
-            (Phase.FORWARD, times * parameters, 0),
-            (Phase.BACKWARD, times * again, 0),
-            (Phase.STEP, known, weights + gradients + moments + parameters),
+        NvmeTraffic(step=step, phase=phase, read_bytes=read_bytes, written_bytes=written_bytes, seconds=0.0)
+        for phase, read_bytes, written_bytes in (
+            *(
+                (phase, setting.case.micro_steps * _parameters_bytes(setting, read.get(phase, ())), 0)
+                for phase in (Phase.FORWARD, Phase.BACKWARD)
+            ),
+            (Phase.STEP, known, weights + gradients + moments + _parameters_bytes(setting, written)),
         )
     ]
+
+
+def _parameters_bytes(setting: Setting, parts: Iterable[int]) -> int:
+    element = setting.case.element
+    return element * sum(aligned(setting, part, element) for part in parts)

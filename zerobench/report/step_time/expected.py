@@ -19,7 +19,7 @@ from zerobench.report.step_time.known import assumptions, overhead_assumption, w
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_of
 from zerobench.report.step_time.stages import piped
-from zerobench.report.step_time.swaps import swapping_s
+from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
 from zerobench.report.step_time.transfers import offload, offloaded_share
 from zerobench.report.trials import Trial
@@ -36,7 +36,7 @@ from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import ExpectedStep, Phases, expected, step
+from zerobench.timing.step import ExpectedStep, Phases, expected, exposed_s, step
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
@@ -191,8 +191,9 @@ def _in_closed_form(asked: _TimedWork) -> _Parts | None:
     communication, copying = _communication(work), offload(work)
     if communication is None or copying.passes_s is None or copying.update_s is None:
         return None
+    computing = _computing(asked)
     compute, exposed, rest = step(
-        _computing(asked),
+        computing,
         micro_batches_per_step(spec, spec.world_size - 1),
         communication,
         asked.update_s,
@@ -200,11 +201,26 @@ def _in_closed_form(asked: _TimedWork) -> _Parts | None:
         ranks=1 if _alone(spec) else spec.world_size,
         overlaps=_overlaps(work),
     )
-    exposed += copying.passes_s * _copied_times(work)
-    if (swapping := swapping_s(work, compute + exposed, asked.update_s, asked.decoder.layers)) is None:
+    shares = _by_pass(computing.forward_s, computing.backward_s)
+    hidden = _by_pass(*exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work)))
+    passes = [
+        Pass(phase, compute * shares[phase] + exposed * hidden[phase], _collectives_s(work, phase, "all_gather") or 0.0)
+        for phase in shares
+    ]
+    swapping = swapping_s(work, passes, copying.passes_s * _copied_times(work), asked.update_s)
+    if swapping is None:
         return None
     exposed += swapping[0]
     return compute, exposed, rest + copying.update_s + swapping[1], 0.0
+
+
+def _by_pass(forward_s: float, backward_s: float) -> dict[Phase, float]:
+    """Their shares."""
+    whole_s = forward_s + backward_s
+    return {
+        Phase.FORWARD: forward_s / whole_s if whole_s else 0.0,
+        Phase.BACKWARD: backward_s / whole_s if whole_s else 0.0,
+    }
 
 
 def _alone(spec: TrialSpec) -> bool:
@@ -240,9 +256,10 @@ def _communication(work: Work) -> Phases | None:
     return Phases(forward / rounds, backward / rounds, update, rounds)
 
 
-def _collectives_s(work: Work, phase: Phase) -> float | None:
-    """Seconds of a phase's collectives: their bytes over the links, and each call's latency."""
+def _collectives_s(work: Work, phase: Phase, kind: str | None = None) -> float | None:
+    """Seconds of a phase's collectives, or of those of a kind: their bytes over the links, and each call's latency."""
     traffic, per_node = traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node
+    traffic = [collective for collective in traffic if kind in {None, collective.kind}]
     moved = transfer_s(traffic, per_node, work.links, in_rings=True)
     waits = [
         collective.calls * latency_s(collective.kind, collective.group_size, nodes_of(collective, per_node))

@@ -5,8 +5,10 @@ The update goes through the sub-groups one by one: states and gradients are read
 `pipeline_read` the next sub-group is read meanwhile, with `pipeline_write` the last one written, each by a handle of
 its own (pipelined_optimizer_swapper.py).
 
-In the passes parameters are read ahead (partitioned_param_coordinator.py, `__prefetch_nvme_param_partitions`), beside
-all that the blocks before them do: computing, and the collectives and copies that it waits for.
+In the passes the host waits for each parameter's read, then for its copy to the device, and goes on to the next one
+while it is gathered, unless that is only copied: a copy waits for the gathers before it. What is read ahead is awaited
+at the next module (partitioned_param_coordinator.py, `__prefetch_nvme_param_partitions`: little is under way when its
+queue comes to a drive). All of that goes on beside computing.
 Gradients that fill the swapper's buffers are written before backward goes on (async_swapper.py,
 `_flush_buffers_until_complete`).
 """
@@ -14,38 +16,72 @@ Gradients that fill the swapper's buffers are written before backward goes on (a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import compress
+from typing import NamedTuple
 
 from zerobench.records import Phase, StepKind
-from zerobench.report.step_time.terms import PASSES, UPDATE, Work
+from zerobench.report.step_time.terms import Work
 from zerobench.spec.sharding import state_shard_size
+from zerobench.spec.swap_rules import smallest_swapped_bytes
+from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import Offload
 from zerobench.timing.step import hidden_s
 
 
-def swapping_s(work: Work, passes_s: float, host_s: float, layers: int) -> tuple[float, float] | None:
-    """By how many seconds more than `passes_s`, which computing, collectives and copies take, the passes through
-    `layers` layers take, and than `host_s`, which the host works in it, the update. None where nothing was counted, or
-    the drives' rate is not known.
+class Pass(NamedTuple):
+    """Seconds of the forward or the backward passes of a step, without drives and copies."""
+
+    phase: Phase
+    total_s: float
+    gathered_s: float
+    """Of its all-gathers, hidden or not."""
+
+
+def swapping_s(work: Work, passes: Sequence[Pass], copied_s: float, host_s: float) -> tuple[float, float] | None:
+    """By how many seconds drives, and copies over the host link that take `copied_s`, make `passes` longer, and drives
+    the update, in which the host works `host_s`. None where nothing was counted, or the drives' rate is not known.
     """
     if Offload.NVME not in work.spec.offloaded_to:
-        return 0.0, 0.0
-    passes, update = _drives_s(work, PASSES), _drives_s(work, UPDATE)
-    if passes is None or update is None:
+        return copied_s, 0.0
+    drives = {phase: _drives_s(work, phase) for phase in (*(each.phase for each in passes), Phase.STEP)}
+    known = {phase: seconds for phase, seconds in drives.items() if seconds is not None}
+    if len(known) < len(drives):
         return None
-    ahead_s, awaited_s = passes
-    return ahead_s - hidden_s(ahead_s, passes_s, layers) + awaited_s, _in_turns_s(work, host_s, *update) - host_s
+    all_read_s = sum(known[each.phase][0] for each in passes)
+    added_s = 0.0 if all_read_s else copied_s
+    count, alone = _gathers_before_copies(work)
+    for phase, total_s, gathered_s in passes:
+        read_s, written_s = known[phase]
+        if read_s:
+            chain_s = read_s + copied_s * read_s / all_read_s + alone * gathered_s
+            added_s += chain_s - hidden_s(chain_s, total_s, count)
+        added_s += written_s
+    return added_s, _in_turns_s(work, host_s, *known[Phase.STEP]) - host_s
 
 
-def _drives_s(work: Work, phases: Iterable[Phase]) -> tuple[float, float] | None:
+def _drives_s(work: Work, phase: Phase) -> tuple[float, float] | None:
     """Seconds in which the drives read and write what the ranks of a node swap."""
     rows, rate = [row for row in work.rank.nvme if row.step is StepKind.STEADY], work.links.nvme_gb_per_s
     if not rows or rate is None:
         return None
-    mine = [row for row in rows if row.phase in set(phases)]
+    mine = [row for row in rows if row.phase is phase]
     moved = sum(row.read_bytes for row in mine), sum(row.written_bytes for row in mine)
     read_s, written_s = (work.spec.gpus_per_node * nbytes / (rate * 1e9) for nbytes in moved)
     return read_s, written_s
+
+
+def _gathers_before_copies(work: Work) -> tuple[int, float]:
+    """How many parameters are gathered in a pass, and the share of their elements that the next one's copy waits for,
+    since it is not on a drive.
+    """
+    if work.case is None:
+        return 1, 1.0
+    kept = int(work.case.zero("stage3_param_persistence_threshold"))
+    sizes = [size for size in parameter_tensors(work.spec.model) if size > kept]
+    least, ranks = smallest_swapped_bytes(work.case.config), state_shard_size(work.spec)
+    is_read = [-(-size // ranks) * work.case.element >= least for size in sizes]
+    return max(1, len(sizes)), 1 - sum(compress(sizes, is_read[1:])) / max(1, sum(sizes))
 
 
 def _in_turns_s(work: Work, host_s: float, read_s: float, written_s: float) -> float:

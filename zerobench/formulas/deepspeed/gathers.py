@@ -1,0 +1,201 @@
+"""What stage 3 gathers in a micro-batch, by playing DeepSpeed's rule of fetching and releasing over the modules' order.
+
+partitioned_param_coordinator.py, 0.19.8: a module's parameters are gathered as it is entered, and those of later ones
+ahead of their use, a prefetch bucket at a time, until `stage3_max_live_parameters` are there (_fetch_sub_module_impl).
+As a module is left its parameters are released, unless they are used again within `stage3_max_reuse_distance` elements,
+or were to be prefetched for a later use while they were still there (__params_to_release). Frozen ones of a block that
+has run once more are released with the module that backward had come to (update_recompute_parameters). Of parameters on
+drives only those are gathered ahead that have been read, and read ahead only as far as buffers are free
+(__prefetch_nvme_param_partitions).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from zerobench.ds_config.case import Case
+from zerobench.formulas.module_order import ModuleOrder, Visit
+from zerobench.records import Phase
+
+
+@dataclass
+class Gathers:
+    """Of one micro-batch on one rank."""
+
+    calls: dict[Phase, int] = field(default_factory=lambda: defaultdict(int))
+    elements: dict[Phase, int] = field(default_factory=lambda: defaultdict(int))
+    """Gathered, with padding."""
+    read: dict[Phase, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Elements of each of this rank's parts that was read from a drive."""
+    first_calls: int = 0
+    first_elements: int = 0
+    """Of those in forward, what had not been gathered in this micro-batch before."""
+    left: int = 0
+    """Elements that are gathered as forward ends."""
+
+
+def gathers(order: ModuleOrder, case: Case, swapped: frozenset[int]) -> Gathers:
+    """Of a micro-batch of a steady step; `swapped` are the numbers of the parameters that lie on drives.
+
+    What is released is decided once for each module, in the first micro-batch whose order is known (functools.lru_cache
+    of __params_to_release): the second one, and where a step has but one, that of a step whose small parameters are
+    there.
+    """
+    decided: dict[tuple[int, int], bool] = {}
+    persistent = frozenset(persistent_numbers(case, order.sizes))
+    if case.micro_steps > 1:
+        _play(_Coordinator(order, case, swapped, persistent, frozenset(), decided), order)
+    return _play(_Coordinator(order, case, swapped, persistent, persistent, decided), order)
+
+
+def _play(coordinator: _Coordinator, order: ModuleOrder) -> Gathers:
+    for visit in order.visits:
+        coordinator.take(visit)
+    return coordinator.gathers
+
+
+def persistent_numbers(case: Case, sizes: Sequence[int]) -> list[int]:
+    """Which of the tensors of so many elements they are."""
+    largest, cap = (int(case.zero(f"stage3_{which}_persistence_threshold")) for which in ("param", "model"))
+    numbers: list[int] = []
+    total = 0
+    for number, size in enumerate(sizes):
+        if size <= largest and total + size <= cap:
+            numbers.append(number)
+            total += size
+    return numbers
+
+
+class _Coordinator:
+    def __init__(
+        self,
+        order: ModuleOrder,
+        case: Case,
+        swapped: frozenset[int],
+        persistent: frozenset[int],
+        there: frozenset[int],
+        decided: dict[tuple[int, int], bool],
+    ) -> None:
+        self._sizes, self._trained, self._ranks, self._swapped = order.sizes, order.trained, case.world_size, swapped
+        self._persistent, self._decided = persistent, decided
+        self._bucket, self._most, self._reuse = (
+            int(case.zero(f"stage3_{key}"))
+            for key in ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")
+        )
+        self._buffers = int(case.zero("offload_param.buffer_count")) if swapped else 0
+        entered = [visit.parameters for visit in order.visits if not visit.leaves]
+        self._passed = [0, *accumulate(sum(self._sizes[number] for number in own) for own in entered)]
+        self._uses: dict[int, list[int]] = defaultdict(list)
+        for step, own in enumerate(entered):
+            for number in own:
+                self._uses[number].append(step)
+        self._queue = [(number, step) for step, own in enumerate(entered) for number in sorted(own)]
+        self._next = self._step = self._live = 0
+        self._there, self._loaded = set(there), set[int]()
+        self._under_way, self._seen = set[int](), set[int]()
+        self._fetched_for: dict[int, int] = defaultdict(lambda: -1)
+        self._run_again: set[int] = set()
+        self._phase = Phase.FORWARD
+        self.gathers = Gathers()
+
+    def take(self, visit: Visit) -> None:
+        if visit.is_backward and self._phase is Phase.FORWARD:
+            self.gathers.left = sum(self._sizes[number] for number in self._there)
+            self._phase = Phase.BACKWARD
+        if visit.leaves:
+            self._leave(visit)
+        else:
+            self._enter(visit)
+
+    def _enter(self, visit: Visit) -> None:
+        own = visit.parameters
+        self._gather([number for number in own if number not in self._there])
+        self._under_way.difference_update(own)
+        if visit.runs_again:
+            self._run_again.update(set(own) - self._trained - self._persistent)
+        asked = sum(self._fetched_for[number] < self._step for number in own)
+        passed: set[int] = set()
+        while len(passed) < asked:
+            number, step = self._queue[self._next]
+            self._next += 1
+            self._fetched_for[number] = step
+            passed.add(number)
+        self._prefetch()
+        self._step += 1
+
+    def _prefetch(self) -> None:
+        if not self._bucket:
+            return
+        room = min(self._most - self._live, self._bucket)
+        ahead: dict[int, None] = {}
+        while self._next < len(self._queue) and sum(self._sizes[number] for number in ahead) < room:
+            number, step = self._queue[self._next]
+            if number in self._swapped and number not in self._loaded:
+                break
+            self._next += 1
+            self._fetched_for[number] = max(self._fetched_for[number], step)
+            if number not in self._there:
+                ahead[number] = None
+        self._gather(list(ahead))
+        if self._swapped:
+            self._read_ahead()
+
+    def _read_ahead(self) -> None:
+        most = 2 * sum(self._sizes[number] for number in self._under_way)
+        passed, ahead = 0, list[int]()
+        for number, _ in self._queue[self._next :]:
+            if passed > most or len(ahead) >= self._buffers - len(self._loaded):
+                break
+            if number in self._swapped and number not in self._loaded and number not in ahead:
+                ahead.append(number)
+            passed += self._sizes[number]
+        self._read(ahead)
+
+    def _gather(self, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        self._read([number for number in numbers if number in self._swapped and number not in self._loaded])
+        self.gathers.elements[self._phase] += self._padded(numbers)
+        self.gathers.calls[self._phase] += 1
+        if self._phase is Phase.FORWARD and (first := [number for number in numbers if number not in self._seen]):
+            self.gathers.first_elements += self._padded(first)
+            self.gathers.first_calls += 1
+        self._seen.update(numbers)
+        self._live += sum(self._sizes[number] for number in numbers)
+        self._there.update(numbers)
+        self._under_way.update(numbers)
+
+    def _padded(self, numbers: Sequence[int]) -> int:
+        return self._ranks * sum(-(-self._sizes[number] // self._ranks) for number in numbers)
+
+    def _read(self, numbers: Sequence[int]) -> None:
+        self.gathers.read[self._phase] += [-(-self._sizes[number] // self._ranks) for number in numbers]
+        self._loaded.update(numbers)
+
+    def _leave(self, visit: Visit) -> None:
+        released = [number for number in visit.parameters if not self._stays(number)]
+        if visit.is_backward:
+            released += self._run_again
+            self._run_again = set()
+        for number in {*released} & self._there - self._under_way:
+            self._there.remove(number)
+            self._loaded.discard(number)
+            self._live -= self._sizes[number]
+
+    def _stays(self, number: int) -> bool:
+        key = self._step, number
+        if key not in self._decided:
+            self._decided[key] = self._is_kept(number)
+        return self._decided[key]
+
+    def _is_kept(self, number: int) -> bool:
+        if number in self._persistent or self._fetched_for[number] > self._step:
+            return True
+        uses = self._uses[number]
+        following = bisect_left(uses, self._step)
+        between = self._passed[uses[following]] - self._passed[self._step] if following < len(uses) else self._reuse
+        return between < self._reuse
