@@ -14,7 +14,7 @@ from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
-from zerobench.report.changes import ChangeOutcome, changes_topic, share_slower, smallest
+from zerobench.report.changes import ChangeOutcome, changes_topic, share_slower, smallest, unchanged_topic
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search import changes
@@ -138,6 +138,18 @@ def test_where_host_memory_ran_out_what_was_moved_there_is_changed(tmp_path: Pat
     assert found["parameters on the GPU",].offload_param == "none"
     assert found["optimizer states on the GPU",].offload_optimizer == "none"
     assert not any("micro batch" in word or "ZeRO" in word for says in found for word in says)
+
+
+def test_where_the_node_is_too_small_its_gpus_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "predict", predict_by_arithmetic)
+    plan = asked(stage="2", host_memory="16GB")
+    trial = next(one.trial for one in plan.planned if one.trial.offload_optimizer == "cpu")
+    found = predict_changes(trial, plan.cluster, tmp_path, Observer(), of_host=True)
+    [topic] = unchanged_topic(found.unchanged)
+    verdicts = [line.text for line in topic.lines if line.text.startswith("Needs")]
+    assert [text.rpartition(": ")[2] for text in verdicts] == ["fits.", "does not fit."]
+    assert "of each GPU's 40.00 GiB" in verdicts[0]
+    assert "of a node's 14.90 GiB" in verdicts[1]
 
 
 def test_a_key_of_the_trials_own_that_locks_no_pages_is_not_offered_again(tmp_path: Path) -> None:

@@ -131,6 +131,16 @@ def changed_trials(
         yield says, made
 
 
+def changes_of_file(path: str, *, of_host: bool = False) -> list[str]:
+    """Single changes of the DeepSpeed configuration at `path`, the cheapest first: none of them tried.
+
+    Raises UserError: the file is none.
+    """
+    start = Draft((), load_user_config(path), options=(_CHECKPOINTING,))
+    made = for_host(start, counts_locks=True) if of_host else for_device(start)
+    return [one.says[0].partition(" (")[0] for one in made if len(one.says) == 1]
+
+
 def keep_config(config: Mapping[str, Any], reports: Path) -> str:
     """The path of a file with these keys, which is kept beside the runs."""
     text = dumps(config, indent=2, sort_keys=True)
