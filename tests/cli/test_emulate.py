@@ -131,7 +131,7 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
         model=resolve_model("llama-7b"), strategy="zero1", micro_batch_size=4, own=OwnScript(name="train")
     )
     assert "  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, step time unknown" in unknown
-    told, speed = sorted(set(lines(made)) - set(unknown))
+    told, _, speed = sorted(set(lines(made)) - set(unknown))
     assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+ % slower", told)
     said = re.fullmatch(
         r"speed: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), \d+ ms per step, by formula", speed
@@ -204,6 +204,19 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "by_module": {"LlamaMLP": 80 * GIB},
         "by_site": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("unknown", "strategy", "fitting", "is_told"),
+    [((), "zero1", 2, True), ((), "zero1", 3, False), (("precision",), "zero1", 2, False), ((), "ddp", 2, False)],
+)
+def test_where_few_changes_could_be_played_it_is_told_how_to_have_others_predicted(unknown, strategy, fitting, is_told):
+    made = emulation(refused(), needed=account(reserved=160), tries=(Try(("ZeRO stage 3",), account()),) * fitting)
+    own = OwnScript(name="my train", unknown=unknown)
+    trial = TrialSpec(model=resolve_model("llama-7b"), strategy=strategy, own=own)
+    told = list(lines(replace(made, trial=trial)))
+    pointer = "Changes inside the script, predicted: zerobench explain reports/train 'my train' --changes"
+    assert (pointer in told) is is_told
 
 
 def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_refused():

@@ -119,6 +119,34 @@ def test_a_log_is_explained_without_a_trial(call: Call, tmp_path: Path) -> None:
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize(
+    ("line", "zero", "untried"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.",
+            {"stage": 1},
+            ["activation checkpointing", "ZeRO stage 2", "ZeRO stage 3", "optimizer states offloaded to the host"],
+        ),
+        (
+            "[1.2] Out of memory: Killed process 41 (python3) anon-rss:61234567kB",
+            {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+            ["pin_memory false", "optimizer states on the GPU"],
+        ),
+    ],
+)
+def test_a_log_with_its_configuration_alone_is_told_what_could_be_changed_in_that(
+    call: Call, tmp_path: Path, line: str, zero: dict[str, object], untried: list[str]
+) -> None:
+    log, config = tmp_path / "train.log", tmp_path / "ds.json"
+    log.write_text(line + "\n")
+    config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": zero}))
+    code, out, err = call("explain", str(log), "--ds-config", str(config), "--gpus", "8")
+    assert (code, err) == (0, "")
+    title, *told = [line.strip() for line in out.splitlines()][-len(untried) - 2 :]
+    assert title == "Changes to try (not predicted)"
+    assert told == [*untried, "To have each predicted, with its cost in time, add --model, --gpu."]
+
+
 def test_a_terminal_without_a_character_gets_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", ascii_only)

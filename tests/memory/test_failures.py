@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -102,6 +106,39 @@ def test_where_host_memory_is_refused_what_is_held_of_it_is_told(error: BaseExce
     status, failure = describe(error, marks(), 0, device)
     assert (status, failure.host_standing) == (Status.OUT_OF_HOST_MEMORY, HELD)
     assert describe(ValueError("x"), marks(), 0, device)[1].host_standing is None
+
+
+TELLS_WITH_NO_ADDRESS_LEFT = """
+import json, resource
+import torch
+from zerobench.memory.device import describe_device
+from zerobench.memory.failures import describe
+from zerobench.memory.recorder import Marks
+from zerobench.records import HostStanding
+
+def told():
+    bytearray(24 << 20)
+    return HostStanding(at="now", by_category={})
+
+device = describe_device(torch.device("cpu"))
+device.host_standing = told
+device.watch_refusals()
+held = []
+resource.setrlimit(resource.RLIMIT_AS, (int(open("/proc/self/statm").read().split()[0]) * 4096,) * 2)
+try:
+    while True:
+        held.append(bytearray(1 << 20))
+except MemoryError as error:
+    _, failure = describe(error, Marks(), 0, device)
+print(json.dumps(failure.host_standing and failure.host_standing.at))
+"""
+
+
+def test_room_is_kept_to_tell_what_was_held_where_no_address_is_left():
+    said = subprocess.run(
+        [sys.executable, "-c", TELLS_WITH_NO_ADDRESS_LEFT], capture_output=True, text=True, check=True
+    )
+    assert json.loads(said.stdout) == "now", said.stderr
 
 
 def test_an_accelerators_other_error_is_a_crash():

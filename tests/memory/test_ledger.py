@@ -12,7 +12,7 @@ from zerobench.memory.engine_tensors import walk_module, walk_optimizer_states
 from zerobench.memory.held import UNSEEN
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.sites import Site
-from zerobench.memory.storages import StorageCounter
+from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.records import Category, HostStanding, Phase, Place, StepKind
 from zerobench.worker.recomputation import enable_checkpointing
 
@@ -363,7 +363,9 @@ def test_where_start_up_was_born_is_taken_from_who_looked_on_and_is_not_guessed_
         seen = torch.ones(1000)
     unseen = torch.ones(10)
     trained = Trained()
+    at_start.live[123] = Storage(99, 8, "cuda", 0, site())
     trained.ledger.knows_births_of(at_start)
+    assert trained.ledger.counter.born_before(123) == Site(site().name, None), "a GPU's, too"
     standing = trained.ledger.host_standing(Phase.INIT, "now")
     assert standing.by_site["deepspeed/runtime/zero/stage_1_and_2.py:__init__"] == seen.nbytes
     assert standing.by_site[UNSEEN] >= unseen.nbytes + trained.parameter_bytes

@@ -76,7 +76,7 @@ ON_HOST = HostStanding(
 def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
     killed = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="killed", host_standing=ON_HOST))
     rows = {(share.by, share.name): (share.size_bytes, share.share) for share in stood(killed)}
-    assert rows["host", f"{ON_HOST.at}, the last account before the kill"] == (40 * GIB, 1.0)
+    assert rows["host", f"{ON_HOST.at}, the last account before the end"] == (40 * GIB, 1.0)
     assert rows["host category", "master weights"] == (30 * GIB, 0.75)
     assert rows["host category", "rest of process"] == (10 * GIB, 0.25)
     assert rows["host module", "LlamaMLP"] == (10 * GIB, 0.25)
@@ -85,7 +85,7 @@ def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
     assert topic is not None
     text = " ".join(line.text for line in topic.lines)
     assert "40.00 GiB held of the host at the peak of the step phase" in text
-    assert "the last account before the kill" in text
+    assert "the last account before the end" in text
 
 
 @pytest.mark.parametrize(("room", "is_told"), [(40 * GIB, False), (40 * GIB - 1, True)])

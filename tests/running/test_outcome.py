@@ -343,3 +343,13 @@ def test_of_a_rank_that_the_kernel_killed_the_last_account_is_told_and_said_to_b
     faulted = classify(Ending(2, exit_code=247, deaths=deaths, progress=words))[1]
     assert faulted is not None
     assert faulted.host_standing is None
+
+
+def test_a_refused_rank_that_had_no_room_to_tell_what_it_held_is_told_by_its_last_account() -> None:
+    account = HostStanding(at="the peak of start-up", by_category={Category.PARAMETERS: 5})
+    words = [at_step(0).model_copy(update={"host_standing": account})]
+    for status, told in ((Status.OUT_OF_HOST_MEMORY, True), (Status.CRASH, False)):
+        records = [rank_record(0, status, "refused")]
+        failure = classify(Ending(1, exit_code=1, records=records, progress=words))[1]
+        assert failure is not None
+        assert (failure.host_standing is not None and failure.host_standing.is_last_account) is told

@@ -14,14 +14,14 @@ from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
-from zerobench.report.changes import ChangeOutcome, changes_topic, share_slower, smallest
+from zerobench.report.changes import ChangeOutcome, changes_topic, share_slower, smallest, unchanged_topic
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search import changes
 from zerobench.search.changes import changed_trials, cluster_of, predict_changes
 from zerobench.search.plan import Plan, PlanRequest, read_plan
 from zerobench.search.plan_world import PlanWorld
-from zerobench.spec.trial import Evidence
+from zerobench.spec.trial import Evidence, OwnScript
 
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
@@ -102,6 +102,33 @@ def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:
         predict_changes(trial, plan.cluster, tmp_path, Observer())
 
 
+def test_a_tracked_scripts_engine_is_predicted_by_what_its_file_sets_beside_the_axes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "predict", predict_by_arithmetic)
+    plan = asked(stage="1", micro_batch="4")
+    engines = {
+        "bf16.enabled": True,
+        "train_micro_batch_size_per_gpu": 4,
+        "wall_clock_breakdown": False,
+        "zero_optimization.stage": 1,
+        "zero_optimization.reduce_bucket_size": 1_000_000,
+        "zero_optimization.round_robin_gradients": True,  # which stage 3 does not read
+    }
+    own = OwnScript(name="train", unknown=("data",))
+    seen = plan.planned[0].trial.model_copy(update={"ds_config": engines, "own": own})
+    made = dict(changed_trials(seen, plan.cluster, tmp_path))
+    assert made[()].ds_config == {key: engines[key] for key in list(engines)[-2:]}
+    assert list(made["ZeRO stage 3",].ds_config) == ["zero_optimization.reduce_bucket_size"]
+    assert all(trial.own is None for trial in made.values())
+    found = predict_changes(seen, plan.cluster, tmp_path, Observer())
+    assert found.unchanged is not None
+    assert any(change.fits for change in found.changes)
+    unknown = seen.model_copy(update={"own": OwnScript(name="train", unknown=("precision",))})
+    with pytest.raises(UserError, match="--changes: the script does not tell its precision"):
+        predict_changes(unknown, plan.cluster, tmp_path, Observer())
+
+
 def test_where_host_memory_ran_out_what_was_moved_there_is_changed(tmp_path: Path) -> None:
     plan = asked(stage="3")
     trial = next(one.trial for one in plan.planned if one.trial.offload_param == one.trial.offload_optimizer == "cpu")
@@ -111,6 +138,18 @@ def test_where_host_memory_ran_out_what_was_moved_there_is_changed(tmp_path: Pat
     assert found["parameters on the GPU",].offload_param == "none"
     assert found["optimizer states on the GPU",].offload_optimizer == "none"
     assert not any("micro batch" in word or "ZeRO" in word for says in found for word in says)
+
+
+def test_where_the_node_is_too_small_its_gpus_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "predict", predict_by_arithmetic)
+    plan = asked(stage="2", host_memory="16GB")
+    trial = next(one.trial for one in plan.planned if one.trial.offload_optimizer == "cpu")
+    found = predict_changes(trial, plan.cluster, tmp_path, Observer(), of_host=True)
+    [topic] = unchanged_topic(found.unchanged)
+    verdicts = [line.text for line in topic.lines if line.text.startswith("Needs")]
+    assert [text.rpartition(": ")[2] for text in verdicts] == ["fits.", "does not fit."]
+    assert "of each GPU's 40.00 GiB" in verdicts[0]
+    assert "of a node's 14.90 GiB" in verdicts[1]
 
 
 def test_a_key_of_the_trials_own_that_locks_no_pages_is_not_offered_again(tmp_path: Path) -> None:

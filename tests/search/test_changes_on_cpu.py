@@ -130,7 +130,7 @@ def test_what_refused_is_judged_by_a_ranks_addresses_where_those_were_limited() 
     )
     assert "of a rank's address space (ulimit -v)" in change.text
     [topic] = unchanged_on_cpu(change, room)
-    assert "of a rank's address space (ulimit -v) of its 1000.00 MiB: does not fit." in topic.lines[0].text
+    assert "of a rank's address space (ulimit -v), limited to 1000.00 MiB: does not fit." in topic.lines[0].text
     told_later = standing.model_copy(update={"is_last_account": True})  # the kernel killed it: memory was short
     killed_one = replace(trial, record=trial.record.model_copy(update={"failure": _failed(told_later)}))
     assert room_of(killed_one, 64 * MIB) == Room("a node's memory", 64 * MIB, 2, REST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,8 @@ from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import RankFit, Try, Verdict
 from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import EmulationRequest
-from zerobench.records import Category
+from zerobench.emulate.tries import ENOUGH
+from zerobench.records import Category, Place
 from zerobench.report.changes import slower_text
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.plan.rows import PlanRow
@@ -23,7 +25,7 @@ from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
-from zerobench.search.tried import script_row, tried_slower, why_no_work
+from zerobench.search.tried import script_row, tried_slower, why_no_work, work_of
 from zerobench.units import format_bytes
 
 FITS = 0
@@ -196,6 +198,16 @@ def _tries(made: Emulation) -> Iterator[str]:
             slower = _slower(made, attempt) if attempt.fits else None
             cost = f", {slower_text(slower)}" if attempt.fits else ""
             yield f"  {', '.join(attempt.changes)}: {_came_of(attempt)}{cost}"
+    if Place.DEVICE in verdict.causes and sum(attempt.fits for attempt in verdict.tries) < ENOUGH:
+        yield from _predictable(made)
+
+
+def _predictable(made: Emulation) -> Iterator[str]:
+    """How to see changes of what stands in the script: they can be predicted, and not played."""
+    trial = made.trial
+    if trial is not None and trial.own is not None and trial.zero_stage is not None and work_of(trial) is not None:
+        asked = f"zerobench explain {shlex.quote(str(shortest(made.run.path)))} {shlex.quote(trial.own.name)} --changes"
+        yield f"Changes inside the script, predicted: {asked}"
 
 
 def _speed(made: Emulation) -> Iterator[str]:

@@ -17,11 +17,12 @@ from zerobench.report.changes import changes_topic, unchanged_topic
 from zerobench.report.environment_facts import Environment, cores_of_node, memory_of_node
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
-from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief
+from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief, says
 from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
+from zerobench.report.notes import listed
 from zerobench.report.trials import Trial
-from zerobench.search.changes import cluster_of, predict_changes
+from zerobench.search.changes import changes_of_file, cluster_of, predict_changes
 from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.spec.cluster import Cluster
@@ -61,10 +62,8 @@ def explain(
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
         topics = _of_log(run)
-        wanted = None if request is None else read_plan(request)
-        if wanted is not None:
-            on_host = any("killed" in topic.figures for topic in topics)
-            topics += _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=on_host)
+        if request is not None:
+            topics += _of_file(request, reports, of_host=any("killed" in topic.figures for topic in topics))
         return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
@@ -95,6 +94,17 @@ def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool
     """What `trial` needs by prediction, and which changes make it fit."""
     made = predict_changes(trial, cluster, reports, prediction_view(), of_host=of_host)
     return [*unchanged_topic(made.unchanged), changes_topic(made.changes, "predicted")]
+
+
+def _of_file(request: PlanRequest, reports: Path, *, of_host: bool) -> list[Topic]:
+    """Changes of a log's training: predicted where enough is said of it, else those that its configuration allows."""
+    missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
+    if missing and request.ds_config is not None:
+        untried = changes_of_file(request.ds_config, of_host=of_host)
+        told = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
+        return [Topic("Changes to try (not predicted)", told, {"untried": untried})]
+    wanted = read_plan(request)
+    return _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=of_host)
 
 
 def of_log(trial: str | None, **words: Any) -> PlanRequest | None:

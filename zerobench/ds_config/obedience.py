@@ -52,6 +52,14 @@ def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
     ]
 
 
+def obeyed_only(trial: TrialSpec) -> TrialSpec:
+    """`trial` without the keys that are refused in it: those of an engine that somebody else set up, or of a trial that
+    was another before it was changed.
+    """
+    look = look_of(trial, _file(trial) | trial.ds_config)
+    return _without(trial, {path for path, value in trial.ds_config.items() if _refused("", path, value, look)})
+
+
 def would_read(trial: TrialSpec, path: str) -> bool:
     """Whether DeepSpeed would read the key in the trial, whether it is set or not."""
     if find(path) is None:  # a record of an older DeepSpeed's

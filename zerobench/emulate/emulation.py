@@ -89,12 +89,20 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
             made.interrupted = True
             break
         if accounts[-1].compiles and accounts[-1].end is not End.FAILED:
-            say(f"rank {rank} uses torch.compile; running again compiled, its memory counted and not named")
+            say(again_compiled(accounts[-1]))
             accounts[-1] = play_aside(stage, stage.request.command, rank, compiled=True).account
             accounts[-1].notes.append(COMPILED)
         if accounts[-1].end is End.FAILED:
             break
     return accounts
+
+
+def again_compiled(account: Account) -> str:
+    """Why a rank is played once more, and what may take long then."""
+    compiler, first = "torch.compile", ""
+    if account.deepcompiles:
+        compiler, first = "DeepCompile", " (at first use its C++ compiles: minutes, once per machine)"
+    return f"rank {account.rank} uses {compiler}; running again compiled{first}, its memory counted and not named"
 
 
 def _unseen(_chunk: bytes) -> None:

@@ -101,6 +101,8 @@ class Account(Record):
     touched_device: bool = False
     compiles: bool = False
     """Whether it had torch.compile compile anything; of which nothing happens under the ledger."""
+    deepcompiles: bool = False
+    """Whether DeepSpeed's DeepCompile did, whose own C++ is compiled at its first use."""
     total_bytes: int | None = None
     """Of the device."""
     peak_bytes: int | None = None

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from zerobench.folder import NEEDS_GPU_VARIABLE
 from zerobench.memory.held import Holdings, standing
 from zerobench.processor import processor_name
 from zerobench.records import HostStanding, Standing
+
+_ROOM_BYTES = 32 << 20
+"""Of addresses: pages that nobody writes to take no memory."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Device:
     """Where torch's snapshot of the allocator goes at a refusal; None: nowhere."""
     last_standing: Standing | None = None
     """What stood when it last refused."""
+    _room: mmap | None = None
 
     @property
     def is_cuda(self) -> bool:
@@ -55,7 +60,8 @@ class Device:
         return torch.cuda.memory_allocated(self.torch_device) if self.is_cuda else None
 
     def watch_refusals(self) -> None:
-        """Let the CUDA allocator tell the exact figures of an out-of-memory error."""
+        """Let the CUDA allocator tell the exact figures of an out-of-memory error, and keep room to account for one."""
+        self._room = mmap(-1, _ROOM_BYTES)
         if not self.is_cuda:
             return
 
@@ -64,6 +70,11 @@ class Device:
             self._look_around()
 
         torch._C._cuda_attach_out_of_memory_observer(refused)  # type: ignore[attr-defined] # absent from the CPU build
+
+    def stood_on_host(self) -> HostStanding | None:
+        """What is held of the host that refused, told in the room that was kept for it: the telling allocates too."""
+        self._room = None
+        return self.host_standing()
 
     def _look_around(self) -> None:
         """Take down what stands, and keep torch's snapshot; nothing of it may hide what torch is about to say."""

@@ -30,6 +30,8 @@ def describe(
         status = Status.OUT_OF_HOST_MEMORY
     elif (refused := cpu_allocator_refusal(error)) is not None:
         status, asked = Status.OUT_OF_HOST_MEMORY, refused
+    # Before anything else is written: it frees the room to write in.
+    on_host = _host_standing(device) if status is Status.OUT_OF_HOST_MEMORY else None
     known = secret_values(os.environ)
     first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
     evidence = "the allocator's exception" if asked is not None else None
@@ -45,7 +47,7 @@ def describe(
         bytes_asked=asked,
         bytes_free=free,
         standing=standing,
-        host_standing=_host_standing(device) if status is Status.OUT_OF_HOST_MEMORY else None,
+        host_standing=on_host,
         evidence=evidence,
     )
 
@@ -53,7 +55,7 @@ def describe(
 def _host_standing(device: Device | None) -> HostStanding | None:
     """What is held of the host: the exception keeps the frames that were refused, and they their tensors."""
     try:
-        return None if device is None else device.host_standing()
+        return None if device is None else device.stood_on_host()
     except Exception as error:  # noqa: BLE001 -- nothing of it may hide what ended the rank
         warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
         return None

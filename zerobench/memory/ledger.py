@@ -163,7 +163,7 @@ class Ledger:
         self._account(step, phase)
 
     def knows_births_of(self, earlier: StorageCounter) -> None:
-        """Take from `earlier`, which looked on at start-up, where on the host was born what stands since then.
+        """Take from `earlier`, which looked on at start-up, where was born what stands since then.
 
         Where, and no more: what a storage is for was decided without it, of start-up as it was looked back on. But
         the buckets of gradients that DDP made in C++ nobody reaches, so they are counted as it saw them.
@@ -171,7 +171,7 @@ class Ledger:
 
         def born_before(key: int) -> Site | None:
             storage = earlier.live.get(key)
-            return None if storage is None or storage.device != "cpu" else replace(storage.birth, proves=None)
+            return None if storage is None else replace(storage.birth, proves=None)
 
         self.counter.born_before = born_before
         self.counter.adopt_of(earlier, lambda s: s.device == "cuda" and s.birth.proves is Category.GRADIENTS)

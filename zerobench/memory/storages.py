@@ -10,7 +10,7 @@ inside. And a storage may be resized in place, without an operation, as FSDP2 fr
 parameters: that is a death and a birth at the same place.
 
 A step has some hundred thousand operations, so what is done at each of them is short: torch's own wrapper around a
-mode's function, which keeps its compiler out, costs more than the function (`_leave_uncompiled`).
+mode's function, which keeps its compiler out, costs more than the function (`leave_uncompiled`).
 """
 
 from __future__ import annotations
@@ -319,14 +319,15 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def _leave_uncompiled(function: Any) -> None:
-    """Let torch's compiler pass over a function, and all that it calls, for ever."""
+def leave_uncompiled(function: Any, *, with_calls: bool = False) -> None:
+    """Let torch's compiler pass over a function for ever, `with_calls` over all that it calls, too."""
     dynamo: Any = eval_frame
-    skip = dynamo._FrameAction.SKIP
-    dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+    actions = dynamo._FrameAction
+    below = actions.SKIP if with_calls else actions.DEFAULT
+    dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(actions.SKIP, below))
 
 
-_leave_uncompiled(StorageCounter.__torch_dispatch__)
+leave_uncompiled(StorageCounter.__torch_dispatch__, with_calls=True)
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerobench.report.explain.topic import Topic, says
-from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.rows import PlanRow, Space
 from zerobench.units import format_bytes
 
 MOST = 3
@@ -89,9 +89,15 @@ def unchanged_topic(row: PlanRow | None) -> list[Topic]:
     space, instant = row.device, row.steady
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
     parts = [f"{name.replace('_', ' ')}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
-    needs = f"Needs {format_bytes(space.needed_bytes)} of each GPU's {format_bytes(space.capacity_bytes)}"
-    lines = [*says(f"{needs}: {'fits' if row.fits else 'does not fit'}."), *says(*parts, depth=1)]
+    lines = [*says(_fit("each GPU's", space)), *says(*parts, depth=1)]
+    if row.host.room is not None:
+        lines += says(_fit("a node's", row.host))
     return [Topic("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
+
+
+def _fit(whose: str, space: Space) -> str:
+    needs = f"Needs {format_bytes(space.needed_bytes)} of {whose} {format_bytes(space.capacity_bytes)}"
+    return f"{needs}: {'fits' if space.fits else 'does not fit'}."
 
 
 def plain_changes(changes: Sequence[ChangeOutcome]) -> Iterator[dict[str, Any]]:

@@ -54,7 +54,7 @@ def host_standing_of(trial: Trial) -> HostStanding | None:
 
 def when(standing: HostStanding) -> str:
     """The instant that `standing` is of."""
-    return f"{standing.at}, the last account before the kill" if standing.is_last_account else standing.at
+    return f"{standing.at}, the last account before the end" if standing.is_last_account else standing.at
 
 
 def host_standing_lines(standing: HostStanding) -> Iterator[tuple[str, list[str]]]:
@@ -94,7 +94,8 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
     if bytes_asked is None or bytes_free is None:
         return
     if standing.in_pieces(bytes_asked, bytes_free):
-        yield f"fragmentation: {format_bytes(bytes_asked)} would have fit in one contiguous free block"
+        free = format_bytes(bytes_free + loose)
+        yield f"fragmented: {free} free in all would hold the {format_bytes(bytes_asked)} requested, not in one piece"
     else:
         missing = bytes_asked - bytes_free - loose
         yield f"full: {format_bytes(missing)} missing even without fragmentation"

@@ -101,7 +101,7 @@ def first_failure(ending: Ending) -> Outcome | None:
     for record in ending.records:
         if record.status is not Status.COMPLETED:
             late = slack if record.status is Status.CRASH else 0.0
-            events.append((ending.written_at_s.get(record.rank, 0.0) + late, record.rank, _recorded(record)))
+            events.append((ending.written_at_s.get(record.rank, 0.0) + late, record.rank, _recorded(record, ending)))
     return min(events)[2] if events else None
 
 
@@ -115,11 +115,14 @@ def _died_by_itself(death: RankDeath) -> bool:
     return death.exit_code is not None and -death.exit_code in _OWN_SIGNALS
 
 
-def _recorded(record: RankRecord) -> Outcome:
+def _recorded(record: RankRecord, ending: Ending) -> Outcome:
     failure = record.failure or Failure(message=f"ended as {record.status} without a reason")
     message = failure.message if failure.rank is not None else f"rank {record.rank}: {failure.message}"
     line = " ".join(message.split())
-    return record.status, failure.model_copy(update={"rank": record.rank, "message": line})
+    told = {"rank": record.rank, "message": line}
+    if record.status is Status.OUT_OF_HOST_MEMORY and failure.host_standing is None:  # too little was left to tell it
+        told["host_standing"] = _account_of(record.rank, ending)
+    return record.status, failure.model_copy(update=told)
 
 
 def _death(death: RankDeath, ending: Ending) -> Outcome:

@@ -7,7 +7,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
-from zerobench.ds_config import load_user_config
+from zerobench.ds_config import load_user_config, obeyed_only
 from zerobench.emulate.changes import UNLOCKED, for_device, for_host
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Option
@@ -21,7 +21,7 @@ from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
-from zerobench.search.tried import changed_fields
+from zerobench.search.tried import changed_fields, why_no_work, work_of
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.hardware import find_gpu
@@ -79,7 +79,7 @@ def predict_changes(
     if trial.zero_stage is None:
         raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
     wanted = list(changed_trials(trial, cluster, reports, of_host=of_host))
-    single = [((), trial), *(change for change in wanted if len(change[0]) == 1)]
+    single = [change for change in wanted if len(change[0]) <= 1]
     path, rows = _predicted(single, cluster, reports, observer)
     unchanged = rows.pop((), None)
     if sum(row is not None and row.fits for row in rows.values()) < MOST:
@@ -93,7 +93,7 @@ def _predicted(
     wanted: Sequence[ChangedSpec], cluster: Cluster, reports: Path, observer: Observer
 ) -> tuple[Path, dict[ChangeNames, PlanRow | None]]:
     """A row for each that could be tried; None of one that failed."""
-    asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
+    asked = {"steps": STEPS, "repeat": 0, "checkpoint": None}
     specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
     planned = in_world(checked(specs, cluster), plan_world(None, cluster.gpu, by_formula=False).evidence)
     name = f"changes-{planned[0].trial.model.name}"
@@ -106,19 +106,37 @@ def _predicted(
 def changed_trials(
     trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool = False
 ) -> Iterator[tuple[tuple[str, ...], TrialSpec]]:
-    """Each change of a trial of ZeRO's with what it says, the cheapest first, then more and more together."""
+    """A trial of ZeRO's unchanged, and by each change with what it says: the cheapest first, then several together.
+
+    Raises UserError: a script's, of which too little is known.
+    """
+    seen = work_of(trial)
+    if seen is None:
+        raise UserError(f"--changes: {why_no_work(trial)}")
+    trial = seen
     user_config = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
     start = Draft((), {**(user_config or {}), **_as_config(trial, user_config)}, options=(option,))
+    yield (), trial
     for candidate in for_host(start, counts_locks=True) if of_host else for_device(start):
         says = tuple(words.partition(" (")[0] for words in candidate.says)
-        made = trial.model_copy(update=changed_fields(trial, start, candidate.draft))
+        made = obeyed_only(trial.model_copy(update=changed_fields(trial, start, candidate.draft)))
         if user_config is not None:
             names = ("model", "sequence_length", "attention", "activation_checkpointing")
             work = {name: getattr(made, name) for name in names}
             [planned] = own_config(keep_config(candidate.draft.ds or {}, reports), work, cluster)
             made = planned.trial
         yield says, made
+
+
+def changes_of_file(path: str, *, of_host: bool = False) -> list[str]:
+    """Single changes of the DeepSpeed configuration at `path`, the cheapest first: none of them tried.
+
+    Raises UserError: the file is none.
+    """
+    start = Draft((), load_user_config(path), options=(_CHECKPOINTING,))
+    made = for_host(start, counts_locks=True) if of_host else for_device(start)
+    return [one.says[0].partition(" (")[0] for one in made if len(one.says) == 1]
 
 
 def keep_config(config: Mapping[str, Any], reports: Path) -> str:

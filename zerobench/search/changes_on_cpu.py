@@ -81,7 +81,7 @@ SimulatedChange = tuple[ChangeNames, Trial | None]
 
 def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[SimulatedChange]:
     """`trial` itself, and each change of it, simulated on CPU ranks."""
-    wanted = [((), trial.spec), *_without_moves(trial.spec, reports)]
+    wanted = list(_without_moves(trial.spec, reports))
     machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
     planned = []
     for _, spec in wanted:
@@ -136,14 +136,14 @@ def unchanged_on_cpu(unchanged: ChangeOutcome, room: Room) -> list[Topic]:
     """What the trial needs as it is."""
     if unchanged.host_node_bytes is None:
         return []
-    size = "" if room.size_bytes is None else f" of its {format_bytes(room.size_bytes)}"
+    size = "" if room.size_bytes is None else f", limited to {format_bytes(room.size_bytes)}"
     verdict = "fits" if unchanged.fits else "does not fit"
     lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of {room.name}{size}: {verdict}.")
     return [Topic("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
 
 
 def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[ChangeNames, TrialSpec]]:
-    """Changes that move nothing to the host, where it is already."""
+    """The trial, and those changes that move nothing to the host, where it is already."""
     nowhere = Cluster(Gpu(name="cpu", source="none"), trial.num_nodes, trial.gpus_per_node)
     for words, made in changed_trials(trial, nowhere, reports):
         if all(getattr(made, name) is getattr(trial, name) for name in _OFFLOADS):
@@ -151,7 +151,7 @@ def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[ChangeName
 
 
 def _on_cpu(spec: TrialSpec) -> TrialSpec:
-    asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
+    asked = {"steps": STEPS, "repeat": 0, "checkpoint": None}
     there = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(rank=spec.prediction.rank)}
     return spec.model_copy(update=asked | there)
 

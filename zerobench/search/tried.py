@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from zerobench.ds_config import obeyed_only
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Kind
 from zerobench.report.changes import share_slower
@@ -49,11 +50,19 @@ def why_no_work(trial: TrialSpec | None) -> str:
     return f"no closed form of {trial.model.name}, a model of the script's own"
 
 
-def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:
-    if trial.own is not None and _WORK & set(trial.own.unknown):
+def work_of(trial: TrialSpec) -> TrialSpec | None:
+    """`trial`, or what a script's tracker saw, as one that can be predicted; None where too little of it is known."""
+    if trial.own is None:
+        return trial
+    if _WORK & set(trial.own.unknown):
         return None
+    return obeyed_only(trial.model_copy(update={"own": None}))
+
+
+def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:
     nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
-    return trial.model_copy(update={**nodes, "own": None, "ds_config": {}, "ds_config_file": None})
+    work = work_of(trial)
+    return None if work is None else work.model_copy(update={**nodes, "ds_config": {}, "ds_config_file": None})
 
 
 def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:

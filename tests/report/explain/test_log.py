@@ -252,6 +252,13 @@ def test_fragmentation_is_claimed_only_where_the_figures_prove_it(message: str, 
     assert bool(messages_in(message)[0].is_in_pieces) is told.startswith("Fragmentation")
 
 
+def test_fragments_of_a_full_gpu_are_said_to_be_of_a_full_one():
+    full = _refused("256.00 MiB", "114.46 MiB", "163.07 MiB").replace("memory 16.00 GiB", "memory 22.00 GiB")
+    said = " ".join(as_text(explain_log(full, "log")).split())
+    assert "But 22.00 GiB of 23.68 GiB was allocated: a later request may fail all the same." in said
+    assert "was allocated:" not in as_text(explain_log(_refused("3.00 GiB", "2.90 GiB", "544.12 MiB"), "log"))
+
+
 def test_the_answer_comes_before_the_figures():
     assert [topic.title for topic in explain_log(FIRST_UPDATE, "log")] == [
         "Out of GPU memory",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
 
+from zerobench.tracking.emulated.compiling import MODULE, hear_compiling
 from zerobench.tracking.emulated.loop_hooks import LoopHooks
 
 
@@ -96,3 +98,37 @@ def test_a_failure_is_heard_and_goes_on(heard):
     with pytest.raises(RuntimeError):
         model(torch.ones(1, 3))
     assert heard.calls == [("forward", 1, []), "RuntimeError"]
+
+
+class Doubled(torch.nn.Module):
+    """A module of somebody's own around one of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.inner(x) * 2
+
+
+@pytest.mark.parametrize(("own", "graphs"), [(False, 0), (True, 1)])
+def test_a_module_compiled_in_place_is_compiled_as_far_as_torch_compiles_it_and_no_more(
+    heard, monkeypatch, own, graphs
+):
+    """Of code that is torch's own torch compiles nothing there: a bare Sequential stays as it is."""
+    convert_frame: Any = importlib.import_module(MODULE)
+    monkeypatch.setattr(convert_frame.CatchErrorsWrapper, "__call__", convert_frame.CatchErrorsWrapper.__call__)
+    asked, made = [], []
+    hear_compiling(convert_frame, lambda: asked.append(True))
+
+    def backend(graph, _inputs):
+        made.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    model = Doubled() if own else torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())
+    model.compile(backend=backend)
+    model(torch.ones(1, 2)).sum().backward()
+    torch.compiler.reset()
+    assert heard.calls == PASS
+    assert (len(made), bool(asked)) == (graphs, own)

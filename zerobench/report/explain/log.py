@@ -23,6 +23,7 @@ _SHARED_MEMORY = re.compile(
     r"|creating shared memory segment"
 )
 _MUCH = 0.1
+_NEARLY_ALL = 0.9
 """Share of a device that is worth a sentence."""
 
 
@@ -115,6 +116,11 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
             f"Fragmentation: {format_bytes(free + unallocated)} were free in total, but not in one block. "
             f"Expandable segments avoid this at practically no cost: {_EXPANDABLE}."
         )
+        if (message.allocated_bytes or 0) > _NEARLY_ALL * (message.total_bytes or 0):
+            yield (
+                f"But {format_bytes(message.allocated_bytes)} of {format_bytes(message.total_bytes)} was allocated: a "
+                "later request may fail all the same."
+            )
     elif message.is_in_pieces is False:
         missing = format_bytes(requested - free - unallocated)
         yield f"Full: {missing} missing for this request even without fragmentation."

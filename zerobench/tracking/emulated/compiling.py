@@ -1,18 +1,21 @@
 """Hears whether a script has torch.compile compile anything.
 
 Nothing is compiled under the ledger, whose dispatch mode Dynamo does not trace; but Dynamo is asked for each function
-all the same, and its wrapper around every such question is where both meet.
+all the same, and its wrapper around every such question is where both meet. It is asked of functions that it passes
+over, too: torch's own, which are all that `torch.nn.Sequential(...).compile()` calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 MODULE = "torch._dynamo.convert_frame"
 """Imported by the first call of anything that is to be compiled."""
+_OURS = str(Path(__file__).parents[2])
 
 
 def hear_compiling(convert_frame: ModuleType, heard: Callable[[], None]) -> None:
@@ -21,8 +24,10 @@ def hear_compiling(convert_frame: ModuleType, heard: Callable[[], None]) -> None
     convert = wrapper.__call__
 
     @wraps(convert)
-    def converted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        heard()
-        return convert(self, *args, **kwargs)
+    def converted(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS) and not convert_frame.trace_rules.check(code):
+            heard()
+        return convert(self, frame, *args, **kwargs)
 
     wrapper.__call__ = converted

@@ -110,7 +110,7 @@ class Follower:
         @wraps(compiling)
         def compiled(engine: Any, *args: Any, **kwargs: Any) -> None:
             if engine._config.compile_config.deepcompile:
-                self._keeper.account.compiles = True
+                self._keeper.account.compiles = self._keeper.account.deepcompiles = True
             else:
                 compiling(engine, *args, **kwargs)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from zerobench.memory.storages import leave_uncompiled
 from zerobench.tracking.engine_hooks import Listener
 
 ListenerFinder = Callable[[torch.nn.Module], Listener | None]
@@ -70,6 +71,9 @@ class LoopHooks:
                 listener.forward_ended(output)
             return output
 
+        # As torch passes over the function in its place: else `module.compile()`, which compiles what of a model's code
+        # is not torch's own, would compile this around each of torch's modules.
+        leave_uncompiled(called)
         return called
 
     def _is_root(self, module: torch.nn.Module) -> bool:
