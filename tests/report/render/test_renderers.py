@@ -198,7 +198,9 @@ def test_a_listing_has_each_row_in_each_renderer_and_only_short_headers_in_80_co
     assert "n, B" not in shown(Part("t", table=LISTING), 80)
     assert all(f"w|{n}" in shown(Part("t", table=LISTING), 80) for n in LISTING.rows)
     assert list(markdown.listing_lines(LISTING))[2:] == ["| w\\|1 | 1 |", "| w\\|2 | 2 |"]
-    assert [list(row.cells) for row in html.listing_grid("c", LISTING).rows] == [["w|1", "1"], ["w|2", "2"]]
+    grid = html.listing_grid("c", LISTING)
+    assert [list(row.cells) for row in grid.rows] == [["w|1", "1"], ["w|2", "2"]]
+    assert [head.is_number for head in grid.headers] == [False, True]
 
 
 def test_a_part_says_all_that_it_has_in_the_terminal_and_in_markdown() -> None:

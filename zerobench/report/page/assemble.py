@@ -14,11 +14,12 @@ from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.reasons import reasons
 from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
-from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.host_parameters import TITLE as HOST
 from zerobench.report.tables.host_parameters import host_parameters_table
+from zerobench.report.tables.model import Column
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
@@ -106,8 +107,8 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
     """Each note with the trials that say it, in the order of first sight."""
     by_note = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
     columns: list[Column[tuple[str, list[str]]]] = [
-        Column("note", lambda note: note[0], is_number=False),
-        Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
+        Column("note", lambda note: note[0], is_text=True),
+        Column("trials", lambda note: who_says(note[1], len(trials), 4), is_text=True),
     ]
     return grid("Unavailable figures, and remarks.", columns, list(by_note.items()))
 

@@ -15,8 +15,9 @@ from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
 from zerobench.redaction import redact_text
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.model import Column
 
 MOST_IN_FULL = 20
 """Trials whose documents are in the page: some 20 kB each."""
@@ -85,8 +86,8 @@ def _read(path: Path) -> str:
 def more_grid(trials: Sequence[TrialFigures]) -> Grid:
     """Where the documents of the trials lie that are not in the page."""
     columns: list[Column[TrialFigures]] = [
-        Column("trial", lambda trial: trial.label, is_number=False),
-        Column("folder", lambda trial: f"{trial.run_id}/trials/{trial.trial_id}/", is_number=False),
+        Column("trial", lambda trial: trial.label, is_text=True),
+        Column("folder", lambda trial: f"{trial.run_id}/trials/{trial.trial_id}/", is_text=True),
     ]
     return grid("Trials whose files are only in the run folder.", columns, trials[MOST_IN_FULL:])
 

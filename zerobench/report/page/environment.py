@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from zerobench.report.column_units import MISSING
-from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.grid import Grid, grid
+from zerobench.report.tables.model import Column
 from zerobench.units import format_bytes
 
 _SECTIONS = {
@@ -53,13 +54,13 @@ def environment_grids(environments: Mapping[str, Mapping[str, Any]]) -> list[Gri
 def _columns(run_ids: Sequence[str]) -> list[Column[_Line]]:
     heads = run_ids if len(run_ids) > 1 else ["value"]
     return [
-        Column("name", lambda line: line.name, is_number=False),
+        Column("name", lambda line: line.name, is_text=True),
         *(_column(head, index) for index, head in enumerate(heads)),
     ]
 
 
 def _column(head: str, index: int) -> Column[_Line]:
-    return Column(head, lambda line: line.values[index], is_number=False)
+    return Column(head, lambda line: line.values[index], is_text=True)
 
 
 def _sections(environment: Mapping[str, Any]) -> dict[str, Values]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from zerobench.report.column_units import MISSING
 from zerobench.report.figure import Columns
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.model import Column
 
 T = TypeVar("T")
 
@@ -53,22 +54,15 @@ class Grid:
         return len(self.rows) > MANY_ROWS
 
 
-@dataclass(frozen=True)
-class Column(Generic[T]):
-    """A column over rows made of a `T`."""
-
-    header: str
-    cell: Callable[[T], str]
-    is_number: bool = True
-
-
 def grid(
     caption: str, columns: Sequence[Column[T]], rows: Sequence[T], kind: Callable[[T], str] = lambda _: ""
 ) -> Grid:
     """A table of `rows`; a column after the first that would say nothing in any of them is left out."""
     cells = [_each_once(visible(column.cell(row)) for row in rows) for column in columns]
     says_any = [index == 0 or any(text not in {"", MISSING} for text in cells[index]) for index in range(len(columns))]
-    headers = [Header(column.header, column.is_number) for column, keep in zip(columns, says_any, strict=True) if keep]
+    headers = [
+        Header(column.header, not column.is_text) for column, keep in zip(columns, says_any, strict=True) if keep
+    ]
     kept = [column for column, keep in zip(cells, says_any, strict=True) if keep]
     lines = zip(*kept, strict=True)
     return Grid(caption, headers, [Row(line, kind(row)) for line, row in zip(lines, rows, strict=True)])

@@ -2,9 +2,8 @@
 
 from typing import TypeVar
 
-from zerobench.report.render.grid import Column, Grid, grid
-from zerobench.report.tables.model import Column as Shown
-from zerobench.report.tables.model import Line, Table
+from zerobench.report.render.grid import Grid, grid
+from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Listing
 
 T = TypeVar("T")
@@ -15,9 +14,9 @@ def table_grid(table: Table[T]) -> Grid:
     evidence = {line.trial.evidence_text: line.trial.is_predicted for line in table.lines}
     differs = len(evidence) > 1 and any(evidence.values())
     columns: list[Column[Line[T]]] = [
-        Column("trial", lambda line: line.trial.label, is_number=False),
-        Column("figures are", lambda line: line.trial.evidence_text if differs else "", is_number=False),
-        *(_shown(column) for column in table.for_files),
+        Column("trial", lambda line: line.trial.label, is_text=True),
+        Column("figures are", lambda line: line.trial.evidence_text if differs else "", is_text=True),
+        *(column.over(lambda line: line.figures) for column in table.for_files),
     ]
     alike = [f"All figures are {text}." for text, is_predicted in evidence.items() if is_predicted and not differs]
     return grid(" ".join([table.caption_for_files, *alike]), columns, table.lines, lambda line: line.trial.kind)
@@ -25,9 +24,4 @@ def table_grid(table: Table[T]) -> Grid:
 
 def listing_grid(caption: str, listing: Listing[T]) -> Grid:
     """The listing with its caption."""
-    columns = [Column[T](column.header, column.cell, is_number=not column.is_text) for column in listing.columns]
-    return grid(caption, columns, listing.rows, listing.kind)
-
-
-def _shown(column: Shown[T]) -> Column[Line[T]]:
-    return Column(column.header, lambda line: column.cell(line.figures), is_number=not column.is_text)
+    return grid(caption, listing.columns, listing.rows, listing.kind)

@@ -6,15 +6,14 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table as Grid
 from rich.text import Text
 
 from zerobench.report.column_units import plain
-from zerobench.report.render.layout import Column as Shown
+from zerobench.report.figures.name import TrialName
 from zerobench.report.render.layout import Section, bullets, mark
-from zerobench.report.render.layout import table as trial_table
-from zerobench.report.tables.model import WIDE, Column, Mark, Table
+from zerobench.report.tables.model import WIDE, Column, Mark, Table, figures_of
 from zerobench.report.tables.part import Listing, Part, VerdictSentence
 
 __all__ = ["Console", "lines_section", "list_section", "part_section", "print_parts", "print_sections", "sections"]
@@ -31,7 +30,7 @@ def sections(table: Table[T], width: int) -> Iterator[Section]:
         more = [table.more] if table.more and width >= WIDE else []
         below = [_below(line) for line in (*table.below, *more)]
         caption = table.caption if width >= WIDE or table.narrow_caption is None else table.narrow_caption
-        yield Section(table.heading or table.title, caption, _of_trials(table, width), below)
+        yield Section(table.heading or table.title, caption, _table(table, width), below)
 
 
 def lines_section(title: str, caption: str, lines: Sequence[str | Mark] = ()) -> Section:
@@ -97,17 +96,36 @@ def _sections(part: Part | Table[Any] | Section, width: int) -> Iterable[Section
 
 
 def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
-    return _listed(table, width) if isinstance(table, Listing) else _of_trials(table, width)
+    if isinstance(table, Listing):
+        return _grid(table.columns, table.rows, [], width)
+    return _grid(table.columns, figures_of(table.lines), [line.trial for line in table.lines], width)
 
 
-def _of_trials(table: Table[T], width: int) -> Grid:
-    kept = [column for column in table.columns if (_wide(column) if width >= WIDE else column.narrow) is not None]
-    columns = [
-        Shown(_wide(column), column.narrow, column.cell, column.is_text and not column.is_whole) for column in kept
-    ]
-    grid = trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
-    for column, made in zip(kept, grid.columns[1:], strict=True):
-        made.justify = "left" if column.is_text else "right"
+def _grid(columns: Sequence[Column[T]], rows: Sequence[T], trials: Sequence[TrialName], width: int) -> Grid:
+    """Texts wrap, numbers never do. `trials` are those that rows are of, whose labels come first; the rows of one that
+    is not believed are struck through.
+    """
+    headers = [(column, _wide(column) if width >= WIDE else column.narrow) for column in columns]
+    kept = [(column, header) for column, header in headers if header is not None]
+    cells = [[plain(column.cell(row)) for column, _ in kept] for row in rows]
+    labels = [Text(trial.label) if trial.is_believed else Text(f"! {trial.label}", style="red") for trial in trials]
+    wraps = [column.is_text and not column.is_whole for column, _ in kept]
+    needed = _needed([[header for _, header in kept], *cells], wraps)
+    if labels:
+        needed += min(_WIDEST_TEXT, max(label.cell_len for label in labels))
+    gap = 2 if needed <= width else 1
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    if labels:
+        grid.add_column(Text("trial"), overflow="fold", min_width=5)
+    for (column, header), can_wrap in zip(kept, wraps, strict=True):
+        if can_wrap:
+            grid.add_column(Text(header), overflow="fold", min_width=None if labels else 5)
+        else:  # a number that does not fit is cut with a mark, never silently
+            justify: JustifyMethod = "left" if column.is_text else "right"
+            grid.add_column(Text(header), justify=justify, no_wrap=True, overflow="ellipsis")
+    for index, line in enumerate(cells):
+        style = "" if not trials or trials[index].is_believed else "red strike"
+        grid.add_row(*labels[index : index + 1], *(Text(cell, style=style) for cell in line))
     return grid
 
 
@@ -115,28 +133,10 @@ def _wide(column: Column[T]) -> str | None:
     return column.header if column.wide == "" else column.wide
 
 
-def _listed(listing: Listing[T], width: int) -> Grid:
-    """Texts wrap, numbers never do."""
-    headers = [(column, _wide(column) if width >= WIDE else column.narrow) for column in listing.columns]
-    kept = [(column, header) for column, header in headers if header is not None]
-    cells = [[plain(column.cell(row)) for column, _ in kept] for row in listing.rows]
-    is_text = [column.is_text for column, _ in kept]
-    gap = 2 if _needed([[header for _, header in kept], *cells], is_text) <= width else 1
-    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    for column, header in kept:
-        if column.is_text:
-            grid.add_column(Text(header), overflow="fold", min_width=5)
-        else:  # a number that does not fit is cut with a mark, never silently
-            grid.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
-    for line in cells:
-        grid.add_row(*map(Text, line))
-    return grid
-
-
-def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool]) -> int:
-    """Columns of terminal that a listing takes with two spaces between its columns and no number broken."""
+def _needed(lines: Sequence[Sequence[str]], wraps: Sequence[bool]) -> int:
+    """Columns of terminal that cells take with two spaces between their columns and no number broken."""
     widths = [max(Text(cell).cell_len for cell in column) for column in zip(*lines, strict=True)]
-    return sum(2 + (min(size, _WIDEST_TEXT) if text else size) for size, text in zip(widths, is_text, strict=True))
+    return sum(2 + (min(size, _WIDEST_TEXT) if text else size) for size, text in zip(widths, wraps, strict=True))
 
 
 def _line(line: str | VerdictSentence) -> Text:
