@@ -107,6 +107,11 @@ def test_a_mistake_is_one_line_with_the_choices(call: Call, arguments: list[str]
     assert words in err
 
 
+def test_without_a_trial_it_is_said_whether_the_run_is_there(call: Call) -> None:
+    assert "'nowhere' is not a run folder" in call("explain", "nowhere")[2]
+    assert f"TRIAL is missing: a trial of {BUCKETS.name} as" in call("explain", str(BUCKETS))[2]
+
+
 def test_a_log_is_explained_without_a_trial(call: Call, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(

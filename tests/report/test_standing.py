@@ -84,7 +84,7 @@ def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
     topic = ending_topic(killed, ())
     assert topic is not None
     text = " ".join(line.text for line in topic.lines)
-    assert "40.00 GiB held of the host at the peak of the step phase" in text
+    assert "40.00 GiB of host memory held at the peak of the step phase" in text
     assert "the last account before the end" in text
 
 

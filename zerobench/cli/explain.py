@@ -61,7 +61,7 @@ def explain(
     if trial is None:
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
-        topics = _of_log(run)
+        topics = _of_log(run, reports)
         if request is not None:
             topics += _of_file(request, reports, of_host=any("killed" in topic.figures for topic in topics))
         return _answer(topics, details=True)
@@ -119,11 +119,12 @@ def of_log(trial: str | None, **words: Any) -> PlanRequest | None:
     return PlanRequest(**words)
 
 
-def _of_log(name: str) -> list[Topic]:
+def _of_log(name: str, reports: Path) -> list[Topic]:
     """What the log in file `name` says. Raises UserError: it is no file, or says nothing of memory."""
     path = Path(name)
     if not path.is_file():
-        raise UserError("TRIAL is missing: name a trial of RUN, or a log file instead of RUN")
+        run = store.find_run(name, reports)
+        raise UserError(f"TRIAL is missing: a trial of {run.name} as `zerobench show` names it")
     return explain_log(_end_of(path), path.name)
 
 

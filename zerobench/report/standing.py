@@ -59,7 +59,7 @@ def when(standing: HostStanding) -> str:
 
 def host_standing_lines(standing: HostStanding) -> Iterator[tuple[str, list[str]]]:
     """As `standing_lines`, of the host."""
-    yield f"{format_bytes(standing.total_bytes)} held of the host at {when(standing)}", []
+    yield f"{format_bytes(standing.total_bytes)} of host memory held at {when(standing)}", []
     yield from _lists(standing, standing.total_bytes)
 
 
