@@ -331,7 +331,7 @@ def read_asked(run: RunFolder) -> dict[str, Document]:
 
 
 def find_run(name: str | None, reports: Path) -> Path:
-    """The run folder that `name` means: a path, a folder under `reports`, the newest there of a sweep or a script of that
+    """The run folder that `name` means: a path, a folder under `reports`, the newest there of a sweep or script of that
     name, or with None the newest of all.
 
     Raises UserError: there is none.

@@ -25,6 +25,7 @@ from zerobench.report.trials import Trial
 from zerobench.search.changes import changes_of_file, cluster_of, predict_changes
 from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.tried import work_of
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
 
@@ -70,10 +71,18 @@ def explain(
     topics = [*([] if second else _of_own_log(base, trial)), *topics_of(base, trial, second)]
     if what_if is not None:
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
+    named = find_trial(trial, named_trials(base)).trial
     if changes:
-        named = find_trial(trial, named_trials(base)).trial
         topics += _changes_of(named, base.environment, reports)
+    elif second is None and what_if is None and _has_changes(named):
+        topics.append(Topic("Changes that fit", says("With their cost in time: the same command with --changes.")))
     return _answer(topics, details=details)
+
+
+def _has_changes(trial: Trial) -> bool:
+    """Whether it ran out of memory and can be predicted otherwise."""
+    ran_out = trial.record.status in {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
+    return ran_out and trial.spec.zero_stage is not None and work_of(trial.spec) is not None
 
 
 def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[Topic]:
