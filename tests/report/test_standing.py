@@ -88,6 +88,17 @@ def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
     assert "the last account before the end" in text
 
 
+def test_a_large_process_hides_no_module_of_a_small_model() -> None:
+    held = ON_HOST.model_copy(
+        update={
+            "by_category": {Category.MASTER_WEIGHTS: GIB, Category.REST_OF_PROCESS: 99 * GIB},
+            "by_module": {"LlamaMLP": GIB // 2, "LlamaRMSNorm": GIB // 200},
+        }
+    )
+    killed = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="killed", host_standing=held))
+    assert [share.name for share in stood(killed) if share.by == "host module"] == ["LlamaMLP"]
+
+
 @pytest.mark.parametrize(("room", "is_told"), [(40 * GIB, False), (40 * GIB - 1, True)])
 def test_a_prediction_tells_what_the_host_holds_where_a_node_has_too_little(room: int, is_told: bool) -> None:
     on_host = {(StepKind.STEADY, Phase.STEP): {Category.MASTER_WEIGHTS: 5 * GIB}}

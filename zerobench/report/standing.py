@@ -13,7 +13,7 @@ from zerobench.units import format_bytes
 
 _MOST = 6
 _LEAST = 0.01
-"""Below this share of what was given out, a line says nothing."""
+"""Below this share of what was given out, of the host of its tensors, a line says nothing."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def _stood(standing: Standing | HostStanding, total_bytes: int) -> Iterator[Held
         ("allocation site", standing.by_site),
     )
     total = max(total_bytes, 1)
+    least = _LEAST * (standing.tensor_bytes if isinstance(standing, HostStanding) else total)
     for by, sizes in lists:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
-            if size and size >= _LEAST * total:
+            if size and size >= least:
                 yield HeldShare(by, plain(name), size, size / total)
