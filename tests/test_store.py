@@ -298,6 +298,7 @@ def test_a_run_is_found_by_path_and_by_name_under_reports(tmp_path: Path) -> Non
     run = make_run(tmp_path / "small_20250101-120000")
     assert find_run(str(run.path), Path("nowhere")) == run.path
     assert find_run(run.run_id, tmp_path) == run.path
+    assert find_run(run.run_id.rpartition("_")[0], tmp_path) == run.path
     assert find_run(None, tmp_path) == run.path
 
 

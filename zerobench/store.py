@@ -331,7 +331,8 @@ def read_asked(run: RunFolder) -> dict[str, Document]:
 
 
 def find_run(name: str | None, reports: Path) -> Path:
-    """The run folder that `name` means: a path, a name under `reports`, or with None the newest one there.
+    """The run folder that `name` means: a path, a folder under `reports`, the newest there of a sweep or script of that
+    name, or with None the newest of all.
 
     Raises UserError: there is none.
     """
@@ -341,6 +342,9 @@ def find_run(name: str | None, reports: Path) -> Path:
         if (candidate / "plan.json").is_file():
             return candidate
     known = [path.name for path in runs_under(reports)]
+    of_that_name = [run for run in known if run.rpartition("_")[0] == name]
+    if of_that_name:
+        return reports / of_that_name[-1]
     close = nearest(name, known, count=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     shown = f"runs under {reports}: {', '.join(known[-5:]) or 'none'}"

@@ -15,4 +15,4 @@ def test_the_exit_status_is_1_where_nothing_can_run(call: Call, monkeypatch: pyt
     assert code == 1
     assert "python -m pip install torch" in " ".join(out.split())
     ended = out.rstrip().splitlines()[-3:]  # the answer comes last: it is on the screen when the command ends
-    assert ended == ["no   predict: emulated", "yes  predict: formula", "no   submit to Slurm"]
+    assert ended == ["no   emulated", "yes  formula", "no   submitted to Slurm"]

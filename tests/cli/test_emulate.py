@@ -134,13 +134,14 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     told, _, speed = sorted(set(lines(made)) - set(unknown))
     assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+ % slower", told)
     said = re.fullmatch(
-        r"speed: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), \d+ ms per step, by formula", speed
+        r"speed: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), \d+ ms per step, (\d+) % MFU, by formula", speed
     )
     assert said is not None
     plain = as_plain(made)
     low_s, step_s, high_s = (plain[f"expected_step_{name}"] for name in ("low_s", "s", "high_s"))
     assert low_s < step_s < high_s
     assert float(said[1]) == pytest.approx(8 * 4 * made.trial.sequence_length / step_s / 1000, rel=0.01)
+    assert 0 < plain["expected_mfu"] == pytest.approx(int(said[2]) / 100, abs=0.0051)
     [plain] = plain["tries"]
     assert 0.01 < plain["expected_slower"] < 1.0
 

@@ -14,6 +14,7 @@ from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, QUICKSTART
 from tests.report.sample_run import failed_trial, spec
 from zerobench.cli.explain import write
 from zerobench.records import Failure, Status
+from zerobench.spec.trial import OwnScript
 from zerobench.store import load_run
 
 
@@ -105,6 +106,11 @@ def test_a_mistake_is_one_line_with_the_choices(call: Call, arguments: list[str]
     assert words in err
 
 
+def test_without_a_trial_it_is_said_whether_the_run_is_there(call: Call) -> None:
+    assert "'nowhere' is not a run folder" in call("explain", "nowhere")[2]
+    assert f"TRIAL is missing: a trial of {BUCKETS.name} as" in call("explain", str(BUCKETS))[2]
+
+
 def test_a_log_is_explained_without_a_trial(call: Call, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(
@@ -184,3 +190,15 @@ def test_what_a_crashed_script_wrote_of_memory_comes_first(
     assert "Why it did not complete" in out
     written.write_text("Traceback (most recent call last):\nValueError: no such column\n")
     assert call("explain", str(run), "zero2")[1].startswith("zero2 (")
+
+
+@pytest.mark.parametrize(("unknown", "is_told"), [((), True), (("precision",), False)])
+def test_changes_are_pointed_to_where_the_work_is_known_well_enough_to_predict_them(
+    call: Call, tmp_path: Path, unknown: tuple[str, ...], *, is_told: bool
+) -> None:
+    asked = spec("zero2").model_copy(update={"own": OwnScript(name="train", unknown=unknown)})
+    refused = failed_trial(asked, Failure(message="refused"), Status.OUT_OF_DEVICE_MEMORY)
+    run = lay_out(tmp_path, "train_20260102-030405", [refused])
+    code, out, _ = call("explain", str(run), refused.spec.trial_id)
+    assert code == 0
+    assert ("the same command with --changes" in out) is is_told

@@ -31,7 +31,7 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan"], "--model is missing; for example: zerobench plan --model llama-7b"),
         (["plan", "--model", "llama-7b"], "--gpus is missing"),
         (["plan", "--model", "llama-7b", "--gpus", "8"], "--gpu is missing"),
-        ([*PLAN, "--gpus", "0"], "--gpus: '0'; choices: a whole number from 1"),
+        ([*PLAN, "--gpus", "0"], "--gpus: '0' is not a whole number from 1"),
         ([*PLAN, "--gpu", "h300"], "--gpu: 'h300' is not in the hardware catalogue"),
         ([*PLAN, "--model", "gpt2-1.5c"], "did you mean 'gpt2-1.5b'"),
         ([*PLAN, "--host-memory", "lots"], "--host-memory: 'lots' is not a number of bytes"),

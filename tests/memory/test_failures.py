@@ -64,13 +64,13 @@ def test_a_failure_says_the_phase_and_step_in_which_it_was():
     status, failure = describe(ValueError("first line\nsecond line"), marks(), 0, CPU)
     assert status is Status.CRASH
     assert (failure.phase, failure.step_index, failure.exception) == (Phase.BACKWARD, 0, "ValueError")
-    assert failure.message == "ValueError in backward of step 0: first line"
+    assert failure.message == "ValueError in backward of step 1: first line"
 
 
 def test_a_failure_between_the_engines_calls_is_in_none_of_its_phases():
     _, failure = describe(ValueError("it"), marks(), 0, CPU, between_calls=True)
     assert failure.phase is None
-    assert failure.message == "ValueError outside of the engine's calls, after backward of step 0: it"
+    assert failure.message == "ValueError outside of the engine's calls, after backward of step 1: it"
 
 
 def test_a_failure_at_start_up_is_in_no_step():

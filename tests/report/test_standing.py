@@ -84,8 +84,19 @@ def test_what_the_host_held_is_told_with_the_instant_and_by_site() -> None:
     topic = ending_topic(killed, ())
     assert topic is not None
     text = " ".join(line.text for line in topic.lines)
-    assert "40.00 GiB held of the host at the peak of the step phase" in text
+    assert "40.00 GiB of host memory held at the peak of the step phase" in text
     assert "the last account before the end" in text
+
+
+def test_a_large_process_hides_no_module_of_a_small_model() -> None:
+    held = ON_HOST.model_copy(
+        update={
+            "by_category": {Category.MASTER_WEIGHTS: GIB, Category.REST_OF_PROCESS: 99 * GIB},
+            "by_module": {"LlamaMLP": GIB // 2, "LlamaRMSNorm": GIB // 200},
+        }
+    )
+    killed = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="killed", host_standing=held))
+    assert [share.name for share in stood(killed) if share.by == "host module"] == ["LlamaMLP"]
 
 
 @pytest.mark.parametrize(("room", "is_told"), [(40 * GIB, False), (40 * GIB - 1, True)])

@@ -94,7 +94,7 @@ def test_fewer_gpus_than_a_node_has_are_one_smaller_node() -> None:
     [
         ({"gpu": "h20"}, "--gpu: 'h20' is not in the hardware catalogue; did you mean"),
         ({"gpu": "NVIDIA GH200 144G HBM3e"}, "--gpu: memory size of GH200 144GB unknown"),
-        ({"gpus": "0"}, "--gpus: '0'; choices: a whole number from 1 to"),
+        ({"gpus": "0"}, "--gpus: '0' is not a whole number from 1 to"),
         ({"gpus": "-8"}, "--gpus: '-8'"),
         ({"gpus": "eight"}, "--gpus: 'eight'"),
         ({"gpus": "1e99"}, "--gpus: '1e99'"),

@@ -65,7 +65,7 @@ def test_tokens_a_step_come_to_the_nearest_batch_that_the_ranks_share(
     [
         ("100", None, "--global-batch: 8 GPUs cannot share 100 sequences; choices: 96, 104"),
         ("3", None, "cannot share 3 sequences; choices: 8"),
-        ("many", None, "--global-batch: 'many'; choices: a whole number"),
+        ("many", None, "--global-batch: 'many' is not a whole number"),
         ("256", "4M", "--tokens-per-step contradicts --global-batch"),
     ],
 )

@@ -20,15 +20,6 @@ _COLUMNS = [
     Column[Finding]("remedy", lambda finding: finding.remedy, narrow="remedy", is_text=True),
 ]
 
-_SHOWN = {
-    "measured on GPUs": "measure on GPUs",
-    "measured on CPU ranks": "measure on CPU ranks",
-    "simulated": "predict: simulated",
-    "emulated": "predict: emulated",
-    "formula": "predict: formula",
-    "submitted to Slurm": "submit to Slurm",
-}
-
 
 def doctor(reports: Path) -> Answer:
     """What can run here and what to mend; exit status 1 where nothing can, not by simulation either."""
@@ -36,7 +27,7 @@ def doctor(reports: Path) -> Answer:
     kinds = can_run(findings)
 
     def show() -> None:
-        words = [f"{'yes' if can else 'no ':<4} {_SHOWN.get(kind, kind)}" for kind, can in kinds.items()]
+        words = [f"{'yes' if can else 'no':<4} {kind}" for kind, can in kinds.items()]
         print_parts([Part("Checks", table=Listing(_COLUMNS, findings)), Part("What can run here", text=words)])
 
     def document() -> dict[str, Any]:

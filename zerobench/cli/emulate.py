@@ -218,8 +218,7 @@ def _speed(made: Emulation) -> Iterator[str]:
     if row is None or row.expected is None:
         yield f"speed: no expected time: {_why_no_time(made, row)}"
         return
-    tokens = row.trial.spec.global_batch_tokens
-    yield f"speed: {expected_speed(row.expected, tokens)}, by formula"
+    yield f"speed: {expected_speed(row, row.expected)}, by formula"
 
 
 def _why_no_time(made: Emulation, row: PlanRow | None) -> str:
@@ -287,6 +286,7 @@ def as_plain(made: Emulation) -> dict[str, Any]:
         "expected_step_s": expected and expected.step_s,
         "expected_step_low_s": expected and expected.low_s,
         "expected_step_high_s": expected and expected.high_s,
+        "expected_mfu": row and row.expected_mfu,
         "tries": [
             {
                 "changes": list(attempt.changes),

@@ -25,6 +25,7 @@ from zerobench.report.trials import Trial
 from zerobench.search.changes import changes_of_file, cluster_of, predict_changes
 from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.tried import work_of
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
 
@@ -61,7 +62,7 @@ def explain(
     if trial is None:
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
-        topics = _of_log(run)
+        topics = _of_log(run, reports)
         if request is not None:
             topics += _of_file(request, reports, of_host=any("killed" in topic.figures for topic in topics))
         return _answer(topics, details=True)
@@ -70,10 +71,18 @@ def explain(
     topics = [*([] if second else _of_own_log(base, trial)), *topics_of(base, trial, second)]
     if what_if is not None:
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
+    named = find_trial(trial, named_trials(base)).trial
     if changes:
-        named = find_trial(trial, named_trials(base)).trial
         topics += _changes_of(named, base.environment, reports)
+    elif second is None and what_if is None and _has_changes(named):
+        topics.append(Topic("Changes that fit", says("With their cost in time: the same command with --changes.")))
     return _answer(topics, details=details)
+
+
+def _has_changes(trial: Trial) -> bool:
+    """Whether it ran out of memory and can be predicted otherwise."""
+    ran_out = trial.record.status in {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
+    return ran_out and trial.spec.zero_stage is not None and work_of(trial.spec) is not None
 
 
 def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[Topic]:
@@ -119,11 +128,12 @@ def of_log(trial: str | None, **words: Any) -> PlanRequest | None:
     return PlanRequest(**words)
 
 
-def _of_log(name: str) -> list[Topic]:
+def _of_log(name: str, reports: Path) -> list[Topic]:
     """What the log in file `name` says. Raises UserError: it is no file, or says nothing of memory."""
     path = Path(name)
     if not path.is_file():
-        raise UserError("TRIAL is missing: name a trial of RUN, or a log file instead of RUN")
+        run = store.find_run(name, reports)
+        raise UserError(f"TRIAL is missing: a trial of {run.name} as `zerobench show` names it")
     return explain_log(_end_of(path), path.name)
 
 

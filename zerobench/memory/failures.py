@@ -71,7 +71,7 @@ def _what(error: BaseException) -> str:
 
 
 def _where(marks: Marks, *, between_calls: bool) -> str:
-    begun = f"{marks.phase} of step {marks.step_index}" if marks.step_index >= 0 else str(marks.phase)
+    begun = f"{marks.phase} of step {marks.step_index + 1}" if marks.step_index >= 0 else str(marks.phase)
     return f"outside of the engine's calls, after {begun}" if between_calls else f"in {begun}"
 
 

@@ -13,7 +13,7 @@ from zerobench.units import format_bytes
 
 _MOST = 6
 _LEAST = 0.01
-"""Below this share of what was given out, a line says nothing."""
+"""Below this share of what was given out, of the host of its tensors, a line says nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def when(standing: HostStanding) -> str:
 
 def host_standing_lines(standing: HostStanding) -> Iterator[tuple[str, list[str]]]:
     """As `standing_lines`, of the host."""
-    yield f"{format_bytes(standing.total_bytes)} held of the host at {when(standing)}", []
+    yield f"{format_bytes(standing.total_bytes)} of host memory held at {when(standing)}", []
     yield from _lists(standing, standing.total_bytes)
 
 
@@ -108,7 +108,8 @@ def _stood(standing: Standing | HostStanding, total_bytes: int) -> Iterator[Held
         ("allocation site", standing.by_site),
     )
     total = max(total_bytes, 1)
+    least = _LEAST * (standing.tensor_bytes if isinstance(standing, HostStanding) else total)
     for by, sizes in lists:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
-            if size and size >= _LEAST * total:
+            if size and size >= least:
                 yield HeldShare(by, plain(name), size, size / total)

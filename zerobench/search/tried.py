@@ -60,9 +60,15 @@ def work_of(trial: TrialSpec) -> TrialSpec | None:
 
 
 def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:
-    nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
     work = work_of(trial)
-    return None if work is None else work.model_copy(update={**nodes, "ds_config": {}, "ds_config_file": None})
+    if work is None:
+        return None
+    there = {
+        "num_nodes": cluster.num_nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+        "prediction": trial.prediction.model_copy(update={"gpu": cluster.gpu.name}),
+    }
+    return work.model_copy(update={**there, "ds_config": {}, "ds_config_file": None})
 
 
 def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:

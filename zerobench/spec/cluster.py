@@ -107,7 +107,7 @@ def read_count(option: str, text: str, most: int = MAX_RANKS) -> int:
     """A number of things from 1 to `most`. Raises UserError, which begins with `option`."""
     number = as_number(text)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise UserError(one_line(f"{option}: {as_written(text)}; choices: a whole number from 1 to {most}"))
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a whole number from 1 to {most}"))
     return number
 
 

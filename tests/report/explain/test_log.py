@@ -262,8 +262,8 @@ def test_fragments_of_a_full_gpu_are_said_to_be_of_a_full_one():
 def test_the_answer_comes_before_the_figures():
     assert [topic.title for topic in explain_log(FIRST_UPDATE, "log")] == [
         "Out of GPU memory",
-        "Who asked",
-        "Figures of the message",
+        "Requested by",
+        "Figures in the message",
     ]
 
 

@@ -104,7 +104,7 @@ def test_throughput_and_outcomes_are_those_of_the_trials(sample: RunFrames) -> N
     assert outcomes["zero0 mb64"] == [
         "out of device memory",
         "1 min 36 s",
-        "the device ran out of memory (rank 2, backward, step 0, requested 12.00 GiB, free 3.00 GiB)",
+        "the device ran out of memory (rank 2, backward, step 1, requested 12.00 GiB, free 3.00 GiB)",
     ]
 
 

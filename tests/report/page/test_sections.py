@@ -78,7 +78,7 @@ def test_each_trial_without_figures_has_its_reason(page: ET.Element) -> None:
     outcomes = section(page, "outcomes")
     assert "3 trials: 1 out of device memory, 1 timeout, 1 skipped." in words(outcomes)
     why = {line[0]: line[-1] for line in rows(outcomes)}
-    assert why["zero0 mb64"].startswith("the device ran out of memory (rank 2, backward, step 0, requested 12.00 GiB")
+    assert why["zero0 mb64"].startswith("the device ran out of memory (rank 2, backward, step 1, requested 12.00 GiB")
     assert "rule offload_param_needs_stage_3" in why["zero2 param=cpu"]
     assert "rank 1:\nall_gather" in "".join(outcomes.itertext())
 

@@ -18,7 +18,6 @@ from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 _MOST_STACKS = 2
-_OUT_OF_MEMORY = {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
 
 
 def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
@@ -37,8 +36,6 @@ def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
     lines = says(f"{sentence}{_where(failure)}: {reason.rstrip('.')}.")
     lines += [*says(*_request(failure)), *_standing(failure), *_host_standing(trial)]
     lines += says(*_reached(trial), *_predicted(trial, alike))
-    if record.status in _OUT_OF_MEMORY and trial.spec.zero_stage is not None:
-        lines += says("Changes that fit, with their cost in time: the same command with --changes.")
     return Topic("Why it did not complete", lines)
 
 

@@ -64,7 +64,7 @@ def _figures(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
         others: message.other_processes_bytes,
     }
     lines = says(*(f"{what}: {format_bytes(size)}" for what, size in sizes.items() if size is not None))
-    return Topic("Figures of the message", lines, {"refusal": {**_plain(message), "ranks": _ranks(all_of_them)}})
+    return Topic("Figures in the message", lines, {"refusal": {**_plain(message), "ranks": _ranks(all_of_them)}})
 
 
 def _ranks(messages: list[TorchMessage]) -> list[int]:
@@ -148,10 +148,10 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
 def _request(frames: Sequence[Frame]) -> Topic:
     phase, asker = phase_of(frames), asker_of(frames)
     if not frames:
-        return Topic("Who asked", says("Requesting code unknown: traceback missing before the message."))
+        return Topic("Requested by", says("Requesting code unknown: traceback missing before the message."))
     last = frames[-1]
     return Topic(
-        "Who asked",
+        "Requested by",
         says(
             None if phase is None else f"Phase: {phase}.",
             None if asker is None else f"The code {asker.does}.",

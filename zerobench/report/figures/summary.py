@@ -215,10 +215,11 @@ def why_without_figures(record: TrialRecord) -> str:
 
 def _detail(failure: Failure) -> str:
     """Where it happened and the bytes it was about, as far as they are known."""
+    step = -1 if failure.step_index is None else failure.step_index  # below zero is start-up
     parts = [
         (failure.rank is not None, f"rank {failure.rank}"),
         (failure.phase is not None, str(failure.phase)),
-        (failure.step_index is not None, f"step {failure.step_index}"),
+        (step >= 0, f"step {step + 1}"),
         (failure.bytes_asked is not None, f"requested {format_bytes(failure.bytes_asked)}"),
         (failure.bytes_free is not None, f"free {format_bytes(failure.bytes_free)}"),
         (bool(failure.stacks), f"stacks of {len(failure.stacks)} ranks in the record"),

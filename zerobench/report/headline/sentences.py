@@ -34,18 +34,23 @@ def headline(runs: RunFigures) -> list[str]:
     if not trials:
         return ["No trial has ended yet."]
     known = candidates(runs)
+    if not _has_figure(trials, known):
+        return [_endings(trials)]
     groups = timed_groups(known)
     untimed = None if groups else _untimed_choice(known)
     speed = [_fastest(groups)]
     if len(trials) > 1:  # one alone is no choice
         speed.append(_choice(groups) if groups else _untimed_sentence(known, untimed))
     best = None if untimed is None else untimed.best
-    opening = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials)]
-    if opening[0] == _NO_MEMORY and not any(trial.summary.is_completed for trial in trials):
-        opening = [_endings(trials)]  # there is no figure to speak of
-    sentences = [*opening, _doubts(trials, known)]
+    sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
     return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
+
+
+def _has_figure(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> bool:
+    """Whether there is anything to speak of but how they ended."""
+    known = any(candidate.needed_bytes is not None for candidate in contenders)
+    return known or any(trial.summary.is_completed or trial.summary.sampled_host_bytes for trial in trials)
 
 
 def _capital(sentence: str) -> str:

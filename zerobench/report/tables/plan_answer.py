@@ -108,17 +108,18 @@ def _of(needed: int | None, capacity: int | None, what: str) -> str:
 def _speed(best: PlanRow, gpu: Gpu) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
     if best.expected is not None:
-        mfu = "" if best.expected_mfu is None else f", {show_percent(best.expected_mfu, 0)} % MFU"
-        return f"Speed: {expected_speed(best.expected, best.trial.spec.global_batch_tokens)}{mfu}."
+        return f"Speed: {expected_speed(best, best.expected)}."
     most = None if best.bound is None else best.bound.tokens_per_s
     known = "unknown" if most is None else f"{format_count(most)} tokens/s at most"
     return f"Speed: {known}; no expected time: {why_no_time(best.trial, gpu)}."
 
 
-def expected_speed(expected: Interval, tokens: int) -> str:
-    """Tokens/s of a step over so many, with their interval, and its time."""
+def expected_speed(row: PlanRow, expected: Interval) -> str:
+    """Tokens/s of a row with their interval, its step's time and the MFU."""
+    tokens = row.trial.spec.global_batch_tokens
+    mfu = "" if row.expected_mfu is None else f", {show_percent(row.expected_mfu, 0)} % MFU"
     low, middle, high = (format_count(tokens / step) for step in (expected.high_s, expected.step_s, expected.low_s))
-    return f"{middle} tokens/s expected ({low} to {high}), {format_seconds(expected.step_s)} per step"
+    return f"{middle} tokens/s expected ({low} to {high}), {format_seconds(expected.step_s)} per step{mfu}"
 
 
 _HARDLY = 0.95
