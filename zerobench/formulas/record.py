@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from zerobench.ds_config import build_ds_config
@@ -21,7 +22,7 @@ from zerobench.formulas.activations import activations, knows_frozen, trial_logi
 from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Instants, Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.departures import departures
-from zerobench.formulas.deepspeed.gathers import gathers
+from zerobench.formulas.deepspeed.gathers import Gathers, gathers
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
@@ -262,8 +263,33 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     )
     if case.stage < 3:
         return setting
-    order = module_order(trial, setting.frozen, tensors)
-    return replace(setting, gathers=gathers(order, case, swapped_numbers(setting, order.sizes)))
+    return replace(setting, gathers=_gathered(_Asked(_gathering_key(trial, setting), trial, setting)))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    key: str
+    """All that decides what is gathered: variants of a search differ in little of it."""
+    trial: TrialSpec = field(compare=False)
+    setting: Setting = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _gathered(asked: _Asked) -> Gathers:
+    setting = asked.setting
+    order = module_order(asked.trial, setting.frozen, setting.tensors)
+    return gathers(order, setting.case, swapped_numbers(setting, order.sizes))
+
+
+def _gathering_key(trial: TrialSpec, setting: Setting) -> str:
+    case, model = setting.case, trial.model.model_dump_json()
+    limits = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")
+    small = ("param_persistence_threshold", "model_persistence_threshold")
+    zero = [case.zero(f"stage3_{key}") for key in (*limits, *small)]
+    on_drives = len(swapped_numbers(setting, setting.tensors))
+    drives = on_drives and (on_drives, case.zero("offload_param.buffer_count"))
+    weights = (trial.adapter, trial.frozen, trial.passes_all, trial.activation_checkpointing)
+    return repr((model, *weights, *zero, case.world_size, case.element, case.micro_steps > 1, drives))
 
 
 def _accumulated(trial: TrialSpec) -> int:

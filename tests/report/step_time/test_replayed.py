@@ -80,6 +80,14 @@ AXES: dict[str, dict[str, Any]] = {
         "micro_batch_size": 1,
         "ds_config": FEW_KEPT,
     },
+    "swapped parameters of two ranks": {
+        "stage": 3,
+        "offload_param": "nvme",
+        "nvme_path": "/nvme",
+        "world_size": 2,
+        "micro_batch_size": 1,
+        "ds_config": FEW_KEPT,
+    },
     "small": {"stage": 1, "model": resolve_model("gpt2-125m"), "micro_batch_size": 1},
     "small zero3": {"stage": 3, "model": resolve_model("gpt2-125m"), "micro_batch_size": 1},
 }

@@ -132,14 +132,15 @@ class _Coordinator:
             return
         room = min(self._most - self._live, self._bucket)
         ahead: dict[int, None] = {}
-        while self._next < len(self._queue) and sum(self._sizes[number] for number in ahead) < room:
+        while self._next < len(self._queue) and room > 0:
             number, step = self._queue[self._next]
             if number in self._swapped and number not in self._loaded:
                 break
             self._next += 1
             self._fetched_for[number] = max(self._fetched_for[number], step)
-            if number not in self._there:
+            if number not in self._there and number not in ahead:
                 ahead[number] = None
+                room -= self._sizes[number]
         self._gather(list(ahead))
         if self._swapped:
             self._read_ahead()
