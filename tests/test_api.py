@@ -18,6 +18,7 @@ import zerobench
 from tests.tools.imports import ROOT
 from zerobench.errors import UserError
 from zerobench.report.frames.tidy_tables import write_tables
+from zerobench.search.plan import request_of
 
 CLUSTER: dict[str, Any] = {"gpus": 8, "gpu": "h200", "host_memory": "1TB", "evidence": "formula"}
 
@@ -111,6 +112,14 @@ def test_tuning_gives_the_fastest_of_what_was_tried(tmp_path: Path) -> None:
     times = [one.expected_step_s for one in found.predictions if one.fits and one.expected_step_s is not None]
     assert found.best.expected_step_s is not None
     assert found.best.expected_step_s <= 1.01 * min(times)
+
+
+def test_adapters_are_asked_for_in_the_words_of_the_command_in_each_call() -> None:
+    for call in (zerobench.plan, zerobench.tune, zerobench.predict):
+        assert inspect.signature(call).parameters["lora"].annotation == "int | str | None"
+    found = {request_of({"lora": asked}).lora for asked in (16, "16")}
+    assert found == {"16"}
+    assert request_of({"lora": "16-nf4"}).lora == "16-nf4"
 
 
 def test_each_argument_of_a_prediction_has_its_name_and_type() -> None:

@@ -75,6 +75,13 @@ def test_json_has_what_the_training_takes_with_each_configuration_that_is_shown(
     assert middle["most_energy_kwh"] > 0
 
 
+def test_keys_that_the_fastest_sets_are_all_said_above_the_table(call: Call) -> None:
+    words = ["--gpus", "4", "--gpu", "l40s", "--global-batch", "128", "--evidence", "formula", "--write", "ds.json"]
+    code, out, _ = call("tune", "llama-1b", *words)
+    assert (code, "Set: overlap_comm true\n" in out) == (0, True), out
+    assert json.loads(Path("ds.json").read_text())["zero_optimization"]["overlap_comm"] is True
+
+
 def test_without_it_nothing_is_measured(call: Call, bench: Bench) -> None:
     bench.fails = lambda trial: pytest.fail(f"{trial.trial_id} was run")
     code, out, _ = call(*TUNE)

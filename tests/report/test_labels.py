@@ -87,7 +87,7 @@ def test_a_setting_of_its_own_is_named_before_those_of_others_that_it_leaves_at_
     others = [spec(name, ds_config={"a.b": 1, "a.c": 2}) for name in ("zero1", "zero2", "zero3")]
     assert labels([*others, spec("zero0", ds_config={"t.autotp_size": 2})])[-1] == "zero0 autotp=2 defaults"
     partly = spec("zero0", ds_config={"t.autotp_size": 2, "a.b": 1})
-    assert labels([*others, partly])[-1] == "zero0 c=default autotp=2"
+    assert labels([*others, partly])[-1] == "zero0 autotp=2 c=default"
 
 
 def test_a_name_holds_two_settings_at_most_and_counts_the_rest() -> None:
@@ -95,6 +95,11 @@ def test_a_name_holds_two_settings_at_most_and_counts_the_rest() -> None:
     first, second = labels(specs)
     assert first == "a=1 b=1 +2 more"
     assert second == "a=2 b=2 +2 more"
+
+
+def test_a_key_that_one_of_two_sets_is_named_at_that_one_without_its_stage() -> None:
+    key = "zero_optimization.stage3_prefetch_bucket_size"
+    assert labels([spec("zero3"), spec("zero3", ds_config={key: 5e7})]) == ["zero3", "prefetch_bucket=5e7"]
 
 
 def test_trials_that_no_axis_tells_apart_have_their_hash() -> None:

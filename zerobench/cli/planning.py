@@ -20,6 +20,7 @@ from zerobench.cli.run import notes_of
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
+from zerobench.report.labels import setting_text
 from zerobench.report.plan.document import configuration_values, plan_document
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import PlanView, SearchResult, named_rows, plan_view
@@ -182,6 +183,9 @@ def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> l
         lines += _command_in_width("Next: deepspeed train.py ", f"--deepspeed_config {written}")
     if spec.activation_checkpointing:
         lines.append(f"In your script: {checkpointing_code(spec.activation_checkpointing)}")
+    if request.tunes and spec.ds_config:  # names have two of them at most
+        keys = [f"{key.removeprefix('zero_optimization.')} {setting_text(spec, key)}" for key in spec.ds_config]
+        lines.append(f"Set: {', '.join(keys)}")
     return lines
 
 

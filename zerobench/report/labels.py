@@ -108,7 +108,7 @@ class DeepSpeedSettings:
     def __init__(self, specs: Sequence[TrialSpec]) -> None:
         engines = [spec for spec in specs if spec.zero_stage is not None]
         keys = list(dict.fromkeys(key for spec in engines for key in spec.ds_config if key != _STAGE))
-        short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
+        short = {key: key.rpartition(".")[2].removeprefix("stage3_").removesuffix("_size") for key in keys}
         counts = Counter(short.values())
         self._short = {
             key: name if counts[name] == 1 and name not in _UNTELLING else key for key, name in short.items()
@@ -125,6 +125,7 @@ class DeepSpeedSettings:
         settings = {key: setting_text(spec, key) for key in self._usual if _may_set(spec, key)}
         unusual = {key: value for key, value in settings.items() if value != self._usual[key]}
         left_out = [key for key, value in unusual.items() if value == _DEFAULT]
+        unusual = dict(sorted(unusual.items(), key=lambda item: item[0] in left_out))  # its own first: others are cut
         parts = {
             key: f"{self._short[key]}={self._left_out(spec, key) if value == _DEFAULT else value}"
             for key, value in unusual.items()
@@ -161,11 +162,15 @@ def _may_set(spec: TrialSpec, key: str) -> bool:
 
 
 def _usual_setting(engines: Sequence[TrialSpec], key: str) -> str | None:
-    """The value of more than two thirds of those that may set the key; the others go with it where only one is set."""
+    """The value of more than two thirds of those that may set the key; the others go with it where only one is set.
+
+    None has as many, and only one value is set: names say who sets it, not who leaves it out.
+    """
     values = [setting_text(spec, key) for spec in engines if _may_set(spec, key)]
     others = sorted(set(values) - {_DEFAULT})
     abstaining = len(engines) - len(values)
-    return _most_common([*values, *(others * abstaining if len(others) == 1 else [])])
+    common = _most_common([*values, *(others * abstaining if len(others) == 1 else [])])
+    return _DEFAULT if common is None and len(others) == 1 else common
 
 
 def setting_text(spec: TrialSpec, key: str) -> str:
