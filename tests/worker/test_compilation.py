@@ -88,7 +88,7 @@ def test_a_compilation_that_fails_is_told_from_a_crash_of_the_training() -> None
         doubled(torch.ones(2))
     status, failure = describe(raised.value, marks, 0, None)
     assert status is Status.CRASH
-    assert failure.message.startswith("torch.compile failed (BackendCompilerFailed) in forward of step 1: ")
+    assert failure.message.startswith("torch.compile failed (BackendCompilerFailed) in forward of step 2: ")
     assert failure.evidence == "torch.compile failed with the compiler's exception"
 
 
