@@ -22,13 +22,13 @@ from zerobench.formulas.activations import activations, knows_frozen, trial_logi
 from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Instants, Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.departures import departures
-from zerobench.formulas.deepspeed.gathers import Gathers, gathers
+from zerobench.formulas.deepspeed.gathers import gathers
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
-from zerobench.formulas.module_order import module_order
+from zerobench.formulas.module_order import ModuleOrder, module_order
 from zerobench.formulas.passes import frozen_backward, pass_flops
 from zerobench.formulas.pipeline import (
     passes_with_gradients,
@@ -263,33 +263,25 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     )
     if case.stage < 3:
         return setting
-    return replace(setting, gathers=_gathered(_Asked(_gathering_key(trial, setting), trial, setting)))
+    order = _module_order(_Modules(trial.model_dump_json(exclude=_OF_NO_ORDER), setting.frozen, tensors, trial))
+    return replace(setting, gathers=gathers(order, case, swapped_numbers(setting, order.sizes)))
+
+
+_OF_NO_ORDER = {"ds_config", "ds_config_file", "micro_batch_size", "gradient_accumulation_steps", "repeat"}
+"""Fields of a trial on which the order of its modules surely does not depend, and which a search varies."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Modules:
     key: str
-    """All that decides what is gathered: variants of a search differ in little of it."""
+    frozen: tuple[int, ...]
+    trained: tuple[int, ...]
     trial: TrialSpec = field(compare=False)
-    setting: Setting = field(compare=False)
 
 
-@lru_cache(maxsize=256)
-def _gathered(asked: _Asked) -> Gathers:
-    setting = asked.setting
-    order = module_order(asked.trial, setting.frozen, setting.tensors)
-    return gathers(order, setting.case, swapped_numbers(setting, order.sizes))
-
-
-def _gathering_key(trial: TrialSpec, setting: Setting) -> str:
-    case, model = setting.case, trial.model.model_dump_json()
-    limits = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")
-    small = ("param_persistence_threshold", "model_persistence_threshold")
-    zero = [case.zero(f"stage3_{key}") for key in (*limits, *small)]
-    on_drives = len(swapped_numbers(setting, setting.tensors))
-    drives = on_drives and (on_drives, case.zero("offload_param.buffer_count"))
-    weights = (trial.adapter, trial.frozen, trial.passes_all, trial.activation_checkpointing)
-    return repr((model, *weights, *zero, case.world_size, case.element, case.micro_steps > 1, drives))
+@lru_cache(maxsize=64)
+def _module_order(asked: _Modules) -> ModuleOrder:
+    return module_order(asked.trial, asked.frozen, asked.trained)
 
 
 def _accumulated(trial: TrialSpec) -> int:

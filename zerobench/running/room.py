@@ -29,13 +29,9 @@ def lacks_room_for_weights(trial: TrialSpec, folder: TrialFolder) -> Failure | N
     needed, free = counts.total * element_bytes(trial), shutil.disk_usage(folder.path).free
     if needed <= free:
         return None
+    why = f"their files need {format_bytes(needed)}; use --reports on a larger disk, or weights drawn"
     what = f"weights {trial.weights}: {folder.path} has {format_bytes(free)} free"
-    return Failure(
-        message=f"{what}, their files need {format_bytes(needed)}; use --reports on a larger disk, or weights drawn",
-        bytes_asked=needed,
-        bytes_free=free,
-        evidence=what,
-    )
+    return _failure(what, f", {why}", needed, free)
 
 
 def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Failure | None:
@@ -55,18 +51,19 @@ def shortage(num_ranks: int, place: Path = PLACE) -> Failure | None:
     try:
         file_system = os.statvfs(place)
     except OSError as error:
-        return _failure(f"{place}: {error.strerror}", needed_bytes, None)
+        return _no_segments(f"{place}: {error.strerror}", needed_bytes, None)
     free = file_system.f_bavail * file_system.f_frsize
     if file_system.f_flag & os.ST_RDONLY or not os.access(place, os.W_OK):
-        return _failure(f"{place} cannot be written", needed_bytes, free)
-    return None if free >= needed_bytes else _failure(f"{place} has {format_bytes(free)} free", needed_bytes, free)
+        return _no_segments(f"{place} cannot be written", needed_bytes, free)
+    if free >= needed_bytes:
+        return None
+    return _no_segments(f"{place} has {format_bytes(free)} free", needed_bytes, free)
 
 
-def _failure(what: str, needed_bytes: int, free: int | None) -> Failure:
-    why = f"{what}; DeepSpeed's shared-memory all-reduce for CPU ranks needs {format_bytes(needed_bytes)}"
-    return Failure(
-        message=f"{why}; in a container: docker run --shm-size=1g",
-        bytes_asked=needed_bytes,
-        bytes_free=free,
-        evidence=what,
-    )
+def _no_segments(what: str, needed_bytes: int, free: int | None) -> Failure:
+    why = f"DeepSpeed's shared-memory all-reduce for CPU ranks needs {format_bytes(needed_bytes)}"
+    return _failure(what, f"; {why}; in a container: docker run --shm-size=1g", needed_bytes, free)
+
+
+def _failure(what: str, why: str, needed_bytes: int, free: int | None) -> Failure:
+    return Failure(message=f"{what}{why}", bytes_asked=needed_bytes, bytes_free=free, evidence=what)

@@ -111,8 +111,8 @@ cudaError_t cudaMemcpyPeer(void *to, int device, const void *from, int source, s
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int device, const void *from, int source, size_t bytes, cudaStream_t stream) {
-  (void)stream;
-  return cudaMemcpyPeer(to, device, from, source, bytes);
+  (void)device, (void)source;
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,

@@ -15,7 +15,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.module_order import ModuleOrder, Visit
@@ -38,18 +40,47 @@ class Gathers:
     """Elements that are gathered as forward ends."""
 
 
+class _Limits(NamedTuple):
+    """All that the configuration says of it: who asks with the same has the same answer."""
+
+    ranks: int
+    accumulates: bool
+    prefetch_bucket: int
+    most_live: int
+    reuse_distance: int
+    buffers: int
+    persistent: frozenset[int]
+    swapped: frozenset[int]
+
+
 def gathers(order: ModuleOrder, case: Case, swapped: frozenset[int]) -> Gathers:
     """Of a micro-batch of a steady step; `swapped` are the numbers of the parameters that lie on drives.
 
-    What is released is decided once for each module, in the first micro-batch whose order is known (functools.lru_cache
-    of __params_to_release): the second one, and where a step has but one, that of a step whose small parameters are
-    there.
+    Shared by all who ask alike, as variants of a search do: not to be changed.
+    """
+    limits = _Limits(
+        ranks=case.world_size,
+        accumulates=case.micro_steps > 1,
+        prefetch_bucket=int(case.zero("stage3_prefetch_bucket_size")),
+        most_live=int(case.zero("stage3_max_live_parameters")),
+        reuse_distance=int(case.zero("stage3_max_reuse_distance")),
+        buffers=int(case.zero("offload_param.buffer_count")) if swapped else 0,
+        persistent=frozenset(persistent_numbers(case, order.sizes)),
+        swapped=swapped,
+    )
+    return _gathers(order, limits)
+
+
+@lru_cache(maxsize=256)
+def _gathers(order: ModuleOrder, limits: _Limits) -> Gathers:
+    """What is released is decided once for each module, in the first micro-batch whose order is known
+    (functools.lru_cache of __params_to_release): the second one, and where a step has but one, that of a step whose
+    small parameters are there.
     """
     decided: dict[tuple[int, int], bool] = {}
-    persistent = frozenset(persistent_numbers(case, order.sizes))
-    if case.micro_steps > 1:
-        _play(_Coordinator(order, case, swapped, persistent, frozenset(), decided), order)
-    return _play(_Coordinator(order, case, swapped, persistent, persistent, decided), order)
+    if limits.accumulates:
+        _play(_Coordinator(order, limits, frozenset(), decided), order)
+    return _play(_Coordinator(order, limits, limits.persistent, decided), order)
 
 
 def _play(coordinator: _Coordinator, order: ModuleOrder) -> Gathers:
@@ -74,19 +105,11 @@ class _Coordinator:
     def __init__(
         self,
         order: ModuleOrder,
-        case: Case,
-        swapped: frozenset[int],
-        persistent: frozenset[int],
+        limits: _Limits,
         there: frozenset[int],
         decided: dict[tuple[int, int], bool],
     ) -> None:
-        self._sizes, self._trained, self._ranks, self._swapped = order.sizes, order.trained, case.world_size, swapped
-        self._persistent, self._decided = persistent, decided
-        self._bucket, self._most, self._reuse = (
-            int(case.zero(f"stage3_{key}"))
-            for key in ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")
-        )
-        self._buffers = int(case.zero("offload_param.buffer_count")) if swapped else 0
+        self._sizes, self._trained, self._limits, self._decided = order.sizes, order.trained, limits, decided
         entered = [visit.parameters for visit in order.visits if not visit.leaves]
         self._passed = [0, *accumulate(sum(self._sizes[number] for number in own) for own in entered)]
         self._uses: dict[int, list[int]] = defaultdict(list)
@@ -116,7 +139,7 @@ class _Coordinator:
         self._gather([number for number in own if number not in self._there])
         self._under_way.difference_update(own)
         if visit.runs_again:
-            self._run_again.update(set(own) - self._trained - self._persistent)
+            self._run_again.update(set(own) - self._trained - self._limits.persistent)
         asked = sum(self._fetched_for[number] < self._step for number in own)
         passed: set[int] = set()
         while len(passed) < asked:
@@ -128,13 +151,13 @@ class _Coordinator:
         self._step += 1
 
     def _prefetch(self) -> None:
-        if not self._bucket:
+        if not self._limits.prefetch_bucket:
             return
-        room = min(self._most - self._live, self._bucket)
+        room = min(self._limits.most_live - self._live, self._limits.prefetch_bucket)
         ahead: dict[int, None] = {}
         while self._next < len(self._queue) and room > 0:
             number, step = self._queue[self._next]
-            if number in self._swapped and number not in self._loaded:
+            if number in self._limits.swapped and number not in self._loaded:
                 break
             self._next += 1
             self._fetched_for[number] = max(self._fetched_for[number], step)
@@ -142,16 +165,16 @@ class _Coordinator:
                 ahead[number] = None
                 room -= self._sizes[number]
         self._gather(list(ahead))
-        if self._swapped:
+        if self._limits.swapped:
             self._read_ahead()
 
     def _read_ahead(self) -> None:
         most = 2 * sum(self._sizes[number] for number in self._under_way)
         passed, ahead = 0, list[int]()
         for number, _ in self._queue[self._next :]:
-            if passed > most or len(ahead) >= self._buffers - len(self._loaded):
+            if passed > most or len(ahead) >= self._limits.buffers - len(self._loaded):
                 break
-            if number in self._swapped and number not in self._loaded and number not in ahead:
+            if number in self._limits.swapped and number not in self._loaded and number not in ahead:
                 ahead.append(number)
             passed += self._sizes[number]
         self._read(ahead)
@@ -159,7 +182,7 @@ class _Coordinator:
     def _gather(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
-        self._read([number for number in numbers if number in self._swapped and number not in self._loaded])
+        self._read([number for number in numbers if number in self._limits.swapped and number not in self._loaded])
         self.gathers.elements[self._phase] += self._padded(numbers)
         self.gathers.calls[self._phase] += 1
         if self._phase is Phase.FORWARD and (first := [number for number in numbers if number not in self._seen]):
@@ -171,10 +194,10 @@ class _Coordinator:
         self._under_way.update(numbers)
 
     def _padded(self, numbers: Sequence[int]) -> int:
-        return self._ranks * sum(-(-self._sizes[number] // self._ranks) for number in numbers)
+        return self._limits.ranks * sum(-(-self._sizes[number] // self._limits.ranks) for number in numbers)
 
     def _read(self, numbers: Sequence[int]) -> None:
-        self.gathers.read[self._phase] += [-(-self._sizes[number] // self._ranks) for number in numbers]
+        self.gathers.read[self._phase] += [-(-self._sizes[number] // self._limits.ranks) for number in numbers]
         self._loaded.update(numbers)
 
     def _leave(self, visit: Visit) -> None:
@@ -194,9 +217,13 @@ class _Coordinator:
         return self._decided[key]
 
     def _is_kept(self, number: int) -> bool:
-        if number in self._persistent or self._fetched_for[number] > self._step:
+        if number in self._limits.persistent or self._fetched_for[number] > self._step:
             return True
         uses = self._uses[number]
         following = bisect_left(uses, self._step)
-        between = self._passed[uses[following]] - self._passed[self._step] if following < len(uses) else self._reuse
-        return between < self._reuse
+        between = (
+            self._passed[uses[following]] - self._passed[self._step]
+            if following < len(uses)
+            else self._limits.reuse_distance
+        )
+        return between < self._limits.reuse_distance
