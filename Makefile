@@ -12,7 +12,7 @@ C      := $(wildcard zerobench/emulator/c/*.[ch] $(addprefix zerobench/emulator/
             include/nv/target))
 PACKAGES ?= formulas spec ds_config report/frames running/outcome.py
 
-.PHONY: sweep test test-fast test-extras mutants login check format docs bench gpu-campaign clean
+.PHONY: sweep test test-fast test-extras mutants viewer login check format docs bench gpu-campaign clean
 
 # A failed trial does not keep the prediction, and the whole then fails; Ctrl-C (130) ends it all.
 sweep: $(VENV)/installed
@@ -33,6 +33,10 @@ test-fast: $(VENV)/installed-dev
 # Small changes of the code, and whether the tests that mirror it notice (CONTRIBUTING.md). Call it again and it goes on.
 mutants: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/mutants/mutants.py $(PACKAGES) --each $(EACH) --processes $(PROCESSES) --table benchmarks/mutants/kill_rates.md
+
+# torch's viewer of its memory snapshots, which no wheel has: with it a test opens what `export --memory-viz` writes.
+viewer: $(VENV)/installed-dev
+	$(BIN)/python -m tests.tools.torch_viewer
 
 # Strategies in environments of their own: Horovod is built for minutes, TensorFlow takes 1.6 GB.
 test-extras: $(VENV)/installed-dev

@@ -80,7 +80,7 @@ SLOWER = {
     "tests/formulas/test_gathers.py::test_its_step": "a simulator",
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
-    "tests/report/exporters/test_memory_viz.py::test_torch_s_viewer": "torch",
+    "tests/report/exporters/test_memory_viz.py::test_torch_s_": "torch, and a browser",
     "tests/report/exporters/test_perfetto.py::test_the_viewer": "a browser",
     "tests/report/page/test_compared_in_browser.py": "a browser",
     "tests/report/page/test_comparison_in_browser.py": "a browser",

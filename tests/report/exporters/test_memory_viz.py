@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.report.page.browser import Browser
+from tests.report.page.browser import missing as no_browser
 from tests.report.sample_run import GIB, MIB
+from tests.tools import torch_viewer
 from zerobench import store
 from zerobench.errors import UserError
 from zerobench.report.exporters.memory_viz import snapshot, write_memory_viz
@@ -19,11 +22,16 @@ LARGEST = (700 * MIB, 5 * GIB)
 
 
 @pytest.fixture(scope="module")
-def read(kept: store.Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def written(kept: store.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("memory-viz") / "made"
     assert write_memory_viz(timelines(kept), folder) == 1
     [path] = folder.iterdir()
-    text = path.read_bytes()
+    return path
+
+
+@pytest.fixture(scope="module")
+def read(written: Path) -> dict[str, Any]:
+    text = written.read_bytes()
     assert text[:2] == b"\x80\x04", "the viewer's own reader knows no newer protocol"
     loaded: dict[str, Any] = pickle.loads(text)  # noqa: S301 -- written above
     return loaded
@@ -91,6 +99,49 @@ def test_torch_s_viewer_accounts_for_every_byte_by_category(read: dict[str, Any]
         shown = re.search(r'"base64": "([^"]+)"', page)  # what drawing it takes, MemoryViz.js, torch does not ship
         assert shown is not None
         assert pickle.loads(base64.b64decode(shown[1])) == read  # noqa: S301 -- written above
+
+
+DRAWN = """
+    const [device] = arguments, gpu = document.querySelectorAll("select")[2];
+    gpu.value = device;
+    gpu.dispatchEvent(new Event("change"));
+    const shown = [...document.querySelectorAll("body > div")].find((e) => !e.style.display.includes("none"));
+    const [plot] = shown.querySelectorAll("svg"), context = shown.querySelector("pre");
+    const colours = [...plot.querySelectorAll("rect[height='10']")].map((e) => e.getAttribute("fill"));
+    const names = [...plot.querySelectorAll("text[font-size='10'][x]")].map((e) => e.textContent);
+    const blocks = [...plot.querySelectorAll("polygon")].filter((e) => e.getBBox().height > 0).map((block) => {
+      block.dispatchEvent(new Event("mouseover"));
+      return [block.getAttribute("fill"), context.textContent];
+    });
+    return [Object.fromEntries(names.map((name, i) => [name, colours[i]])), blocks];
+"""
+
+
+@pytest.mark.skipif(no_browser() is not None, reason=str(no_browser()))
+@pytest.mark.skipif(torch_viewer.missing() is not None, reason=str(torch_viewer.missing()))
+def test_torch_s_own_page_draws_each_block_in_the_colour_of_its_category_and_tells_its_site(
+    written: Path, tmp_path: Path
+) -> None:
+    from torch.cuda._memory_viz import _memory_viz_template as template
+
+    path = tmp_path / "page.html"
+    path.write_text(torch_viewer.page(template, written.read_bytes(), "Active Memory Timeline"), encoding="utf-8")
+    browser = Browser()
+    try:
+        browser.open(path)
+        drawn = [browser.ask(DRAWN, str(device)) for device in range(len(LARGEST))]
+        assert not [line for line in browser.console() if "Error" in line]
+    finally:
+        browser.driver.quit()
+    for (legend, (*blocks, _)), largest in zip(drawn, LARGEST, strict=True):  # the last: "small", of which it has none
+        assert len(set(legend.values())) == len(legend) == 4
+        named = [
+            re.findall(r"after allocation: .*\((\d+) bytes\)[^\n]*\n:0:([\w ]+)\n(.*)", text)[0] for _, text in blocks
+        ]
+        assert [colour for colour, _ in blocks] == [legend[category] for _, category, _ in named]
+        assert max(int(total) for total, _, _ in named) == 210 * MIB + largest
+        sites = {site for _, category, site in named if category == "gradients"}
+        assert sites == {"deepspeed/runtime/engine.py:0:backward"}
 
 
 def test_a_full_disk_leaves_the_older_file_whole(kept: store.Run, tmp_path: Path) -> None:
