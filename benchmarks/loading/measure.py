@@ -2,10 +2,11 @@
 
     python -m benchmarks.loading.measure 2 200          # ranks, million parameters of a Llama
 
-Anonymous memory (what the ranks have of their own) is summed over the ranks 200 times a second, and so is what is
-mapped of files: the page cache, which the kernel takes back when it needs it. Figures are bytes a parameter beyond the
-imported libraries: the most while loading, what is left when the model is there, the most while the engine is built,
-what is left then.
+Anonymous memory (what the ranks have of their own) is looked at 200 times a second, and so is what is mapped of files:
+the page cache, which the kernel takes back when it needs it. Figures are bytes a parameter beyond the imported
+libraries: the most while loading, what is left when the model is there, the most while the engine is built, and then
+what is left. The most is each rank's own, summed: whether they reach it together differs from run to run, and a node
+must have room for it.
 """
 
 from __future__ import annotations
@@ -79,18 +80,23 @@ class Node:
 
     def held(self, field: str) -> int:
         """Bytes of all ranks now: RssAnon or RssFile."""
-        return sum(_status(process.pid, field) for process in self._processes)
+        return sum(self._each(field))
+
+    def _each(self, field: str) -> list[int]:
+        return [_status(process.pid, field) for process in self._processes]
 
     def until(self, moment: str) -> tuple[int, int]:
-        """The most of both, until all ranks are there. Raises RuntimeError where one of them ends before."""
-        most = [0, 0]
+        """The most of both until all ranks are there, each rank's summed. Raises RuntimeError: one ended before."""
+        fields = ("RssAnon", "RssFile")
+        most = {field: [0] * self._count for field in fields}
         deadline = time.monotonic() + _MOST_S
         while not all((self._marks / f"{rank}.{moment}").exists() for rank in range(self._count)):
             if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
                 raise RuntimeError(f"a rank ended before it was {moment}: {self._last_words()}")
-            most = [max(was, self.held(name)) for was, name in zip(most, ("RssAnon", "RssFile"), strict=True)]
+            most = {field: [*map(max, most[field], self._each(field))] for field in fields}
             time.sleep(_EVERY_S)
-        return most[0], most[1]
+        anonymous, mapped = (sum(most[field]) for field in fields)
+        return anonymous, mapped
 
     def go_on(self, until: str) -> None:
         """Let all ranks pass."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.report.strategies.figures import WEIGHTS, figures, rows, spec
@@ -46,6 +48,8 @@ def test_n_times_as_fast_takes_an_efficiency_of_nine_tenths_of_every_trial():
     assert found.verdict is Verdict.FAILS
     assert "ddp n2, 1.90 x the speed on 2 ranks (95 % efficiency)" in found.measured
     assert "fsdp n2, 1.33 x" in found.measured
+    assert verdict("n times as fast", SINGLE, ddp(step_s=0.7)) is Verdict.HOLDS
+    assert verdict("n times as fast", SINGLE, ddp(step_s=0.6)) is Verdict.UNJUDGED, "the single process was disturbed"
 
 
 def test_data_parallelism_saves_none_where_a_rank_holds_what_the_single_process_does():
@@ -88,6 +92,15 @@ def test_stages_are_held_against_what_ddp_sent():
     assert verdict("FSDP communicates", SINGLE, ddp(), sends("fsdp", 1.7)) is Verdict.FAILS
     assert verdict("1.5 x", SINGLE, ddp(), sends("zero3", 1.0)) is Verdict.FAILS
     assert verdict("1.5 x", SINGLE, sends("zero3", 1.5)) is Verdict.UNJUDGED
+
+
+def test_what_the_papers_count_is_all_weights_trained():
+    adapters: dict[str, Any] = {"adapter": "lora-8"}
+    few, many = (figures(spec(name, **adapters), sent_bytes=RING) for name in ("ddp", "zero3"))
+    assert verdict("1.5 x", SINGLE, few, many) is Verdict.UNJUDGED
+    whole = figures(spec("zero3"), sent_bytes=1.5 * RING)
+    assert verdict("1.5 x", SINGLE, figures(spec("ddp", **adapters), sent_bytes=1), whole) is Verdict.UNJUDGED
+    assert verdict("1.5 x", SINGLE, ddp(), whole, many) is Verdict.HOLDS
 
 
 def test_a_verdict_on_speed_names_the_machine_that_it_is_of():

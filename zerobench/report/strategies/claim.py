@@ -66,16 +66,17 @@ class ClaimRows:
         return next(iter(self.of(strategy)), None)
 
     def like(self, row: ComparedSide, strategy: str) -> ComparedSide | None:
-        """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
-        alike = [worker for worker in self.workers if worker.spec.strategy == strategy and is_exact(worker.spec)]
+        """The plain trial of `strategy` on as many ranks as `row`, else on the most."""
+        alike = [worker for worker in self.workers if worker.spec.strategy == strategy and _is_plain(worker.spec)]
         return next(
             (worker for worker in alike if worker.spec.world_size == row.spec.world_size), self.row_of(strategy)
         )
 
 
 def _is_plain(spec: TrialSpec) -> bool:
-    """Whether it is the strategy and nothing else: no AutoTP, ZeRO++ or MiCS beside it, nothing lossy."""
-    return is_exact(spec) and autotp_size(spec) == 1 and not (spec.hpz_partition_size or spec.mics_shard_size)
+    """Whether it is the strategy and nothing else: all weights trained, no AutoTP, ZeRO++ or MiCS, nothing lossy."""
+    alone = autotp_size(spec) == 1 and not (spec.hpz_partition_size or spec.mics_shard_size)
+    return is_exact(spec) and spec.trains_all and alone
 
 
 def agrees_with_form(figures: Figures) -> bool:

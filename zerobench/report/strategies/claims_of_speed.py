@@ -9,6 +9,8 @@ from zerobench.units import format_seconds
 
 _SCALES_WELL = 0.9
 """Efficiency from which on n ranks pass for n times as fast."""
+_NOT_BELIEVED = 1.5
+"""Efficiency beyond which caches explain nothing: the single process was disturbed."""
 
 
 def scales(known: ClaimRows) -> Claim:
@@ -18,6 +20,8 @@ def scales(known: ClaimRows) -> Claim:
         return unjudged(text, "needs timed trials of several ranks and of single")
     best = max(scaled, key=lambda row: row.efficiency or 0.0)
     worst = min(scaled, key=lambda row: row.efficiency or 0.0)
+    if (best.efficiency or 0.0) > _NOT_BELIEVED:
+        return unjudged(text, f"needs an undisturbed single process: {_speed(best)}")
     sentence = f"best: {_speed(best)}; worst: {_speed(worst)}"
     return judged_speed(text, (worst.efficiency or 0.0) >= _SCALES_WELL, sentence, scaled)
 
