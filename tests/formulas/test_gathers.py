@@ -16,6 +16,8 @@ from zerobench.formulas.deepspeed.gathers import Gathers, gathers
 from zerobench.formulas.module_order import module_order
 from zerobench.formulas.record import formula_setting
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.explain.category import Explainer
+from zerobench.report.memory_view import phase_peak
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -47,6 +49,10 @@ AXES: dict[str, dict[str, Any]] = {
     "adapters": {"adapter": "lora-8", "activation_checkpointing": False, "ds_config": FEW},
     "adapters, checkpointed": {"adapter": "lora-8", "ds_config": FEW},
     "adapters, none kept": {"adapter": "lora-8", "ds_config": NONE},
+    "adapters, tied": {"model": GPT, "adapter": "lora-8", "activation_checkpointing": False},
+    "adapters, tied, checkpointed": {"model": GPT, "adapter": "lora-8", "ds_config": NONE},
+    "codes": {"adapter": "lora-16-nf4", "activation_checkpointing": False, "ds_config": NONE},
+    "codes, checkpointed": {"adapter": "lora-16-nf4", "ds_config": FEW},
     "lower blocks frozen": {"frozen": r"embed|layers\.[01]\.", "ds_config": FEW},
     "second copy": {"model": GPT, "ds_config": FEW, "hpz_partition_size": 2, "gradient_accumulation_steps": 2},
     "drives": {**DRIVES, "activation_checkpointing": False, "ds_config": FEW},
@@ -95,6 +101,20 @@ def test_a_formula_gathers_reduces_and_reads_to_the_byte_what_the_engine_does(
     assert swapped(formula) == swapped(engine)
     if name not in {"drives", "drives, checkpointed"}:  # where a part on its way from the host is counted, too
         assert left(formula) == pytest.approx(left(engine), rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in AXES if "drives" not in name])
+def test_an_explanation_leaves_nothing_of_what_is_gathered_at_a_peak(
+    simulated: dict[str, RankRecord], name: str
+) -> None:
+    engine, spec = simulated[name], ASKED[name]
+    explainer = Explainer(SampleTrial(spec, trial_record(spec), [engine]), rank=0)
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
+        instant = phase_peak(engine, StepKind.STEADY, phase, Place.DEVICE)
+        assert instant is not None
+        if nbytes := instant.categories.get(Category.GATHERED_PARAMETERS):
+            said = explainer.explain(Category.GATHERED_PARAMETERS, nbytes, instant)
+            assert (said.not_explained_bytes, bool(said.terms)) == (0, True), (phase, said.terms)
 
 
 @pytest.mark.parametrize("name", [name for name, axes in AXES.items() if "frozen" not in axes])

@@ -37,6 +37,8 @@ class Visit(NamedTuple):
     is_backward: bool = False
     runs_again: bool = False
     """Whether it is entered in the second forward pass of a block that backward has come to."""
+    saves: bool = False
+    """Whether backward needs what it was multiplied with, to pass a gradient on."""
 
 
 class _Leaf(NamedTuple):
@@ -57,6 +59,8 @@ class ModuleOrder(NamedTuple):
     """Elements of each parameter."""
     trained: frozenset[int]
     visits: tuple[Visit, ...]
+    coded: frozenset[int] = frozenset()
+    """Those that lie as codes."""
 
 
 def module_order(trial: TrialSpec, frozen: Sequence[int], trained: Sequence[int]) -> ModuleOrder:
@@ -66,7 +70,9 @@ def module_order(trial: TrialSpec, frozen: Sequence[int], trained: Sequence[int]
     """
     if trial.adapter is not None:
         numbers = range(len(frozen), len(frozen) + len(trained))
-        return ModuleOrder((*frozen, *trained), frozenset(numbers), _visits(trial, adapted_weights(trial)))
+        adapted = adapted_weights(trial)
+        coded = frozenset(number for number, held in enumerate(frozen) if held != adapted[number].size)
+        return ModuleOrder((*frozen, *trained), frozenset(numbers), _visits(trial, adapted), coded)
     weights = named_weights(trial.model, trial.frozen).all
     own = frozenset(number for number, weight in enumerate(weights) if weight.is_trained)
     return ModuleOrder(tuple(weight.size for weight in weights), own, _visits(trial, weights))
@@ -88,19 +94,20 @@ def _visits(trial: TrialSpec, weights: Sequence[Weight]) -> tuple[Visit, ...]:
 def _leaves(trial: TrialSpec, weights: Sequence[Weight]) -> Iterator[_Leaf]:
     """In the order of use: tables that are looked up, the others, and a tied head."""
     numbers = {weight.name: number for number, weight in enumerate(weights)}
-    depends = trial.passes_all
+    depends = False
     for weight in weights:
         if component_of(weight.name) in LOOKED_UP:
-            depends = depends or weight.is_trained
-            path = _path(weight.name)
-            yield _Leaf(path, (numbers[weight.name],), gets=False, gives=depends)
+            is_asked = trial.passes_all and component_of(weight.name) == "token_embeddings"
+            gives = weight.is_trained or is_asked
+            depends, path = depends or gives, _path(weight.name)
+            yield _Leaf(path, (numbers[weight.name],), gets=False, gives=gives)
             yield from _without_parameters(path, gives=depends)
     adapted = [] if trial.adapter is None else [weight for weight in weights if weight.is_trained]
     used = uses(weights, depends=trial.passes_all)
     for module, group in groupby(used, key=lambda use: _path(use.weight.name)):
         own = list(group)
         path = ("lm_head",) if component_of(own[0].weight.name) in LOOKED_UP else module
-        parameters, gets = tuple(numbers[use.weight.name] for use in own), any(use.passes_on for use in own)
+        parameters, gets = tuple(numbers[use.weight.name] for use in own), own[0].passes_on
         gives = gets or any(use.weight.is_trained for use in own)
         if own[0].weight in adapted:
             first = len(weights) + 2 * adapted.index(own[0].weight)
@@ -133,7 +140,7 @@ def _forward(leaves: Iterable[_Leaf], within: tuple[str, ...] = ()) -> Iterator[
     for leaf in leaves:
         yield from _entered(within, leaf.path, Visit())
         yield Visit(leaf.parameters)
-        yield Visit(leaf.parameters, leaves=True)
+        yield Visit(leaf.parameters, leaves=True, saves=leaf.gets)
         within = leaf.path[:-1]
 
 

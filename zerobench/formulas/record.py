@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -245,9 +245,9 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     elif trial.frozen is not None:
         partly = _partly_frozen(trial, tied_head=tied_head)
     held = _linear_elements(trial) if holds else 0
-    if base is not None and case.stage == 3:
-        held = codes_bytes(base, quantised_elements(trial.model, base)) // case.element
-        held += partly["frozen"][0 if tied_head else -1]
+    coded = 0 if base is None else codes_bytes(base, quantised_elements(trial.model, base)) // case.element
+    if coded and case.stage == 3:
+        held = coded + partly["frozen"][0 if tied_head else -1]
     setting = Setting(
         case=case,
         tensors=tensors,
@@ -258,6 +258,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
         linear_elements=held,
+        coded=coded,
         scales_bytes=scales_bytes,
         **partly,
     )
@@ -333,26 +334,30 @@ def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
 
 
 def trial_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Instants]:
-    """What lies in each place on the rank of `setting`, of all but a pass's own work; what is frozen lies still."""
-    instants = _trained_instants(trial, setting, step)
+    """What lies in each place on the rank of `setting`, of all but a pass's own work."""
+    return beside_frozen(trial, setting, _trained_instants(trial, setting, step))
+
+
+def beside_frozen(trial: TrialSpec, setting: Setting, instants: Mapping[Place, Instants]) -> dict[Place, Instants]:
+    """`instants`, which are of what is trained, with what is frozen."""
     divided = trial.strategy == "fsdp" or setting.case.stage == 3
     place = Place.DEVICE if not divided or trial.offload_param is Offload.NONE else Place.HOST
     frozen = setting.frozen_parameters(setting.case.world_size if divided else 1)
     if not frozen:
-        return instants
+        return dict(instants)
     beside = instants[place].beside(frozen)
     if not divided:
         beside = replace(beside, init=(_drawn(setting, frozen), *beside.init))
-    return instants | {place: beside}
+    return {**instants, place: beside}
 
 
 def _drawn(setting: Setting, frozen: Terms) -> Terms:
     """The model while its largest tensor is drawn: more than the engine takes later for the few that it trains."""
     trained = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
-    return add(frozen, trained, drawing(0, max(setting.whole)))
+    return add(frozen, trained, drawing(0, max(setting.model)))
 
 
-def _trained_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Instants]:
+def _trained_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> Mapping[Place, Instants]:
     nowhere = {Place.HOST: NOTHING, Place.NVME: NOTHING}
     if trial.strategy == "ddp":
         return nowhere | {Place.DEVICE: ddp_device(setting, step)}
@@ -366,7 +371,7 @@ def _trained_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> dic
         return nowhere | {Place.DEVICE: device, Place.HOST: host}
     if _is_plain(trial):
         return nowhere | {Place.DEVICE: plain_device(setting, step)}
-    return dict(deepspeed_instants(setting, step))
+    return deepspeed_instants(setting, step)
 
 
 def fsdp_shards(trial: TrialSpec) -> Shards:

@@ -12,7 +12,7 @@ from zerobench.records import Category
 from zerobench.report.ds_case import case_of
 from zerobench.report.labels import brief
 from zerobench.report.step_time.collectives import bytes_per_element
-from zerobench.report.trials import Trial, num_params
+from zerobench.report.trials import Trial, num_params, num_trained
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.roles import num_servers
 from zerobench.spec.strategy import STRATEGIES, paper_stage
@@ -48,11 +48,12 @@ def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str 
 
 def _model_states(trial: Trial, category: Category, nbytes: int, alike: int) -> str | None:
     """`2 bytes x 6.74 B parameters / 8 ranks`, whole or divided, whichever the ledger's bytes are."""
-    spec, count = trial.spec, num_params(trial)
+    spec, whole = trial.spec, num_params(trial)
+    count = (category is not Category.PARAMETERS and num_trained(trial)) or whole
     if not count:
         return None
     element = alike * (4 if category in MOMENTS else bytes_per_element(spec.precision))
-    product = f"{element} bytes x {format_count(count)} parameters"
+    product = f"{element} bytes x {format_count(count)} {'' if count == whole else 'trained '}parameters"
     if spec.world_size > 1 and _is(nbytes, element * count / spec.world_size):
         return f"{product} / {spec.world_size} ranks"
     return product if _is(nbytes, element * count) else None

@@ -24,6 +24,27 @@ from zerobench.formulas.module_order import ModuleOrder, Visit
 from zerobench.records import Phase
 
 
+@dataclass(eq=False)
+class _Bucket:
+    """What one call gathers."""
+
+    left: set[int]
+    """Those of its parameters that no module has waited for."""
+    elements: int
+    """With padding."""
+    is_cut: bool = False
+
+
+class Held(NamedTuple):
+    """Elements at one instant."""
+
+    gathered: int
+    by_autograd: int
+    """Those that it holds for backward when they have been released."""
+    twice: int
+    """Those that lie in their flat buffer too, of which not all tensors have been used yet."""
+
+
 @dataclass
 class Gathers:
     """Of one micro-batch on one rank."""
@@ -37,7 +58,11 @@ class Gathers:
     first_elements: int = 0
     """Of those in forward, what had not been gathered in this micro-batch before."""
     left: int = 0
-    """Elements that are gathered as forward ends."""
+    """Elements that are gathered, or held by autograd, as forward ends."""
+    after_head: int = 0
+    """The most of them once backward has left the first module that it came to."""
+    held: dict[Phase, dict[Held, None]] = field(default_factory=lambda: defaultdict(dict))
+    """What is gathered as the phase goes on, each amount once, in this order."""
 
 
 class _Limits(NamedTuple):
@@ -109,7 +134,8 @@ class _Coordinator:
         there: frozenset[int],
         decided: dict[tuple[int, int], bool],
     ) -> None:
-        self._sizes, self._trained, self._limits, self._decided = order.sizes, order.trained, limits, decided
+        self._sizes, self._trained, self._coded = order.sizes, order.trained, order.coded
+        self._limits, self._decided = limits, decided
         entered = [visit.parameters for visit in order.visits if not visit.leaves]
         self._passed = [0, *accumulate(sum(self._sizes[number] for number in own) for own in entered)]
         self._uses: dict[int, list[int]] = defaultdict(list)
@@ -119,27 +145,35 @@ class _Coordinator:
         self._queue = [(number, step) for step, own in enumerate(entered) for number in sorted(own)]
         self._next = self._step = self._live = 0
         self._there, self._loaded = set(there), set[int]()
-        self._under_way, self._seen = set[int](), set[int]()
+        self._under_way, self._seen = dict[int, _Bucket | None](), set[int]()
+        self._amounts = {number: self._sizes[number] for number in there}
+        self._saved, self._held, self._used = set[int](), dict[int, int](), tuple[int, ...]()
+        self._gathered, self._by_autograd, self._twice = sum(self._amounts.values()), 0, 0
         self._fetched_for: dict[int, int] = defaultdict(lambda: -1)
         self._run_again: set[int] = set()
-        self._phase = Phase.FORWARD
+        self._phase, self._has_left_head = Phase.FORWARD, False
         self.gathers = Gathers()
 
     def take(self, visit: Visit) -> None:
         if visit.is_backward and self._phase is Phase.FORWARD:
-            self.gathers.left = sum(self._sizes[number] for number in self._there)
+            self.gathers.left = self._gathered + self._by_autograd
             self._phase = Phase.BACKWARD
+        self._let_go()
         if visit.leaves:
             self._leave(visit)
+            self._has_left_head |= visit.is_backward
         else:
             self._enter(visit)
+        self._look()
 
     def _enter(self, visit: Visit) -> None:
         own = visit.parameters
         self._gather([number for number in own if number not in self._there])
-        self._under_way.difference_update(own)
+        self._wait(own)
         if visit.runs_again:
             self._run_again.update(set(own) - self._trained - self._limits.persistent)
+        elif visit.is_backward:
+            self._used = own
         asked = sum(self._fetched_for[number] < self._step for number in own)
         passed: set[int] = set()
         while len(passed) < asked:
@@ -147,8 +181,43 @@ class _Coordinator:
             self._next += 1
             self._fetched_for[number] = step
             passed.add(number)
+        self._look()
         self._prefetch()
+        self._look()
         self._step += 1
+
+    def _wait(self, numbers: Sequence[int]) -> None:
+        """The tensors of a bucket are cut from it as the first of them is waited for; it goes with the last one
+        (partition_parameters.py, AllGatherCoalescedHandle). A tensor gathered alone lies in its buffer.
+        """
+        self._look()
+        for number in numbers:
+            bucket = self._under_way.pop(number, None)
+            if bucket is None:
+                continue
+            if not bucket.is_cut:
+                bucket.is_cut = True
+                self._amounts.update({each: self._sizes[each] for each in bucket.left})
+                self._gathered += sum(self._sizes[each] for each in bucket.left) - bucket.elements
+                self._twice += bucket.elements
+                self._look()
+            bucket.left.discard(number)
+            if not bucket.left:
+                self._twice -= bucket.elements
+
+    def _let_go(self) -> None:
+        """What autograd has held for the module whose backward pass has ended: codes from forward on (MatMul4Bit in
+        bitsandbytes/autograd/_functions.py), the weights of a block since it ran again (torch/utils/checkpoint.py).
+        """
+        self._saved.difference_update(self._used)
+        self._by_autograd -= sum(self._held.pop(number, 0) for number in self._used)
+        self._used = ()
+
+    def _look(self) -> None:
+        if self._has_left_head:
+            now = self._gathered + self._by_autograd + self._twice
+            self.gathers.after_head = max(self.gathers.after_head, now)
+        self.gathers.held[self._phase][Held(self._gathered, self._by_autograd, self._twice)] = None
 
     def _prefetch(self) -> None:
         if not self._limits.prefetch_bucket:
@@ -191,7 +260,12 @@ class _Coordinator:
         self._seen.update(numbers)
         self._live += sum(self._sizes[number] for number in numbers)
         self._there.update(numbers)
-        self._under_way.update(numbers)
+        elements = self._padded(numbers)
+        self._gathered += elements
+        if len(numbers) == 1:
+            self._amounts[numbers[0]], self._under_way[numbers[0]] = elements, None
+        else:
+            self._under_way.update(dict.fromkeys(numbers, _Bucket(set(numbers), elements)))
 
     def _padded(self, numbers: Sequence[int]) -> int:
         return self._limits.ranks * sum(-(-self._sizes[number] // self._limits.ranks) for number in numbers)
@@ -201,14 +275,21 @@ class _Coordinator:
         self._loaded.update(numbers)
 
     def _leave(self, visit: Visit) -> None:
+        if visit.saves:
+            self._saved.update(n for n in visit.parameters if visit.runs_again != (n in self._coded))
         released = [number for number in visit.parameters if not self._stays(number)]
         if visit.is_backward:
             released += self._run_again
             self._run_again = set()
-        for number in {*released} & self._there - self._under_way:
+        for number in {*released} & self._there - self._under_way.keys():
             self._there.remove(number)
             self._loaded.discard(number)
             self._live -= self._sizes[number]
+            amount = self._amounts.pop(number)
+            self._gathered -= amount
+            if number in self._saved and number not in self._held:
+                self._held[number] = amount
+                self._by_autograd += amount
 
     def _stays(self, number: int) -> bool:
         key = self._step, number

@@ -95,8 +95,10 @@ class Setting:
     """Whether the first of the tensors, the embedding, is trained."""
     gathers: Gathers | None = None
     """What stage 3 gathers in a micro-batch; None where no more is known of the model than its tensors."""
+    coded: int = 0
+    """Of the elements that are not trained, those that codes lie in."""
     scales_bytes: int = 0
-    """Of what codes are scaled by, which no strategy divides."""
+    """Of what they are scaled by, which no strategy divides."""
 
     @property
     def num_params(self) -> int:
@@ -115,9 +117,16 @@ class Setting:
 
     def frozen_parameters(self, ranks: int) -> Terms:
         """What is not trained, each tensor in a part for each of so many ranks."""
-        held = sum(-(-tensor // ranks) for tensor in self.frozen)
-        parts = of_elements(Category.PARAMETERS, self.case.element, held, f"frozen, divided by {ranks} ranks")
-        return add(parts, hold(Category.MODEL_BUFFERS, self.scales_bytes, "scales of frozen matrices"))
+        element, of = self.case.element, f" / {ranks} ranks" if ranks > 1 else ""
+        whole, held = sum(self.frozen), sum(-(-tensor // ranks) for tensor in self.frozen)
+        exact = element * whole // ranks
+        codes = element * self.coded // ranks
+        return Terms(
+            Term(Category.PARAMETERS, codes, f"{element * self.coded:,} bytes of codes{of}"),
+            Term(Category.PARAMETERS, exact - codes, f"{element} bytes x {whole - self.coded:,} frozen parameters{of}"),
+            Term(Category.PARAMETERS, element * held - exact, "padding of their parts"),
+            Term(Category.MODEL_BUFFERS, self.scales_bytes, "scales of frozen matrices"),
+        )
 
     @cached_property
     def flat_partition(self) -> int:
@@ -248,9 +257,9 @@ class Setting:
         if elements * ranks < self.num_params:
             return of_elements(category, element, elements, what or "the groups updated so far", source)
         prefix, of = f"{what}: " if what else "", f" / {ranks} ranks" if ranks > 1 else ""
-        whole = element * self.num_params // ranks
+        whole, which = element * self.num_params // ranks, "trained parameters" if self.frozen else "parameters"
         return Terms(
-            Term(category, whole, f"{prefix}{element} bytes x {self.num_params:,} parameters{of}", source),
+            Term(category, whole, f"{prefix}{element} bytes x {self.num_params:,} {which}{of}", source),
             Term(category, element * elements - whole, f"{prefix}{padding}", source),
         )
 
@@ -315,7 +324,7 @@ class Setting:
 
 
 def outline(case: Case, optimizer: Optimizer, rank: int = 0) -> Setting:
-    """The setting of a model of which no more is known than how many parameters are trained.
+    """The setting of a model of which no more is known than how many parameters are trained, and how many not.
 
     They lie in pieces that DeepSpeed all-reduces or updates at a time.
     """
@@ -323,4 +332,5 @@ def outline(case: Case, optimizer: Optimizer, rank: int = 0) -> Setting:
     piece = max(known, case.trained // _MOST_PIECES, 1)
     count, rest = divmod(case.trained, piece)
     tensors = (*[piece] * count, *([rest] if rest or not count else []))
-    return Setting(replace(case, num_params=case.trained), tensors, optimizer, rank)
+    frozen = (case.num_params - case.trained,) if case.num_params > case.trained else ()
+    return Setting(replace(case, num_params=case.trained), tensors, optimizer, rank, frozen=frozen)

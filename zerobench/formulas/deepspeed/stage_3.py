@@ -2,14 +2,16 @@
 
 Each tensor is padded to the number of ranks. The reduce bucket and a buffer for the partition's gradients stand from
 initialisation on. Parameters are gathered for use: in the first pass each module's alone, afterwards ahead of their
-use, a prefetch bucket at every module, until stage3_max_live_parameters are there. How far that gets is an upper bound
-here; the simulated world runs DeepSpeed's own coordinator.
+use, a prefetch bucket at every module, until stage3_max_live_parameters are there. How far that gets is played where
+the modules' order is known (gathers.py), and an upper bound elsewhere.
 
 hpZ's second copy (zerobench.formulas.zeropp) is there from zero.Init on, is dropped after each update, and is made
 again of each tensor when it is released: in forward, or in backward where it stays gathered until then.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed.gathers import persistent_numbers
@@ -18,7 +20,7 @@ from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
-from zerobench.records import Category, StepKind
+from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.trial import Offload
 from zerobench.units import brief
 
@@ -29,12 +31,15 @@ _NORM_ELEMENTS = 250_000_000
 def device(setting: Setting, step: StepKind) -> Instants:
     """The device's bytes; what is offloaded is not among them."""
     traced = step is StepKind.STEADY or setting.case.micro_steps > 1
-    live = max(live_elements(setting) if traced else 0, setting.linear_elements)
+    is_played = traced and setting.gathers is not None
+    by_autograd = 0 if is_played and setting.coded else setting.linear_elements
+    live = max(live_elements(setting) if traced else 0, by_autograd)
     alone = _held(setting, None if step is StepKind.FIRST else step)
     copied = _released_copy(setting, step)
     held = add(alone, copied if step is StepKind.FIRST else _released_copy(setting, step, live))
     gradient = setting.first_gradient_whole
-    ahead = add(_live(setting, live), _cut(setting))
+    bucket = int(setting.case.zero("stage3_prefetch_bucket_size"))
+    ahead = add(_live(setting, live), _cut(setting, min(bucket, live_elements(setting))))
     largest = _gathered(setting, max(setting.model), "the largest tensor")
     head = _gathered(setting, setting.head, "the head")
     return Instants(
@@ -42,7 +47,7 @@ def device(setting: Setting, step: StepKind) -> Instants:
         gathering=add(held, ahead if traced or setting.linear_elements else largest),
         forward=add(held, _live(setting, live)),
         first_gradient=add(held, head if setting.head > live else _live(setting, live), gradient),
-        bucketed=add(held, _in_backward(setting, live), gradient, _first_norm(setting)),
+        bucketed=add(held, _in_backward(setting, live, traced=traced), gradient, _first_norm(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
         backward_end=_backward_end(setting, add(alone, copied), traced=traced),
         step=_step(setting, step, _released_copy(setting, None)),
@@ -168,22 +173,25 @@ def _live(setting: Setting, elements: int) -> Terms:
         if setting.scales_bytes:
             what, source = "codes that autograd holds for backward, and the head", "bitsandbytes/autograd/_functions.py"
         return _gathered(setting, elements, what, source)
-    limit = live_limit(setting.case)[1]
+    return _kept_gathered(setting, elements)
+
+
+def _kept_gathered(setting: Setting, elements: int) -> Terms:
+    """What stays gathered for use; more than is allowed is there while a module uses it."""
+    most, limit = live_limit(setting.case)
     source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
     if elements < setting.model_elements:
-        return _gathered(setting, elements, limit, source)
+        return _gathered(setting, elements, limit if elements <= most else "in use", source)
     all_of_them = _gathered(setting, elements, limit, source).get(Category.GATHERED_PARAMETERS, 0)
     words = f"all of them ({limit}): {setting.case.element} bytes x {setting.model_elements:,} parameters"
     return Terms(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
 
 
-def _in_backward(setting: Setting, live: int) -> Terms:
-    """What is left when the head has been passed; beside codes that autograd holds, the same gathered once more."""
-    left = _live(setting, max(live - setting.head, 0))
-    if not setting.scales_bytes:
-        return left
-    again = min(live_elements(setting), sum(setting.frozen) - setting.head)
-    return add(left, _gathered(setting, again, "and gathered once more for backward"))
+def _in_backward(setting: Setting, live: int, *, traced: bool) -> Terms:
+    """The most that is gathered when the head has been passed, as far as the modules' order is known."""
+    if traced and setting.gathers is not None:
+        return _live(setting, max(setting.gathers.after_head, setting.linear_elements - setting.head))
+    return _live(setting, max(live - setting.head, 0))
 
 
 def _persistent(setting: Setting) -> Terms:
@@ -192,14 +200,28 @@ def _persistent(setting: Setting) -> Terms:
     return _gathered(setting, persistent_elements(setting), what, "parameter_offload.py, mark_persistent_parameters")
 
 
-def _cut(setting: Setting) -> Terms:
+def _cut(setting: Setting, elements: int) -> Terms:
     """Elements that exist twice, as gathered and as the tensors cut from it, until all of a bucket have been used; the
     coordinator keeps the handle for each tensor.
     """
     ahead = int(setting.case.zero("stage3_prefetch_bucket_size"))
-    what = f"prefetched ones a second time, while cut from their buffer (stage3_prefetch_bucket_size {brief(ahead)})"
-    source = "partition_parameters.py, AllGatherCoalescedHandle.wait"
-    return _gathered(setting, min(ahead, live_elements(setting)), what, source)
+    which, key = ("prefetched ones", f" (stage3_prefetch_bucket_size {brief(ahead)})") if ahead else ("a module's", "")
+    what = f"{which} a second time, while cut from their buffer{key}"
+    return _gathered(setting, elements, what, "partition_parameters.py, AllGatherCoalescedHandle.wait")
+
+
+def gathered_in(setting: Setting, phase: Phase) -> Iterator[Terms]:
+    """What is gathered at each instant of a steady step's `phase` whose modules' order is known; none where autograd
+    holds what torch's own linear layers were given.
+    """
+    if setting.gathers is None or (setting.linear_elements and not setting.coded):
+        return
+    what = "what a block that runs again was multiplied with, which autograd holds"
+    if setting.coded:
+        what = "codes that autograd holds for backward"
+    for held in setting.gathers.held[phase]:
+        by_autograd = _gathered(setting, held.by_autograd, what)
+        yield add(_kept_gathered(setting, held.gathered), by_autograd, _cut(setting, held.twice))
 
 
 def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:

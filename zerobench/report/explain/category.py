@@ -6,23 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
 from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed import Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.setting import outline
-from zerobench.formulas.record import formula_setting, input_tokens, trial_instants
-from zerobench.formulas.terms import Bytes, Term
+from zerobench.formulas.deepspeed.stage_3 import gathered_in
+from zerobench.formulas.record import beside_frozen, formula_setting, input_tokens, trial_instants
+from zerobench.formulas.terms import Bytes
 from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.ds_case import case_of
 from zerobench.report.explain.passes import has_dimensions, pass_accounts
-from zerobench.report.explain.terms import Account, Explanation, account_of, explaining, renamed
+from zerobench.report.explain.terms import Account, Explanation, account_of, explaining
 from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
-from zerobench.report.trials import Trial, num_params
-from zerobench.spec.adapter import base_of, codes_bytes
-from zerobench.spec.tensors import quantised_elements
+from zerobench.report.trials import Trial, parameters_built
 from zerobench.spec.trial import TrialSpec
 
 _NO_WORK = (Activations((), (), 0, 0, ""), Logits(0, 0, 0, 0))
@@ -78,7 +76,7 @@ class Explainer:
     def setting(self) -> Setting | None:
         """None where no closed form describes the trial: another architecture, or a model built with other tensors."""
         spec = self.trial.spec
-        if not knows_work(spec) or not self._trains_all:
+        if not knows_work(spec):
             return None
         prediction = spec.prediction.model_copy(update={"rank": self.rank})
         try:
@@ -86,14 +84,9 @@ class Explainer:
         except UserError:
             return None
         on_gpu = spec.prediction.gpu is not None or any(rank.device_type == "cuda" for rank in self.trial.ranks)
-        as_built = num_params(self.trial)
-        return replace(setting, on_gpu=on_gpu) if as_built in {None, setting.num_params} else None
-
-    @property
-    def _trains_all(self) -> bool:
-        """Whether every parameter is trained: frozen ones have neither gradients nor states."""
-        built = [rank.parameters for rank in self.trial.ranks if rank.parameters is not None]
-        return all(tensor.trainable == tensor.total for tensor in built)
+        built = parameters_built(self.trial)
+        as_built = set() if built is None else {built.trainable, built.total if spec.trains_all else built.trainable}
+        return replace(setting, on_gpu=on_gpu) if as_built <= {setting.num_params} else None
 
     @cached_property
     def outline(self) -> Setting | None:
@@ -116,27 +109,29 @@ class Explainer:
         return Explanation(category, nbytes, terms, reason)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:
-        return cause(self.trial, category, nbytes) if knows_work(self.trial.spec) and self._trains_all else None
+        return cause(self.trial, category, nbytes) if knows_work(self.trial.spec) else None
 
     def _accounts(self, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
         spec, setting = self.trial.spec, self.setting or self.outline
         if setting is None:
             return
-        case = case_of(self.trial)
         if category in _OF_A_PASS:
             if knows_work(spec) and has_dimensions(spec):
                 yield from pass_accounts(spec, category, instant.phase)
-        elif self.setting is None and case is not None and case.trained < case.num_params:
-            yield from self._partly_trained(case, setting, category, instant, place)
         elif self.setting is not None or category in _OF_ANY_MODEL:
             yield from self._named(setting, category, instant, place)
+        if (category, instant.step, place) == (Category.GATHERED_PARAMETERS, StepKind.STEADY, Place.DEVICE):
+            yield from (account_of(terms, category) for terms in gathered_in(setting, instant.phase))
 
     def _named(self, setting: Setting, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
         """The category at each instant of the phase that the formulas name."""
         key = (setting.num_params, instant.step, place)
         if key not in self._known:
             spec, step = self.trial.spec, instant.step
-            at = (trial_instants(spec, setting, step) if self.setting else deepspeed_instants(setting, step))[place]
+            if self.setting is None:
+                at = beside_frozen(spec, setting, deepspeed_instants(setting, step))[place]
+            else:
+                at = trial_instants(spec, setting, step)[place]
             tokens = input_tokens(spec) if knows_work(spec) else 0
             is_device = place is Place.DEVICE
             self._known[key] = device_phases(at, *_NO_WORK, tokens) if is_device else other_phases(at)
@@ -147,48 +142,7 @@ class Explainer:
         """The instants that the formulas name, as far as they were asked for."""
         return {}
 
-    def _partly_trained(
-        self, case: Case, trained: Setting, category: Category, instant: Instant, place: Place
-    ) -> Iterator[Account]:
-        """Of a model of which some weights are frozen: these are parameters and nothing else, divided at stage 3 alone.
-
-        What is trained is looked at as one tensor, so that sums miss no more than the padding of single tensors.
-        """
-        if category is Category.GATHERED_PARAMETERS:
-            base, codes = self._codes
-            stored = case.num_params - codes + codes_bytes(base, codes) // case.element
-            whole = replace(trained, case=replace(case, num_params=stored), tensors=(stored,))
-            yield from self._named(whole, category, replace(instant, phase=Phase.FORWARD), place)
-        elif category is Category.GRADIENTS and case.stage >= 2 and not trained.offloads:
-            elements = trained.sharded if case.stage == 3 else trained.flat_partition
-            share = trained.share(category, case.gradient_element, elements)
-            yield renamed(share.terms, " parameters", " trained parameters")
-        elif category in _OF_ANY_MODEL:
-            for account in self._named(trained, category, instant, place):
-                frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and account else ()
-                yield (*frozen, *renamed(account, " parameters", " trained parameters"))
-
-    @property
-    def _codes(self) -> tuple[str, int]:
-        """How frozen matrices are quantised, and elements that lie so; none of a model whose matrices are not known."""
-        base = base_of(self.trial.spec.adapter)
-        try:
-            return base or "", quantised_elements(self.trial.spec.model, base)
-        except UserError:
-            return "", 0
-
     def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explanation]:
         """All categories that hold anything at `instant`, the largest first."""
         held = sorted(instant.categories.items(), key=lambda item: -item[1])
         return [self.explain(category, nbytes, instant, place) for category, nbytes in held if nbytes]
-
-
-def _frozen(case: Case, base: str, codes: int) -> Iterator[Term]:
-    frozen = case.num_params - case.trained - codes
-    ranks = case.world_size if case.stage == 3 else 1
-    of = f" / {ranks} ranks" if ranks > 1 else ""
-    words = f"{case.element} bytes x {frozen:,} frozen parameters{of}"
-    yield Term(Category.PARAMETERS, case.element * frozen // ranks, words)
-    if codes:
-        nbytes = codes_bytes(base, codes) // ranks
-        yield Term(Category.PARAMETERS, nbytes, f"{codes:,} frozen parameters in {base}{of}")

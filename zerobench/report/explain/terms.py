@@ -93,8 +93,3 @@ def account_of(instant: Bytes, category: Category) -> Account:
     """The terms of one category, with what is to be said of them; empty where a part of it has no words."""
     terms = [term for term in instant.terms if term.category is category] if isinstance(instant, Terms) else []
     return tuple(terms) if all(term.words for term in terms) else ()
-
-
-def renamed(account: Account, old: str, new: str) -> Account:
-    """The same with other words."""
-    return tuple(term._replace(words=term.words.replace(old, new)) for term in account)
