@@ -7,10 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from zerobench.cli.answer import Answer
+from zerobench.cli.live_predictions import Doing
 from zerobench.cli.paths import shortest
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import RankFit, Try, Verdict
@@ -38,9 +36,8 @@ _SMALLEST_SHOWN = 0.001
 
 def emulate_command(request: EmulationRequest) -> Answer:
     """Emulate what is asked for."""
-    console = Console(stderr=True, highlight=False)
-    with console.status("") as status:
-        made = emulate(request, lambda doing: status.update(Text(doing)))
+    with Doing() as view:
+        made = emulate(request, view.say)
     return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
 
 

@@ -77,10 +77,11 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
     """Every rank in turn, its memory named; those after one that failed are left out."""
     accounts: list[Account] = []
     for rank in stage.request.ranks:
-        say(f"rank {rank} of {stage.request.cluster.num_gpus} runs on an emulated {stage.gpu.name}")
+        doing = f"rank {rank} of {stage.request.cluster.num_gpus} on an emulated {stage.request.cluster.gpu.name}"
+        say(doing)
         part = stage.part(stage.request.command, rank, folder, under_ledger=True)
         command = stage.command()
-        quiet = Show(out=_unseen, err=_unseen, progress=lambda _: None)
+        quiet = Show(out=_unseen, err=_unseen, progress=lambda now, doing=doing: say(doing, now.ranks))
         process = Command(command[0], command, folder, quiet, stage.variables(part, folder))
         ending, host, _ = process.run(stop)
         made.hosts = [host]
