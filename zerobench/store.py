@@ -26,6 +26,7 @@ from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import SCHEMA_VERSION, MemoryCourses, RankRecord, Record, Start, Status, TrialRecord
 from zerobench.spec.base import user_error
 from zerobench.spec.trial import TrialSpec
+from zerobench.units import counted
 
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -446,7 +447,7 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
         lost = [rank for rank in range(record.ranks_expected) if rank not in held]
         paths = ", ".join(folder.rank_record(rank).name for rank in lost)
         raise TornError(
-            f"{folder.path}: {record.ranks_reported} rank records were written, {len(ranks)} are there;"
+            f"{folder.path}: {len(ranks)} of {counted(record.ranks_reported, 'rank record')} left;"
             f" missing among: {paths}"
         )
 

@@ -282,7 +282,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
     command = ["torchrun", "--nproc-per-node", "16", script("no_gpu.py")]
     code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
     assert (code, told) == (2, None)
-    assert errors.splitlines()[-1].startswith("zerobench: COMMAND: torchrun: --nproc-per-node 16 starts 16 processes")
+    assert errors.splitlines()[-1].startswith("zerobench: COMMAND: torchrun: --nproc-per-node 16 starts 16 ranks")
     assert list((tmp_path / "reports").glob("*/plan.json")) == []
 
 

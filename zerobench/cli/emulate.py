@@ -24,7 +24,7 @@ from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
 from zerobench.search.tried import script_row, tried_slower, why_no_work, work_of
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 FITS = 0
 FITS_NOT = 1
@@ -108,9 +108,8 @@ def _fits_no_device(worst: RankFit, where: str) -> str:
 
 def _rank(rank: RankFit) -> Iterator[str]:
     account = rank.account
-    steps = f"{account.num_steps} {'step' if account.num_steps == 1 else 'steps'}"
     seen = f"tracked by {account.tracked}" if account.tracked else "no optimizer step seen"
-    yield f"rank {account.rank}: {steps}, {seen}"
+    yield f"rank {account.rank}: {counted(account.num_steps, 'step')}, {seen}"
     refusal = account.refusal
     if refusal is not None and account.end is End.OUT_OF_DEVICE_MEMORY:
         yield (
@@ -170,7 +169,7 @@ def _host(verdict: Verdict) -> Iterator[str]:
         judged = "" if has is None else f": {_judged(verdict)}"
         yield (
             f"host memory: {_gib(per_rank)} of tensors per rank, {_gib(needed)}{limit} per node of "
-            f"{verdict.ranks_per_node} ranks{judged} ({verdict.host_basis}), plus Python and its libraries"
+            f"{counted(verdict.ranks_per_node, 'rank')}{judged} ({verdict.host_basis}), plus Python and its libraries"
         )
     if verdict.fits_host is False and verdict.host_standing is not None:
         for title, lines in host_standing_lines(verdict.host_standing):

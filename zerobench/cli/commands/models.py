@@ -79,7 +79,7 @@ def _preset(name: str) -> dict[str, Any]:
 def _gpus() -> Answer:
     from zerobench.spec.hardware import load_catalogue
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "gpu": gpu.name,
             "memory_bytes": gpu.memory_bytes,
