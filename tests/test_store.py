@@ -170,7 +170,7 @@ def test_a_field_that_nobody_knows_is_an_error_that_names_it(run: RunFolder) -> 
 
 def test_a_lost_rank_record_is_an_error_that_names_it(run: RunFolder) -> None:
     run.trial(trial_spec(0).trial_id).rank_record(1).unlink()
-    with pytest.raises(UserError, match=r"2 rank records were written, 1 are there; missing among: rank_1\.json"):
+    with pytest.raises(UserError, match=r"1 of 2 rank records left; missing among: rank_1\.json"):
         list(load_run(run.path).trials())
 
 

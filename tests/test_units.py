@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.errors import UserError
-from zerobench.units import format_bytes, format_count, format_seconds, parse_bytes
+from zerobench.units import format_bytes, format_count, format_seconds, format_spent, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,13 @@ def test_counts_are_shown_to_three_significant_digits(count: float | None, shown
 )
 def test_seconds_are_shown_in_the_unit_that_fits(seconds: float | None, shown: str) -> None:
     assert format_seconds(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.2, "0 s"), (5.2, "5 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3725.0, "1 h 02 min")]
+)
+def test_time_that_goes_on_is_in_whole_seconds(seconds: float, shown: str) -> None:
+    assert format_spent(seconds) == shown
 
 
 @pytest.mark.parametrize(

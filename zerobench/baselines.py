@@ -53,5 +53,5 @@ def find_baseline(name: str, reports: Path) -> Path:
     if not known:
         raise UserError(f"no baseline under {reports} yet; keep one with: zerobench baseline set {name} RUN")
     if name not in known:
-        raise unknown_choice("--against", name, known)
+        raise unknown_choice("--against", name, known, "zerobench baseline list")
     return known[name]

@@ -39,6 +39,7 @@ from zerobench.progress import Rank
 from zerobench.records import CheckpointTransfer, Failure, RankRecord
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.units import counted
 
 
 class Saver(Protocol):
@@ -128,7 +129,7 @@ class Checkpoints:
         self._record.failure = Failure(
             rank=self._rank.rank,
             step_index=step,
-            message=f"rank {self._rank.rank} was killed on purpose after {step} steps (checkpoint.fault)",
+            message=f"rank {self._rank.rank} was killed on purpose after {counted(step, 'step')} (checkpoint.fault)",
         )
         write_whole(self._folder.rank_record(self._rank.rank), self._record.model_dump_json())
         os.kill(os.getpid(), signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -19,9 +19,37 @@ def nearest(value: str, choices: Iterable[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(value, list(choices), n=count, cutoff=0.6)
 
 
-def unknown_choice(field: str, value: object, choices: Iterable[str]) -> UserError:
-    """The error for a value outside its choices, with the nearest right one first where there is one."""
+def unknown_choice(field: str, value: object, choices: Iterable[str], listed_by: str | None = None) -> UserError:
+    """The error for a value outside its choices (see choices_for)."""
+    return UserError(f"{field}: {value!r} is not known; {choices_for(value, choices, listed_by)}")
+
+
+def _nearest(value: str, choices: Sequence[str], count: int) -> list[str]:
+    """The nearest choices that are about equally near."""
+    close = nearest(value, choices, count)
+    likeness = [difflib.SequenceMatcher(None, choice, value).ratio() for choice in close]
+    return [choice for choice, like in zip(close, likeness, strict=True) if like > likeness[0] - _AS_NEAR]
+
+
+_AS_NEAR = 0.03
+FEW = 13
+"""Choices that an error lists in full."""
+_SOME = 5
+
+
+def choices_for(
+    value: object, choices: Iterable[str], listed_by: str | None = None, close: Sequence[str] | None = None
+) -> str:
+    """`did you mean 'zero2'? choices: zero1, zero2`: what an error says of the choices for `value`.
+
+    Of more than a few, those near it, or some where none is, and `listed_by`, the command that lists all. `close` are
+    the near ones where the caller knows better than their spelling.
+    """
     known = list(choices)
-    close = nearest(str(value), known, count=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return UserError(f"{field}: {value!r} is not known; {hint}choices: {', '.join(known)}")
+    many = listed_by is not None and len(known) > FEW
+    near = _nearest(str(value), known, count=3 if many else 1) if close is None else close
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    if not many:
+        return f"{hint}choices: {', '.join(known) or 'none'}"
+    some = "" if near else f"choices: {', '.join(known[:_SOME])}, ...; "
+    return f"{hint}{some}all {len(known)}: {listed_by}"

@@ -21,11 +21,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import from_json
 
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, choices_for
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import SCHEMA_VERSION, MemoryCourses, RankRecord, Record, Start, Status, TrialRecord
 from zerobench.spec.base import user_error
 from zerobench.spec.trial import TrialSpec
+from zerobench.units import counted
 
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -345,10 +346,8 @@ def find_run(name: str | None, reports: Path) -> Path:
     of_that_name = [run for run in known if run.rpartition("_")[0] == name]
     if of_that_name:
         return reports / of_that_name[-1]
-    close = nearest(name, known, count=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    shown = f"runs under {reports}: {', '.join(known[-5:]) or 'none'}"
-    raise UserError(f"RUN: {name!r} is not a run folder; {hint}{shown}")
+    told = choices_for(name, reversed(known), f"ls {reports}")
+    raise UserError(f"RUN: {name!r} is not a run folder, nor a run under {reports}; {told}")
 
 
 def latest_run(reports: Path) -> Path:
@@ -448,7 +447,7 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
         lost = [rank for rank in range(record.ranks_expected) if rank not in held]
         paths = ", ".join(folder.rank_record(rank).name for rank in lost)
         raise TornError(
-            f"{folder.path}: {record.ranks_reported} rank records were written, {len(ranks)} are there;"
+            f"{folder.path}: {len(ranks)} of {counted(record.ranks_reported, 'rank record')} left;"
             f" missing among: {paths}"
         )
 

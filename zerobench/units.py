@@ -72,6 +72,11 @@ def format_seconds(seconds: float | None) -> str:
     return f"{sign}{minutes // 60} h {minutes % 60:02d} min"
 
 
+def format_spent(seconds: float) -> str:
+    """`seconds` in whole ones, for what is still going on: `5 s`, `2 min 05 s`."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else format_seconds(round(seconds))
+
+
 def parse_bytes(value: str | float, field: str = "bytes") -> int:
     """Bytes written as `80GiB` (2^30), `1TB` (10^12), `2e9` or a plain number, as an integer.
 

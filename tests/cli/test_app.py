@@ -143,6 +143,13 @@ def test_models_are_listed_with_their_exact_parameters(call: Call) -> None:
     assert " 124,439,808 " in lines["gpt2-125m"]
 
 
+def test_gpus_and_axes_are_listed_by_the_names_that_options_take(call: Call) -> None:
+    gpus = call("models", "--gpus")[1].splitlines()
+    assert any(line.split()[:6] == ["H200", "SXM", "140", "990", "4,800", "NVLink"] for line in gpus)
+    axes = call("sweeps", "--axes")[1].splitlines()
+    assert [line for line in axes if line.startswith("      offload_param: none ")] != []
+
+
 def test_a_model_is_shown_by_component_and_the_components_add_up(call: Call) -> None:
     _, out, _ = call("models", "llama-7b")
     lines = [line.rsplit(maxsplit=2) for line in out.splitlines()]
@@ -152,7 +159,10 @@ def test_a_model_is_shown_by_component_and_the_components_add_up(call: Call) -> 
     assert {name: share for name, _, share in lines}["mlp"] == "64.2%"
 
 
-@pytest.mark.parametrize("arguments", [["models"], ["models", "llama-7b"], ["sweeps"], ["doctor"]], ids=" ".join)
+LISTINGS = [["models"], ["models", "llama-7b"], ["models", "--gpus"], ["sweeps"], ["sweeps", "--axes"], ["doctor"]]
+
+
+@pytest.mark.parametrize("arguments", LISTINGS, ids=" ".join)
 def test_a_listing_is_no_wider_than_the_terminal_and_breaks_no_word(
     call: Call, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,10 +88,12 @@ def declared(path: str, value: Any, fields: Mapping[str, Field]) -> bool:
     [
         (["models"], 0, "models"),
         (["models", "llama-7b"], 0, "components"),
+        (["models", "--gpus"], 0, "gpus"),
         (["baseline", "set", "main", "before"], 0, "baselines"),
         (["doctor"], 0, "checks"),
         (["strategies"], 0, "optimizers"),
         (["sweeps"], 0, "sweeps"),
+        (["sweeps", "--axes"], 0, "axes"),
         (["plan", *PLAN], 0, "configurations"),
         (["plan", *PLAN, "--tokens", "1B", "--price", "2"], 0, "configurations"),
         (["plan", *PLAN, "--stage", "1", "--frontier", "micro-batch"], 0, "frontier"),

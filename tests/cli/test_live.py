@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 from tests.report.sample_run import RUN_ID, sample_trials, write_run
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.live_bars import EndedTrial, bars
-from zerobench.cli.live_predictions import prediction_view
+from zerobench.cli.live_predictions import Doing, prediction_view
 from zerobench.cli.live_trial import COMPILING, describe, memory, speed
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
@@ -68,7 +69,7 @@ def test_without_a_terminal_each_event_is_a_whole_line_however_long() -> None:
         "stages_20250101-120000: 2 trials to run, 1 done before, 3 skipped",
         f"trial 1 of 2: {TRIAL.trial_id}",
         f"    crash {TRIAL.trial_id} in 12.0 s: rank 1: " + ("a long reason " * 12),
-        f"trial 2 of 2: {TRIAL.trial_id} (about 12.0 s left)",
+        f"trial 2 of 2: {TRIAL.trial_id} (about 12 s left)",
     ]
 
 
@@ -266,7 +267,7 @@ def test_a_terminal_shows_for_how_long_a_kernel_is_being_compiled(live: tuple[Li
     view.compiling("cpu_adam", 42.4)
     view.note("compiled cpu_adam in 43.0 s")
     view.run_ended()
-    assert "minutes, once per machine | 42.0 s" in screen.getvalue()
+    assert "minutes, once per machine | 42 s" in screen.getvalue()
     assert "\x1b[2Kcompiled cpu_adam in 43.0 s\n" in screen.getvalue()
 
 
@@ -316,6 +317,41 @@ def test_a_plan_in_a_pipe_says_where_the_trials_in_hand_are(tmp_path: Path, monk
     assert said.getvalue().splitlines()[1:] == [
         "0 of 9 predicted | zero2: timed, step 2 of 9 | zero3 opt=cpu: starting"
     ]
+
+
+def test_an_emulation_in_a_pipe_says_each_thing_done_and_every_few_seconds_for_how_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr("zerobench.cli.live_predictions.SAID_EVERY_S", 0.01)
+
+    def wait_for(line: str) -> None:
+        until_s = time.monotonic() + 10
+        while line not in said.getvalue().splitlines() and time.monotonic() < until_s:
+            time.sleep(0.005)
+        assert line in said.getvalue().splitlines()
+
+    with Doing() as view:
+        view.say("rank 0 of 8")
+        view.say("rank 0 of 8", [word(0, "timed", 1)])
+        wait_for("rank 0 of 8: timed, step 2 of 9, 0 s")
+        view.say("rank 0 of 8", [word(0, "done", 9)])
+        wait_for("rank 0 of 8, 0 s")
+        view.say("trying: batch size 1")
+        wait_for("trying: batch size 1, 0 s")
+    assert [said.getvalue().splitlines().count(line) for line in ("rank 0 of 8", "trying: batch size 1")] == [1, 1]
+
+
+def test_an_emulation_on_a_terminal_moves_one_line_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Doing() as view:
+        view.say("rank 0 of 8")
+        time.sleep(0.3)
+    assert "rank 0 of 8" in said.getvalue()
+    assert said.getvalue().endswith("\x1b[2K")
 
 
 def test_a_terminal_keeps_the_memory_by_category_of_the_trials_that_ended(

@@ -76,7 +76,7 @@ def test_the_line_says_what_is_known():
     nvml = NvmlSummary(hostname="h", available=True, devices=[NvmlDevice.model_validate(device)])
     where = {"phase": "memory", "step_index": 3, "num_steps": 11, "memory_bytes": None, "updated_at_s": 0.0}
     spoken = [Progress(rank=0, pid=1, hostname="h", **where)]
-    assert line(CommandProgress(5.2, [], 0, 0, None)) == "5.00 s"
+    assert line(CommandProgress(5.2, [], 0, 0, None)) == "5 s"
     assert line(CommandProgress(65.2, spoken, 8, GIB, nvml)) == (
         "1 min 05 s | 8 ranks | host 1.00 GiB | GPU peak 3.00 GiB | tracked: memory, step 4 of 11"
     )

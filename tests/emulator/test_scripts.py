@@ -71,6 +71,7 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     rank = only_rank(told)
     assert (told["fits"], told["host"]["fits"], rank["steps"], rank["end"]) == (True, True, 3, "stopped")
     assert rank["tracked"] == "deepspeed.initialize"
+    assert errors.startswith("rank 0 of 8 on an emulated H200 SXM\n")
     check_named(rank, Category.PARAMETERS, Category.REDUCE_BUFFERS)
     assert rank["outside_torch_bytes"] > GIB  # context and NCCL
     # fp32 masters and two moments of 18.2 million parameters in eight parts, on the host, for eight ranks
@@ -281,7 +282,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
     command = ["torchrun", "--nproc-per-node", "16", script("no_gpu.py")]
     code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
     assert (code, told) == (2, None)
-    assert errors.splitlines()[-1].startswith("zerobench: COMMAND: torchrun: --nproc-per-node 16 starts 16 processes")
+    assert errors.splitlines()[-1].startswith("zerobench: COMMAND: torchrun: --nproc-per-node 16 starts 16 ranks")
     assert list((tmp_path / "reports").glob("*/plan.json")) == []
 
 

@@ -144,6 +144,15 @@ def test_trials_that_swap_to_different_drives_have_their_paths() -> None:
     assert labels([spec("zero3"), *specs]) == ["zero3", "opt=nvme /fast", "opt=nvme /slow"]
 
 
+def test_trials_of_files_have_their_names_and_their_paths_only_where_those_are_equal() -> None:
+    def named(*paths: str) -> list[str]:
+        return labels([spec("zero2", ds_config_file=path) for path in paths])
+
+    assert named("/far/away/a.json", "/far/away/b.json") == ["a.json", "b.json"]
+    same_name = named("/one/ds.json", "/two/ds.json", "/two/b.json")
+    assert same_name == ["ds.json /one/ds.json", "ds.json /two/ds.json", "b.json"]
+
+
 def test_the_sample_run_has_a_name_for_each_trial() -> None:
     names = labels([trial.spec for trial in sample_trials()])
     assert len(set(names)) == len(names)

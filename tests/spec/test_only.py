@@ -22,7 +22,12 @@ def test_a_filter_names_an_axis_or_trials_and_writes_its_values_as_points_do(tex
     assert read_only(text) == only
 
 
-@pytest.mark.parametrize("axis", ["ds_config", "model.stage", "modle"])
-def test_what_is_no_axis_is_refused_with_the_axes(axis: str) -> None:
-    with pytest.raises(UserError, match=rf"--only: axis: '{axis}' is not known; .*choices: model, "):
+@pytest.mark.parametrize(
+    ("axis", "told"),
+    [("ds_config", "did you mean 'ds_config.KEY'"), ("modle", "did you mean 'model'"), ("ab", "choices: model, ")],
+)
+def test_what_is_no_axis_is_refused_with_the_nearest_and_what_lists_all(axis: str, told: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"--only: axis: '{axis}' is not known; {told}.* all 39: zerobench sweeps --axes"
+    ):
         read_only(f"{axis}=3")

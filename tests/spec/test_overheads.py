@@ -90,10 +90,10 @@ def test_the_matrix_librarys_workspace_is_larger_since_hopper(gpu: str, mib: flo
 @pytest.mark.parametrize(
     ("world_size", "context_mib", "collectives_bytes", "said"),
     [
-        (1, 520, 4 * MIB, "3 ranks of worlds of 1"),
-        (8, 530, 900 * MIB, "16 ranks of worlds of 8"),
-        (64, 530, 900 * MIB, "16 ranks of worlds of 8"),
-        (2, 520, 900 * MIB, "16 ranks of worlds of 8"),
+        (1, 520, 4 * MIB, "on 3 ranks, world size 1"),
+        (8, 530, 900 * MIB, "on 16 ranks, world size 8"),
+        (64, 530, 900 * MIB, "on 16 ranks, world size 8"),
+        (2, 520, 900 * MIB, "on 16 ranks, world size 8"),
     ],
 )
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "H200 SXM", "h200"])

@@ -77,5 +77,5 @@ def test_a_batch_that_ranks_cannot_share_is_refused_with_those_beside_it(
 
 
 def test_a_micro_batch_that_does_not_divide_the_batch_is_refused() -> None:
-    with pytest.raises(UserError, match="96 sequences on 8 GPUs are 12 each, not divisible by --micro-batch 5"):
+    with pytest.raises(UserError, match="--global-batch: 96 on 8 GPUs is 12 per GPU, not divisible by --micro-batch 5"):
         varied(96, 8, {"micro_batch_size": 5}, tunes=False)

@@ -35,7 +35,7 @@ from zerobench.cli.commands import (
     watch,
 )
 from zerobench.cli.help import GROUPS, GroupedCommands, epilog
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, unknown_choice
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of what typer raises for a wrong command line; it exports only this subclass, and where the base lies
@@ -124,9 +124,7 @@ def _usage(error: Any) -> str:
     commands = list(getattr(error.ctx.command if error.ctx else None, "commands", {}))
     if not message.startswith("No such command") or "Did you mean" in message:
         return message
-    close = nearest(message.split("'")[1], commands, count=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{message}; {hint}choices: {', '.join(commands)}"
+    return str(unknown_choice("COMMAND", message.split("'")[1], commands, "zerobench --help"))
 
 
 def _refused(error: Any) -> str | None:

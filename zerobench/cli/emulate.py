@@ -7,10 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from zerobench.cli.answer import Answer
+from zerobench.cli.live_predictions import Doing
 from zerobench.cli.paths import shortest
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import RankFit, Try, Verdict
@@ -26,7 +24,7 @@ from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
 from zerobench.search.tried import script_row, tried_slower, why_no_work, work_of
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 FITS = 0
 FITS_NOT = 1
@@ -38,9 +36,8 @@ _SMALLEST_SHOWN = 0.001
 
 def emulate_command(request: EmulationRequest) -> Answer:
     """Emulate what is asked for."""
-    console = Console(stderr=True, highlight=False)
-    with console.status("") as status:
-        made = emulate(request, lambda doing: status.update(Text(doing)))
+    with Doing() as view:
+        made = emulate(request, view.say)
     return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
 
 
@@ -111,9 +108,8 @@ def _fits_no_device(worst: RankFit, where: str) -> str:
 
 def _rank(rank: RankFit) -> Iterator[str]:
     account = rank.account
-    steps = f"{account.num_steps} {'step' if account.num_steps == 1 else 'steps'}"
     seen = f"tracked by {account.tracked}" if account.tracked else "no optimizer step seen"
-    yield f"rank {account.rank}: {steps}, {seen}"
+    yield f"rank {account.rank}: {counted(account.num_steps, 'step')}, {seen}"
     refusal = account.refusal
     if refusal is not None and account.end is End.OUT_OF_DEVICE_MEMORY:
         yield (
@@ -173,7 +169,7 @@ def _host(verdict: Verdict) -> Iterator[str]:
         judged = "" if has is None else f": {_judged(verdict)}"
         yield (
             f"host memory: {_gib(per_rank)} of tensors per rank, {_gib(needed)}{limit} per node of "
-            f"{verdict.ranks_per_node} ranks{judged} ({verdict.host_basis}), plus Python and its libraries"
+            f"{counted(verdict.ranks_per_node, 'rank')}{judged} ({verdict.host_basis}), plus Python and its libraries"
         )
     if verdict.fits_host is False and verdict.host_standing is not None:
         for title, lines in host_standing_lines(verdict.host_standing):

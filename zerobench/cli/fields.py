@@ -196,6 +196,12 @@ models[].vocab_size     integer? tokens of the vocabulary
 models[].max_positions  integer? context; null where any length will do
 model                   text     with MODEL: as given
 components.*            integer  with MODEL: parameters by component, and total
+gpus[].gpu              text     with --gpus: name in the hardware catalogue
+gpus[].memory_bytes     integer? with --gpus: as NVML reports it
+gpus[].bf16_tflops      number?  with --gpus: dense peak
+gpus[].memory_gb_per_s  number?  with --gpus: bandwidth of its memory
+gpus[].link             text?    with --gpus: fastest link to another GPU
+gpus[].link_gb_per_s    number?  with --gpus: its bandwidth, both directions together
 """),
     "strategies": _fields("""
 strategies[].strategy      text     name
@@ -211,6 +217,9 @@ optimizers[].facts.*       text     as printed
 sweeps[].sweep  text  name
 sweeps[].file   text  where it lies
 sweeps[].about  text  what it shows
+axes[].axis     text  with --axes: name
+axes[].example  text? with --axes: a value
+axes[].about    text  with --axes: what it may be
 """),
     "calibrate": _fields("""
 file               text     what was written

@@ -37,7 +37,7 @@ from zerobench.report.labels import labels
 from zerobench.report.palette import CATEGORY_COLOURS
 from zerobench.running.observer import Observer
 from zerobench.spec.trial import TrialSpec
-from zerobench.units import counted, format_seconds
+from zerobench.units import counted, format_seconds, format_spent
 
 REPAINT_S = 0.5
 SAID_EVERY_S = 30.0
@@ -76,7 +76,7 @@ class PlainView(Observer):
         """Name the trial, and the time left as far as trials that ended tell it."""
         self._said_s = time.monotonic()
         left_s = self.time_left_s(to_do - number + 1)
-        about = f" (about {format_seconds(left_s)} left)" if left_s is not None else ""
+        about = f" (about {format_spent(left_s)} left)" if left_s is not None else ""
         self.say(f"trial {number} of {to_do}: {trial.trial_id}{about}")
 
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
@@ -159,7 +159,7 @@ class LiveView(PlainView):
 
     def compiling(self, kernel: str, spent_s: float) -> None:
         """Show for how long."""
-        line = f"{compiling(kernel)} | {format_seconds(float(round(spent_s)))}"
+        line = f"{compiling(kernel)} | {format_spent(spent_s)}"
         self._live.update(Text(line, overflow="fold"), refresh=True)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
@@ -199,7 +199,7 @@ class LiveView(PlainView):
     def _how_far(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
         """The sweep's bar and the trial's."""
         left_s = self.time_left_s(self._to_do - self._number + 1, spent_s)
-        left = f"about {format_seconds(float(round(left_s)))} left" if left_s is not None else ""
+        left = f"about {format_spent(left_s)} left" if left_s is not None else ""
         share = share_done(ranks)
         progress = Bars(
             TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
@@ -207,7 +207,7 @@ class LiveView(PlainView):
             TextColumn("{task.fields[beside]}", markup=False, table_column=Column(overflow="fold")),
             expand=True,
         )
-        beside = " | ".join(filter(None, [speed(ranks), format_seconds(float(round(spent_s)))]))
+        beside = " | ".join(filter(None, [speed(ranks), format_spent(spent_s)]))
         sweep = progress.add_task(f"trial {self._number} of {self._to_do}", total=self._to_do, beside=left)
         trial = progress.add_task(describe(ranks), total=1, beside=beside)
         progress.update(sweep, completed=self._number - 1 + share)

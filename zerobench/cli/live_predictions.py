@@ -1,8 +1,10 @@
-"""What the screen shows while trials are predicted, several at a time: how many are done, and where the others are."""
+"""What standard error shows while trials are predicted, several at a time, or a script is emulated: how far that is."""
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Self
 
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +17,7 @@ from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
 from zerobench.report.labels import labels
 from zerobench.spec.trial import TrialSpec
+from zerobench.units import format_spent
 
 SAID_EVERY_S = 5.0
 """Seconds between two lines where nothing can move."""
@@ -107,3 +110,48 @@ def prediction_view() -> PlainView:
     """What shows a run of predictions on standard error."""
     console = Console(highlight=False, stderr=True)
     return _PredictingMovingView(console) if console.is_terminal else _PredictingStillView(console)
+
+
+class Doing:
+    """What is done one thing after the other: a line that moves on a terminal; elsewhere a line of each, and one every
+    few seconds of the present one.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, stderr=True)
+        self._status = self._console.status("") if self._console.is_terminal else None
+        self._doing = self._where = ""
+        self._began_s = 0.0
+        self._over = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        self._ticking.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._ticking.join()
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, doing: str, ranks: Sequence[Progress] = ()) -> None:
+        """What is being done now, and how far its ranks are."""
+        behind = [rank for rank in ranks if rank.phase != "done"]
+        self._where = f": {describe(behind)}" if behind else ""
+        if doing != self._doing:
+            self._doing, self._began_s = doing, time.monotonic()
+            self._show(doing)
+
+    def _tick(self) -> None:
+        while not self._over.wait(SAID_EVERY_S if self._status is None else 1.0):
+            if self._doing:
+                self._show(f"{self._doing}{self._where}, {format_spent(time.monotonic() - self._began_s)}")
+
+    def _show(self, line: str) -> None:
+        if self._status is not None:
+            self._status.update(Text(line))
+        else:
+            self._console.print(Text(line), soft_wrap=True)

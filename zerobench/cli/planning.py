@@ -42,6 +42,7 @@ from zerobench.spec.recomputation import checkpointing_code
 from zerobench.spec.training import Training, read_training
 from zerobench.spec.trial import Evidence, Offload, slug
 from zerobench.store import STAMP
+from zerobench.units import counted
 
 _TRAINER = "trainer"
 _SEARCH = "search.json"
@@ -126,7 +127,8 @@ def _predicted(
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
         return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, training), None
     search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
-    words = f"Searched: {search.num_variants:,} variants by formula, {search.num_tried} of them {tried_in(asked)}."
+    variants = counted(search.num_variants, "variant")
+    words = f"Searched: {variants} by formula, {search.num_tried} of them {tried_in(asked)}."
     _keep(search.result.folder.path, search)
     shown = SearchResult(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
     return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search

@@ -19,7 +19,7 @@ from zerobench.folder import RunFolder
 from zerobench.report.column_units import MISSING, plain
 from zerobench.slurm.jobs import Submission
 from zerobench.slurm.watch.status import UNDONE, JobStatus, RunStatus, Standing, TrialStatus
-from zerobench.units import format_seconds
+from zerobench.units import counted, format_seconds
 
 MOST_ROWS = 20
 """Of one table; what is left out is counted."""
@@ -70,7 +70,7 @@ def details(submission: Submission, status: RunStatus) -> RenderableType:
 def headline(run: RunFolder, status: RunStatus) -> Text:
     """The run, and how many of its trials stand where."""
     counts = status.counts
-    line = Text(plain(f"{run.run_id}: {_number(len(status.trials), 'trial')}"))
+    line = Text(plain(f"{run.run_id}: {counted(len(status.trials), 'trial')}"))
     for standing in Standing:
         if counts[standing]:
             line.append(", ")
@@ -95,7 +95,7 @@ def _jobs(status: RunStatus) -> Iterator[RenderableType]:
 
 def _job_cells(job: JobStatus) -> list[str]:
     states = ", ".join(f"{count} {state}" for state, count in job.states.most_common())
-    again = f"; {_number(job.restarts, 'restart')}" if job.restarts else ""
+    again = f"; {counted(job.restarts, 'restart')}" if job.restarts else ""
     job_id = MISSING if job.job.job_id is None else str(job.job.job_id)
     return [job.job.name, job_id, str(job.job.num_nodes), f"{states}{again}", _rounded(job.time_left_s)]
 
@@ -207,10 +207,6 @@ def _section(
     yield table
     if len(rows) > MOST_ROWS:
         yield Text(f"and {len(rows) - MOST_ROWS} more", style="dim")
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _rounded(seconds: float | None) -> str:

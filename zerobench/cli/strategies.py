@@ -39,7 +39,7 @@ def listing(machine: Machine, name: str | None = None) -> str:
     """All that is known of the strategy or optimizer `name`, or of each. Raises UserError: it is neither."""
     known = [*STRATEGIES, *OPTIMIZERS]
     if name is not None and name not in known:
-        raise unknown_choice("NAME", name, known)
+        raise unknown_choice("NAME", name, known, "zerobench strategies")
     ways = (info for info in STRATEGIES.values() if name in {None, info.name})
     updates = (info for info in OPTIMIZERS.values() if name in {None, info.name})
     return as_text([*(entry(info, machine) for info in ways), *map(optimizers.entry, updates)], _WIDTH)

@@ -28,7 +28,7 @@ from zerobench.errors import UserError
 from zerobench.records import NvmlSummary, Status
 from zerobench.tracking.command import CommandProgress, Show
 from zerobench.tracking.watch import WatchedRun, watch
-from zerobench.units import format_bytes, format_seconds
+from zerobench.units import counted, format_bytes, format_spent
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHORTEST_S = 0.001
@@ -142,9 +142,9 @@ def line(watching: CommandProgress) -> str:
     """How the command goes, in one line."""
     speaking = [rank for rank in watching.ranks if rank.phase != "done"]
     tracked = f"tracked: {describe(speaking)}" if speaking else ("tracked steps done" if watching.ranks else "")
-    ranks = f"{watching.num_ranks} {'rank' if watching.num_ranks == 1 else 'ranks'}" if watching.num_ranks else ""
+    ranks = counted(watching.num_ranks, "rank") if watching.num_ranks else ""
     host = f"host {format_bytes(watching.rss_bytes)}" if watching.rss_bytes else ""
-    parts = [format_seconds(float(round(watching.spent_s))), ranks, host, _devices(watching.nvml), tracked]
+    parts = [format_spent(watching.spent_s), ranks, host, _devices(watching.nvml), tracked]
     return " | ".join(part for part in parts if part)
 
 

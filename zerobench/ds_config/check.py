@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zerobench.ds_config.keys import Key, canonical, find, refuse_old, resolve_key, unknown_key
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, choices_for
 
 AUTO = "auto"
 """What a configuration written for transformers' Trainer leaves to the caller."""
@@ -74,10 +74,8 @@ def typed(path: str, value: Any, key: Key, where: str) -> Any:
     if converted is _REFUSED:
         raise UserError(f"{where}: {path}: {_shown(value)} is not {wanted}{_default(key)}")
     if key.choices and converted not in key.choices:
-        close = nearest(str(converted), [str(choice) for choice in key.choices], 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        choices = ", ".join(str(choice) for choice in key.choices)
-        raise UserError(f"{where}: {path}: {_shown(value)} is not known; {hint}choices: {choices}")
+        told = choices_for(converted, map(str, key.choices))
+        raise UserError(f"{where}: {path}: {_shown(value)} is not known; {told}")
     _check_bounds(path, converted, key, where)
     return converted
 

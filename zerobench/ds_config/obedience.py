@@ -15,7 +15,7 @@ from zerobench.ds_config.conditions import Look, holds, look_of, words
 from zerobench.ds_config.facts import Fate, KeyFact, fact_of, key_facts
 from zerobench.ds_config.keys import canonical, find
 from zerobench.ds_config.user_file import leaves, load_user_config
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, choices_for
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 
@@ -139,9 +139,7 @@ def _bad_value(what: str, value: Any, fact: KeyFact) -> str | None:
         return f"{what}: {value} must be at least {fact.least}, the number of tensors in Adam's step"
     if not fact.choices or value is None or str(value).lower() in fact.choices:
         return None
-    close = nearest(str(value), fact.choices, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{what}: {value!r} is not known to DeepSpeed; {hint}choices: {', '.join(fact.choices)}"
+    return f"{what}: {value!r} is not known to DeepSpeed; {choices_for(value, fact.choices)}"
 
 
 def _is_met(path: str, look: Look) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -25,7 +25,7 @@ from zerobench.running.stop import Stop, stop_on_signals
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
-from zerobench.tracking.command import Command, Show
+from zerobench.tracking.command import Command, CommandProgress, Show
 from zerobench.tracking.own_run import lay_out_own
 from zerobench.tracking.own_trial import laid_out, unknown_trial
 from zerobench.tracking.watch import script_name
@@ -77,10 +77,11 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
     """Every rank in turn, its memory named; those after one that failed are left out."""
     accounts: list[Account] = []
     for rank in stage.request.ranks:
-        say(f"rank {rank} of {stage.request.cluster.num_gpus} runs on an emulated {stage.gpu.name}")
+        doing = f"rank {rank} of {stage.request.cluster.num_gpus} on an emulated {stage.request.cluster.gpu.name}"
+        say(doing)
         part = stage.part(stage.request.command, rank, folder, under_ledger=True)
         command = stage.command()
-        quiet = Show(out=_unseen, err=_unseen, progress=lambda _: None)
+        quiet = Show(out=_unseen, err=_unseen, progress=_telling(say, doing))
         process = Command(command[0], command, folder, quiet, stage.variables(part, folder))
         ending, host, _ = process.run(stop)
         made.hosts = [host]
@@ -103,6 +104,10 @@ def again_compiled(account: Account) -> str:
     if account.deepcompiles:
         compiler, first = "DeepCompile", " (at first use its C++ compiles: minutes, once per machine)"
     return f"rank {account.rank} uses {compiler}; running again compiled{first}, its memory counted and not named"
+
+
+def _telling(say: Say, doing: str) -> Callable[[CommandProgress], None]:
+    return lambda now: say(doing, now.ranks)
 
 
 def _unseen(_chunk: bytes) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from zerobench.emulate.changes import Candidate, for_device, for_host
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.figures import Try, Verdict, host_bytes, needed_bytes
 from zerobench.emulate.play import Stage, play_aside
+from zerobench.progress import Progress
 
 MOST_TRIES = 12
 ENOUGH = 3
@@ -21,8 +23,11 @@ _NOTHING_TO_CHANGE = (
 _NOTHING_TO_MOVE = "its DeepSpeed configuration has all states on the GPU already"
 _NO_FILE = "the command names no DeepSpeed configuration file in which states could be moved back to the GPU"
 
-Say = Callable[[str], None]
-"""Told what is being done."""
+
+class Say(Protocol):
+    """Told what is being done, and again where its ranks are."""
+
+    def __call__(self, doing: str, ranks: Sequence[Progress] = ()) -> None: ...
 
 
 def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ...], str | None]:

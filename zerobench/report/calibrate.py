@@ -31,6 +31,7 @@ from zerobench.spec.trial import Evidence
 from zerobench.store import Run, load_run
 from zerobench.timing.rates import rates_of
 from zerobench.timing.step import ExpectedStep
+from zerobench.units import counted
 
 _PACKAGES = ("zerobench", "python", "torch", "deepspeed", "transformers")
 _LIBRARIES = ("nvidia-nccl-", "nvidia-cuda-runtime")
@@ -73,7 +74,7 @@ def calibration_of(run: Run) -> Calibration:
                 readings.setdefault(key, _Readings()).add(rank, trial.spec.evidence)
     if not readings:
         raise UserError(
-            f"RUN: {run.run_id}: none of its {num_trials} trials ran on a GPU; calibrate needs one that did"
+            f"RUN: {run.run_id}: none of its {counted(num_trials, 'trial')} ran on a GPU; calibrate needs one that did"
         )
     if not steps and not any(reading.context for reading in readings.values()):
         raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")

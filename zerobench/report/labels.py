@@ -48,16 +48,17 @@ _LABELS: Mapping[str, Label] = {
 def labels(specs: Sequence[TrialSpec]) -> list[str]:
     """One name for each of `specs`; no two are alike.
 
-    Where the axes do not tell two trials apart the folder on NVMe does, or the start of the config hash (another
-    seed, say), and where even that is equal, the position.
+    Where the axes do not tell two trials apart the path of the DeepSpeed file does, the folder on NVMe, or the start of
+    the config hash (another seed, say), and where even that is equal, the position.
     """
     implied = _implied(specs)
     varied = {name: label for name, label in _LABELS.items() if name not in implied}
     usual = {name: _usual(label, [label.short(spec) for spec in specs]) for name, label in varied.items()}
     settings = DeepSpeedSettings(specs)
     names = [_label(spec, usual, settings) for spec in specs]
-    if len({spec.nvme_path for spec in specs} - {None}) > 1:
-        names = [plain(name) for name in _tell_apart(names, lambda index: specs[index].nvme_path or "")]
+    for paths in ([spec.ds_config_file or "" for spec in specs], [spec.nvme_path or "" for spec in specs]):
+        if len({*paths} - {""}) > 1:
+            names = [plain(name) for name in _tell_apart(names, paths.__getitem__)]
     names = _tell_apart(names, lambda index: specs[index].config_hash[:6])
     return _tell_apart(names, lambda index: f"#{index + 1}")
 

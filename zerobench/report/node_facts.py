@@ -12,7 +12,7 @@ from zerobench import store
 from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import FACTS, Environment, at, gpu_links, gpu_names, text, versions
 from zerobench.report.notes import listed
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 SAME_MEMORY = 0.01
 """Host memory that differs by less, as a fraction of it, is the same."""
@@ -50,7 +50,7 @@ def nodes_sentence(run: store.Run) -> str:
     """`2 nodes: node-1, node-2; begun from login-1`."""
     whence = None if run.submitted_from is None else text(at(run.submitted_from, "hostname"))
     count = len(run.nodes)
-    sentence = f"{count:,} node{'' if count == 1 else 's'}: {node_list(run.nodes)}"
+    sentence = f"{counted(count, 'node')}: {node_list(run.nodes)}"
     return sentence + (f"; launched from {whence}" if whence else "")
 
 

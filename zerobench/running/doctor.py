@@ -241,7 +241,7 @@ def _limits() -> Iterator[Finding]:
     yield _at_least("open files", values["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
     memory, cores = values["cgroup_memory_bytes"], values["cgroup_cores"]
     words = [f"{format_bytes(memory)} of memory"] if memory is not None else []
-    words += [f"{cores:g} cores"] if cores is not None else []
+    words += [f"{cores:g} {'core' if cores == 1 else 'cores'}"] if cores is not None else []
     yield Finding("control group", Standing.GOOD, " and ".join(words) or "no limit")
 
 

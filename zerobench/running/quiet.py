@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from zerobench.progress import Progress
+from zerobench.units import counted
 
 
 class Quiet:
@@ -42,7 +43,7 @@ class Load:
     """That we may use."""
 
     def __str__(self) -> str:
-        return f"the machine's load was {self.running:.1f} on {self.cores} cores"
+        return f"the machine's load was {self.running:.1f} on {counted(self.cores, 'core')}"
 
 
 def read_load() -> Load:

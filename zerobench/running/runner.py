@@ -36,6 +36,7 @@ from zerobench.spec.machine import Machine
 from zerobench.spec.sweep import Sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import STAMP, Run, TornError, load_run
+from zerobench.units import counted
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}
 """What a resumed run does not do again."""
@@ -284,7 +285,7 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
     others += [item.trial.trial_id for item in planned if not others and _is_other(item.trial, run)]
     if others:
         raise UserError(
-            f"--resume: {path} has another plan: {len(others)} trials differ, the first is {others[0]}; "
+            f"--resume: {path} has another plan: it differs in {counted(len(others), 'trial')}, the first {others[0]}; "
             "without a sweep, --resume continues the run's own plan"
         )
 

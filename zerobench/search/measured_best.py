@@ -27,6 +27,7 @@ from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.units import counted
 
 STEPS = StepsSpec(warmup=2, timed=5, memory=1)
 
@@ -93,7 +94,7 @@ def check_measurable(cluster: Cluster, machine: Machine) -> None:
     if cluster.num_nodes > 1:
         raise UserError(f"--measure: the plan has {cluster.num_nodes} nodes; measuring takes this machine only")
     if machine.accelerator is Accelerator.CUDA and machine.num_gpus < cluster.num_gpus:
-        raise UserError(f"--measure: the plan has {cluster.num_gpus} GPUs, this machine {machine.num_gpus}")
+        raise UserError(f"--measure: the plan has {counted(cluster.num_gpus, 'GPU')}, this machine {machine.num_gpus}")
 
 
 def measure_best(search: SearchOutcome, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
@@ -129,7 +130,7 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
     ]
     ranks = planned[0].trial.world_size
     device = ", ".join(dict.fromkeys(machine.gpu_names)) or "CPU"
-    return MeasuredBest(result.folder.path, f"{ranks} {device} ranks", measured)
+    return MeasuredBest(result.folder.path, counted(ranks, f"{device} rank"), measured)
 
 
 def _here(spec: TrialSpec, machine: Machine) -> PlannedTrial:

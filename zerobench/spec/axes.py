@@ -99,7 +99,7 @@ def replace_axes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str
 def read_axis(axis: str, raw: object, where: str) -> list[Any]:
     """The values of one axis. Raises UserError, which begins with `where`."""
     if axis not in READERS:
-        raise UserError(one_line(f"{where}: {unknown_choice('axis', axis, READERS)}"))
+        raise UserError(one_line(f"{where}: {unknown_choice('axis', axis, READERS, LISTED_BY)}"))
     written = raw if isinstance(raw, list) else [raw]
     if not written:
         raise UserError(f"{where}: {axis}: [] is empty; give one or more values, or drop the axis")
@@ -109,18 +109,19 @@ def read_axis(axis: str, raw: object, where: str) -> list[Any]:
         raise UserError(one_line(f"{where}: {error}")) from None
 
 
+LISTED_BY = "zerobench sweeps --axes"
+"""The command that prints what follows."""
 _COMMENTS = 38
-_WIDTH = 119
 
 
-def help_lines() -> list[str]:
+def help_lines(width: int = 119) -> list[str]:
     """The example of a sweep file's axes, a line or more for each: its name, a value, and what it may be."""
-    return [line for axis in AXES.values() if axis.example is not None for line in _help_lines(axis)]
+    return [line for axis in AXES.values() if axis.example is not None for line in _help_lines(axis, width)]
 
 
-def _help_lines(axis: Axis) -> list[str]:
+def _help_lines(axis: Axis, width: int) -> list[str]:
     head = f"      {axis.name}: {axis.example}"
-    first, *rest = textwrap.wrap(axis.help, _WIDTH - _COMMENTS, break_on_hyphens=False)
+    first, *rest = textwrap.wrap(axis.help, width - _COMMENTS, break_on_hyphens=False)
     start = (
         [f"{head:<{_COMMENTS - 2}}# {first}"]
         if len(head) < _COMMENTS - 3

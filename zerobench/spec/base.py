@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, choices_for
 from zerobench.spec.plain import one_line
 
 
@@ -23,9 +23,7 @@ def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> Us
     field = one_line(".".join(_shown(str(part)) for part in first["loc"])) or owner.__name__
     if first["type"] == "extra_forbidden":
         known = [name for name in owner.model_fields if not name.startswith("_")]
-        close = nearest(str(first["loc"][-1]), known, count=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return UserError(f"{where}: {field}: unknown field; {hint}choices: {', '.join(known)}")
+        return UserError(f"{where}: {field}: unknown field; {choices_for(first['loc'][-1], known)}")
     value = first.get("input")
     shown = f" (got {value!r})" if not isinstance(value, dict | list) else ""
     message = first["msg"].removeprefix("Value error, ")

@@ -1,5 +1,7 @@
 """The axes that set up one engine, or say how a trial's figures are obtained; and which repeat of a trial it is."""
 
+from pathlib import Path
+
 from zerobench.spec import axis_readers as read
 from zerobench.spec import axis_words as words
 from zerobench.spec.axis import Axis, Column, Label, Visibility
@@ -156,7 +158,7 @@ ENGINE_AXES = (
         read.config_file,
         "null",
         "your own DeepSpeed JSON instead of the generated configuration",
-        label=same(lambda spec: spec.ds_config_file or "", in_sentences=False),
+        label=same(lambda spec: Path(spec.ds_config_file or "").name, in_sentences=False),
         said_by="settings",
         sets_up_engine=True,
     ),

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerobench.ds_config import only_read
-from zerobench.errors import UserError
+from zerobench.errors import UserError, choices_for
 from zerobench.spec.axes import DEFAULTS, LAYOUT, OF_SOME, SETTINGS, Grid
 from zerobench.spec.axis_readers import ALL, AUTO, LAST, MAX_POINTS
 from zerobench.spec.base import Spec
@@ -255,8 +255,7 @@ def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
             any_match = any(only.matches(point, "") for point in points)
         if not any_match:
             wanted = ", ".join(only.patterns)
-            return UserError(
-                one_line(f"--only: {only.axis}: no trial has {wanted!r}; choices: {', '.join(there[:20])}")
-            )
+            told = choices_for(wanted, there, "zerobench run SWEEP --dry-run", [])
+            return UserError(one_line(f"--only: {only.axis}: no trial has {wanted!r}; {told}"))
     filters = ", ".join(sweep.file.only)
     return UserError(one_line(f"--only: {filters!r}: no trial passes all of the filters"))

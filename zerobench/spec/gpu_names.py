@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, choices_for, nearest
 from zerobench.spec.hardware import Gpu, find_gpu, load_catalogue
 from zerobench.spec.plain import as_written, one_line
 
@@ -16,7 +16,7 @@ _NOMINAL = 0.07
 def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu:
     """The catalogued GPU called `name` (see hardware.find_gpu).
 
-    Raises UserError, one line that begins with `field`, with the nearest names and all choices, `also` among them.
+    Raises UserError, one line that begins with `field`, with the nearest names, or some of the choices, `also` first.
     """
     catalogue = load_catalogue()
     gpu = (find_gpu(name, catalogue) or _of_size(name, catalogue)) if isinstance(name, str) else None
@@ -24,11 +24,8 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
         return gpu
     choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
     close = _close(name, catalogue) if isinstance(name, str) else []
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    message = (
-        f"{field}: {as_written(name)} is not in the hardware catalogue; {hint}choices: {', '.join([*choices, *also])}"
-    )
-    raise UserError(one_line(message))
+    told = choices_for(name, [*also, *choices], "zerobench models --gpus", close)
+    raise UserError(one_line(f"{field}: {as_written(name)} is not in the hardware catalogue; {told}"))
 
 
 def _of_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axes import READERS
+from zerobench.spec.axes import LISTED_BY, READERS
 from zerobench.spec.axis_readers import flat_overrides
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
@@ -90,5 +90,5 @@ def _axis(axis: str) -> str:
         return f"ds_config.{path}"
     choices = [name for name in READERS if name != "ds_config"]
     if axis not in choices:
-        raise UserError(one_line(f"--only: {unknown_choice('axis', axis, [*choices, 'ds_config.KEY'])}"))
+        raise UserError(one_line(f"--only: {unknown_choice('axis', axis, [*choices, 'ds_config.KEY'], LISTED_BY)}"))
     return axis

@@ -18,7 +18,7 @@ from zerobench.errors import UserError
 from zerobench.spec.base import Spec, user_error
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.plain import load_plain
-from zerobench.units import format_bytes, parse_bytes
+from zerobench.units import counted, format_bytes, parse_bytes
 
 CALIBRATION_VARIABLE = "ZEROBENCH_CALIBRATION"
 """Environment variable that names the user's calibration file."""
@@ -247,7 +247,7 @@ def _collectives(
 
 
 def _measured_here(entry: CalibratedGpu, file: Path | None) -> str:
-    return f"measured by {entry.num_ranks} ranks of worlds of {entry.world_size} ({file})"
+    return f"measured on {counted(entry.num_ranks, 'rank')}, world size {entry.world_size} ({file})"
 
 
 def _published(entry: _SourcedEntry) -> str:

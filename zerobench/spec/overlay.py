@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axes import LAYOUT, READERS, replace_axes
+from zerobench.spec.axes import LAYOUT, LISTED_BY, READERS, replace_axes
 from zerobench.spec.axis_readers import flat_overrides
 from zerobench.spec.paths import absolute_axis, absolute_field
 from zerobench.spec.plain import check_plain, load_plain, one_line
@@ -80,7 +80,7 @@ def _full_name(name: str) -> str:
     if section in SECTIONS:
         raise UserError(one_line(f"--set: {unknown_choice(section, field, SECTIONS[section])}"))
     choices = [*READERS, "ds_config.KEY", *SINGLE, *(f"{part}.FIELD" for part in SECTIONS)]
-    raise UserError(one_line(f"--set: {unknown_choice('name', name, choices)}"))
+    raise UserError(one_line(f"--set: {unknown_choice('name', name, choices, LISTED_BY)}"))
 
 
 def _values(written: str, where: str) -> list[Any]:

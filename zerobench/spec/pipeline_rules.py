@@ -10,13 +10,14 @@ from zerobench.spec.pipeline import why_not_divided
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Evidence, PipelineSchedule, Precision
+from zerobench.units import counted
 
 
 def _blocks_not_divisible(s: Situation) -> str | None:
     if not strategy_info(s.trial.strategy).divides_layers:
         return None
     why = why_not_divided(s.trial, s.trial.world_size)
-    return None if why is None else f"{s.trial.strategy} on {s.trial.world_size} ranks: {why}"
+    return None if why is None else f"{s.trial.strategy} on {counted(s.trial.world_size, 'rank')}: {why}"
 
 
 def _deepspeed_pipeline_needs_ranks(s: Situation) -> str | None:

@@ -123,7 +123,7 @@ def _from_text(text: str) -> ModelSpec:
         return load_from_hub(text)
     if preset := _preset(text):
         return _of_preset(preset)
-    raise unknown_choice("model", text, PRESETS)
+    raise unknown_choice("model", text, PRESETS, "zerobench models")
 
 
 def _of_preset(name: str) -> ModelSpec:

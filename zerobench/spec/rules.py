@@ -27,7 +27,7 @@ from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.swap_rules import SWAP_RULES
 from zerobench.spec.trial import Attention, Evidence, Offload, Precision
-from zerobench.units import format_bytes, format_count
+from zerobench.units import counted, format_bytes, format_count
 
 MOST_PEERS = 8
 """Ranks that are played together on one machine, a process of half a gigabyte each."""
@@ -105,8 +105,8 @@ def _nodes_exceed_machine(s: Situation) -> str | None:
 
 def _ranks_exceed_gpus(s: Situation) -> str | None:
     if s.on_gpu and s.trial.gpus_per_node > s.machine.num_gpus:
-        gpus = "1 GPU" if s.machine.num_gpus == 1 else f"{s.machine.num_gpus} GPUs"
-        return f"{s.trial.gpus_per_node} ranks on a node with {gpus}; each rank needs its own GPU"
+        gpus = counted(s.machine.num_gpus, "GPU")
+        return f"{counted(s.trial.gpus_per_node, 'rank')} on a node with {gpus}; each rank needs its own GPU"
     return None
 
 
@@ -114,7 +114,7 @@ def _ranks_exceed_cores(s: Situation) -> str | None:
     most = CPU_RANKS_PER_CORE * s.machine.cpu_cores
     if not s.on_gpu and s.trial.gpus_per_node > most:
         return (
-            f"{s.trial.gpus_per_node} ranks on {s.machine.cpu_cores} CPU cores: at most {most} "
+            f"{counted(s.trial.gpus_per_node, 'rank')} on {counted(s.machine.cpu_cores, 'CPU core')}: at most {most} "
             f"({CPU_RANKS_PER_CORE} per core)"
         )
     return None

@@ -12,7 +12,7 @@ from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Precision
 from zerobench.spec.zeropp_rules import ZEROPP_RULES
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 _BEYOND_FP32 = {Compression.FP16, Compression.BF16}
 
@@ -37,7 +37,7 @@ def _strategy_not_in_this_world(s: Situation) -> str | None:
 def _too_few_processes(s: Situation) -> str | None:
     least = max(strategy_info(s.trial.strategy).least_processes, num_servers(s.trial) + 1)
     if s.trial.world_size < least:
-        return f"{s.trial.strategy} on {s.trial.world_size} ranks: it needs {least} or more"
+        return f"{s.trial.strategy} on {counted(s.trial.world_size, 'rank')}: it needs {least} or more"
     return None
 
 

@@ -51,7 +51,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from zerobench.errors import UserError, nearest, unknown_choice
+from zerobench.errors import UserError, choices_for, nearest, unknown_choice
 from zerobench.resources import shipped
 from zerobench.spec.axes import HOW, Grid, help_lines, read_grid, replace_axes
 from zerobench.spec.axis_readers import AUTO, MAX_POINTS
@@ -68,6 +68,7 @@ __doc__ = (__doc__ or "").replace("      (the axes)", "\n".join(help_lines()))
 """With every axis, as its row says it: what `python -m pydoc zerobench.spec.sweep` prints."""
 
 _LARGEST_FILE_BYTES = 1_000_000
+_LISTED_BY = "zerobench sweeps"
 
 
 class SweepFile(Spec):
@@ -164,14 +165,16 @@ def find_sweep(name: str, or_models: Iterable[str] = ()) -> Path:
         if path.is_file():
             return path
         if path.is_dir():
-            raise UserError(one_line(f"sweep: {name!r} is a folder, not a file; shipped sweeps: {', '.join(known)}"))
+            raise UserError(
+                one_line(f"sweep: {name!r} is a folder, not a file; {choices_for(name, known, _LISTED_BY)}")
+            )
     except (OSError, RuntimeError, ValueError):  # no such user, a zero byte, a name too long
         pass
     if "/" in name or name.endswith((".yaml", ".yml")):
-        raise UserError(one_line(f"sweep: {name!r}: no such file; shipped sweeps: {', '.join(known)}"))
+        raise UserError(one_line(f"sweep: {name!r}: no such file; {choices_for(name, known, _LISTED_BY)}"))
     if (models := nearest(name, or_models)) and not nearest(name, known):
         raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
-    raise UserError(one_line(str(unknown_choice("sweep", name, known))))
+    raise UserError(one_line(str(unknown_choice("sweep", name, known, _LISTED_BY))))
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from zerobench.errors import UserError
 from zerobench.spec.cluster import read_count, read_tokens
 from zerobench.spec.recomputation import OPERATIONS, Checkpointing
 from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.units import counted
 
 WHOLE: tuple[Checkpointing, ...] = (False, True)
 """Checkpointing as `plan` varies it."""
@@ -64,7 +65,8 @@ def read_global_batch(sequences: str | None, tokens: str | None, *, sequence_len
     batch = read_count("--global-batch", sequences, _MOST_SEQUENCES)
     if batch % ranks:
         near = [str(choice) for choice in (batch // ranks * ranks, (batch // ranks + 1) * ranks) if choice]
-        raise UserError(f"--global-batch: {ranks} GPUs cannot share {batch} sequences; choices: {', '.join(near)}")
+        shared = f"{counted(ranks, 'GPU')} cannot share {counted(batch, 'sequence')}"
+        raise UserError(f"--global-batch: {shared}; choices: {', '.join(near)}")
     return batch
 
 
@@ -81,7 +83,7 @@ def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> V
         given = {"--micro-batch": micro, "--gradient-accumulation": accumulation}
         options = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
         raise UserError(
-            f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not divisible by {options}"
+            f"--global-batch: {batch} on {counted(ranks, 'GPU')} is {sequences} per GPU, not divisible by {options}"
         )
     checkpointings = (True,) if work.get("activation_checkpointing") else SELECTIVE if tunes else WHOLE
     return Variations(tuple(micro_batch_sizes), sequences, checkpointings, sets_keys=tunes)

@@ -22,6 +22,7 @@ from zerobench.spec.trial import (
     TrialSpec,
     Weights,
 )
+from zerobench.units import counted
 
 
 def _is_checkpointed(spec: TrialSpec) -> bool:
@@ -89,7 +90,7 @@ WORK_AXES = (
             "two of the three determine the rest."
         ),
         (
-            column("num_nodes", int, lambda value: f"{value} node{'' if value == 1 else 's'}"),
+            column("num_nodes", int, lambda value: counted(value, "node")),
             column("world_size", int, lambda value: f"n{value}"),
         ),
         Label(words.ranks_name, words.ranks_sentence, "n: ranks"),

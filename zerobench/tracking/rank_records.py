@@ -29,6 +29,7 @@ from zerobench.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watche
 from zerobench.tracking.own_trial import laid_out
 from zerobench.tracking.step_phases import StepPhases
 from zerobench.tracking.work import Work
+from zerobench.units import counted
 
 PEERS_S = 10.0
 """How long rank 0 waits for the other ranks' records before it writes the trial's."""
@@ -232,7 +233,7 @@ def _write_trial(tracked: TrackedRank, trial: TrialSpec, notes: Sequence[str]) -
         ended_at_s=time.time(),
         ranks_reported=len(ranks),
         nvml=read_nvml(folder),
-        notes=[*notes, *([f"{missing} ranks without a record {patience_s:g} s after rank 0"] if missing else [])],
+        notes=[*notes, *([f"{counted(missing, 'rank')} unrecorded {patience_s:g} s after rank 0"] if missing else [])],
     )
     write_record(folder, record)
 

@@ -11,6 +11,7 @@ import typer
 
 from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports, RunName
+from zerobench.units import counted
 
 
 @answering
@@ -30,12 +31,12 @@ def calibrate(
 
     def show() -> None:
         for entry in calibration.gpus:
-            typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
+            records = counted(entry.num_ranks, "rank record")
+            typer.echo(f"{entry.gpu}, {counted(entry.world_size, 'rank')}: from {records}")
         for steps in calibration.steps:
             what = "passes of solo trials" if steps.of_passes else "steps"
-            typer.echo(
-                f"{steps.gpu}: {what} took {steps.factor:.3g} times as long as expected ({steps.num_trials} trials)"
-            )
+            trials = counted(steps.num_trials, "trial")
+            typer.echo(f"{steps.gpu}: {what} took {steps.factor:.3g} times as long as expected ({trials})")
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:

@@ -13,6 +13,25 @@ from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
 from zerobench.errors import UserError
 
+_HEADERS = {
+    "model": "model",
+    "family": "family",
+    "parameters": "parameters",
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "heads": "num_heads",
+    "vocabulary": "vocab_size",
+    "context": "max_positions",
+}
+_GPU_HEADERS = {
+    "GPU": "gpu",
+    "GiB": "memory_gib",
+    "bf16 TFLOP/s": "bf16_tflops",
+    "memory GB/s": "memory_gb_per_s",
+    "link": "link",
+    "link GB/s": "link_gb_per_s",
+}
+
 
 @answering
 def models(
@@ -24,15 +43,18 @@ def models(
             autocompletion=completion.models,
         ),
     ] = None,
+    gpus: Annotated[bool, typer.Option("--gpus", help="List the GPUs of the hardware catalogue instead.")] = False,
 ) -> Answer:
     """List model presets, or one model's components. With exact parameter counts."""
     from zerobench.spec.presets import PRESETS
 
+    if gpus:
+        return _gpus()
     if model is not None:
         return _components(model)
     rows = [_preset(name) for name in PRESETS]
 
-    return Answer(lambda: {"models": rows}, lambda: _print_presets(rows))
+    return Answer(lambda: {"models": rows}, lambda: _print("Presets", _HEADERS, rows))
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -54,20 +76,47 @@ def _preset(name: str) -> dict[str, Any]:
     }
 
 
-def _print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
-    from zerobench.report.column_units import show_whole
+def _gpus() -> Answer:
+    from zerobench.spec.hardware import load_catalogue
+
+    rows: list[dict[str, Any]] = [
+        {
+            "gpu": gpu.name,
+            "memory_bytes": gpu.memory_bytes,
+            "bf16_tflops": gpu.peak_tflops.get("bf16"),
+            "memory_gb_per_s": gpu.memory_gb_per_s,
+            "link": gpu.link,
+            "link_gb_per_s": gpu.link_gb_per_s,
+        }
+        for gpu in load_catalogue()
+    ]
+    return Answer(
+        lambda: {"gpus": rows},
+        lambda: _print(
+            "GPUs",
+            _GPU_HEADERS,
+            [row | {"memory_gib": row["memory_bytes"] and row["memory_bytes"] / 2**30} for row in rows],
+        ),
+    )
+
+
+def _print(title: str, headers: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """The rows, by the header of each of their fields; texts are those that some row has as one."""
+    from zerobench.report.column_units import MISSING, show_whole
     from zerobench.report.render.terminal import print_parts
     from zerobench.report.tables.model import Column
     from zerobench.report.tables.part import Listing, Part
 
     def column(header: str, field: str) -> Column[Mapping[str, Any]]:
-        is_text = field in {"model", "family"}
+        is_text = any(isinstance(row[field], str) for row in rows)
         return Column(
-            header, lambda row: row[field] if is_text else show_whole(row[field]), narrow=header, is_text=is_text
+            header,
+            lambda row: (row[field] or MISSING) if is_text else show_whole(row[field]),
+            narrow=header,
+            is_text=is_text,
         )
 
-    headers = ["model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"]
-    print_parts([Part("Presets", table=Listing([*map(column, headers, rows[0])], rows))])
+    print_parts([Part(title, table=Listing([column(header, field) for header, field in headers.items()], rows))])
 
 
 def _components(model: str) -> Answer:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,10 +13,17 @@ from zerobench.cli.answer import Answer, answering
 
 
 @answering
-def sweeps() -> Answer:
+def sweeps(
+    axes: Annotated[bool, typer.Option("--axes", help="List the axes of a sweep file instead.")] = False,
+) -> Answer:
     """List the shipped sweeps."""
     from zerobench.report.render.terminal import screen_width
+    from zerobench.spec.axes import AXES, help_lines
     from zerobench.spec.sweep import load_sweep, shipped_sweeps
+
+    if axes:
+        rows = [{"axis": axis.name, "example": axis.example, "about": axis.help} for axis in AXES.values()]
+        return Answer(lambda: {"axes": rows}, lambda: typer.echo("\n".join(["axes:", *help_lines(screen_width())])))
 
     paths = shipped_sweeps()
     sentences = {name: _first_sentence(load_sweep(name).description) for name in paths}

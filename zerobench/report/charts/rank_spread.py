@@ -68,7 +68,7 @@ def _reach(spread: RankSpread) -> float:
 
 
 def _even_sentence(number: int) -> str:
-    return "" if not number else f"Equal on all ranks in {number:,} more trials."
+    return "" if not number else f"Equal on all ranks in {counted(number, 'more trial')}."
 
 
 def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specification:

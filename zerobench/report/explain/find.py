@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerobench import store
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError, choices_for, nearest
 from zerobench.report.column_units import plain
 from zerobench.report.labels import all_words, labels
 from zerobench.report.trials import LazyTrial, ended_trials
-
-_MOST_CHOICES = 12
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,9 @@ def find_trial(name: str, known: Sequence[NamedTrial]) -> NamedTrial:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise UserError(f"TRIAL: {name!r} matches several trials; choices: {_listed(matches)}")
+            raise UserError(f"TRIAL: {name!r} matches several trials; {_choices(name, matches, [])}")
     close = nearest(wanted, [text for labelled in known for text in (labelled.label, labelled.trial.trial_id)], count=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UserError(f"TRIAL: {name!r} is not an ended trial of this run; {hint}choices: {_listed(known)}")
+    raise UserError(f"TRIAL: {name!r} is not an ended trial of this run; {_choices(name, known, close)}")
 
 
 def _ways(wanted: str, known: Sequence[NamedTrial]) -> list[list[NamedTrial]]:
@@ -75,7 +72,5 @@ def _words_in(wanted: str, words: set[str]) -> bool:
     return bool(wanted) and set(wanted.split()) <= words
 
 
-def _listed(known: Sequence[NamedTrial]) -> str:
-    names = [plain(repr(labelled.label)) for labelled in known[:_MOST_CHOICES]]
-    more = [f"and {len(known) - len(names)} more"] if len(known) > len(names) else []
-    return ", ".join([*names, *more]) or "none"
+def _choices(name: str, known: Sequence[NamedTrial], close: Sequence[str]) -> str:
+    return choices_for(name, [plain(repr(labelled.label)) for labelled in known], "zerobench show RUN", close)

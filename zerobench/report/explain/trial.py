@@ -27,6 +27,7 @@ from zerobench.report.memory_view import largest_peak
 from zerobench.report.notes import listed
 from zerobench.report.plan.why import name_of
 from zerobench.report.trials import completed, refusing_impossible_values
+from zerobench.units import counted
 
 
 def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Topic]:
@@ -80,7 +81,7 @@ def _heading(labelled: NamedTrial) -> Topic:
     figures: dict[str, dict[str, object]] = {
         "trial": {"trial_id": labelled.trial.trial_id, "label": labelled.label, "status": record.status.value}
     }
-    ranks = f"{spec.world_size} rank{'' if spec.world_size == 1 else 's'}"
+    ranks = counted(spec.world_size, "rank")
     batch = f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens"
     parts = [name_of(spec), ranks]
     parts += [batch] if spec.knows("micro_batch_size") and spec.knows("sequence_length") else []

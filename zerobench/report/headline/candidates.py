@@ -15,6 +15,7 @@ from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.timing.step import Interval
+from zerobench.units import counted
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
 _MEASURED = Evidence.MEASURED.value
@@ -150,7 +151,7 @@ def _work(spec: TrialSpec) -> Work:
     precision = spec.precision.value if spec.knows("precision") else "unknown"
     return Work(
         f"of {spec.model.name if spec.knows('model') else 'unknown'}",
-        f"on {size} rank{'' if size == 1 else 's'}",
+        f"on {counted(size, 'rank')}",
         sequence if spec.knows("sequence_length") else "at unknown sequence length",
         f"in {precision}",
     )

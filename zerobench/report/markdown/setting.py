@@ -19,7 +19,7 @@ from zerobench.report.markdown.text import block, bullets, code, table
 from zerobench.report.node_facts import node_lines
 from zerobench.spec.hardware import find_gpu
 from zerobench.store import Run
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 _VERSIONS = ("torch", "deepspeed", "transformers", "zerobench", "python", "triton", "flash-attn", "numpy")
 _PINNED = ("torch", "deepspeed", "transformers")
@@ -66,7 +66,7 @@ def _not_there(frames: RunFigures, run: Run) -> str | None:
 
 def _processor(environment: Environment) -> str | None:
     model, cores = text(at(environment, "machine", "cpu", "model")), at(environment, "machine", "cpu", "usable_cores")
-    return model and (f"{model}, {cores} cores available" if isinstance(cores, int) else model)
+    return model and (f"{model}, {counted(cores, 'core')} available" if isinstance(cores, int) else model)
 
 
 def _size(value: object) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from zerobench import store
+from zerobench import store, units
 from zerobench.records import Failure, TrialRecord
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -20,7 +20,7 @@ _MOST_CHARACTERS = 20_000
 
 def outcome_counts(failed: Sequence[TrialFigures]) -> str:
     """How many ended in which way."""
-    return f"{len(failed):,} trials: {counted([status_text(trial.summary) for trial in failed])}."
+    return f"{units.counted(len(failed), 'trial')}: {counted([status_text(trial.summary) for trial in failed])}."
 
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:

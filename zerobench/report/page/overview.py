@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zerobench import store
+from zerobench import store, units
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.labels import shared_lines
 from zerobench.report.node_facts import node_differences, node_list
@@ -52,7 +52,7 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
     yield "Trials", f"{len(trials):,}: {counted([status_text(trial.summary) for trial in trials])}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
-        yield "Pending", f"{pending:,} trials without a record (not run yet, or running)"
+        yield "Pending", f"{units.counted(pending, 'trial')} without a record (not run yet, or running)"
     yield "Evidence", counted([trial.spec.evidence.value for trial in trials])
     ran = (trial.summary.device_name for trial in trials if trial.spec.evidence is not Evidence.FORMULA)
     devices = dict.fromkeys(filter(None, ran))

@@ -30,7 +30,7 @@ from zerobench.report.trials import completed, ended_trials, is_whole, refusing_
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_seconds
+from zerobench.units import counted, format_seconds
 
 NOT_INCLUDED = (
     "device: other processes on the GPU, driver reservations, fragmentation over many steps, checkpoint saving",
@@ -161,9 +161,8 @@ def _details(
 
 
 def _header(shown: Sequence[TableTrial], rows: Sequence[PlanRow], environment: Environment) -> Part:
-    plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
-    counts = [f"{len(rows)} configuration{plural} predicted{how}"]
+    counts = [f"{counted(len(rows), 'configuration')} predicted{how}"]
     skipped = sum(labelled.trial.record.status is Status.SKIPPED for labelled in shown)
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []

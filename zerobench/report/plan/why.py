@@ -123,8 +123,8 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
     for what, needed, room, there in rooms:
         if needed is not None and room is not None and room < 0:
             yield (
-                f"does not fit: its {trial.spec.gpus_per_node} ranks per node need {format_bytes(needed)} of "
-                f"{format_bytes(there)} of {what}, {format_bytes(-room)} too much"
+                f"does not fit: needs {format_bytes(needed)} of {format_bytes(there)} {what} per node, "
+                f"{format_bytes(-room)} too much"
             )
             instant = host_instant(trial) if what == "host memory" else None
             if instant is not None and instant.categories:

@@ -8,6 +8,7 @@ from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.markdown.text import table as table_lines
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Listing, Part
+from zerobench.units import counted
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def lines(table: Table[T]) -> Iterator[str]:
     yield from table_lines(headers, is_text, ([*name, *row] for name, row in zip(names, rows, strict=True)))
     if len(table.lines) > MOST_ROWS:
         yield ""
-        yield paragraph(f"{len(table.lines) - MOST_ROWS} more rows on the page.")
+        yield paragraph(f"{counted(len(table.lines) - MOST_ROWS, 'more row')} on the page.")
 
 
 def listing_lines(listing: Listing[T]) -> Iterator[str]:

@@ -37,6 +37,7 @@ from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import ExpectedStep, Phases, expected, exposed_s, step
+from zerobench.units import counted
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
@@ -82,7 +83,7 @@ def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread:
     scaled = (True, not steps.of_passes, not steps.of_passes, True)
     seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
     longer = max(1.0, least_s / sum(seconds))
-    trials = f"{steps.num_trials} trial{'s' if steps.num_trials > 1 else ''}"
+    trials = counted(steps.num_trials, "trial")
     what = "computing takes" if steps.of_passes else "steps take"
     words = f"{what} {steps.factor * longer:.3g} times the published rates' time, as in {trials} of {run_id}"
     share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from zerobench.report.tables.model import Column, Table
+from zerobench.units import counted
 
 T = TypeVar("T")
 
@@ -56,4 +57,4 @@ def few(sentences: Sequence[str]) -> list[str]:
 def first(rows: Sequence[T], most: int = MOST_NAMED) -> tuple[Sequence[T], list[str]]:
     """The first rows of a long table, and a line that counts the rest."""
     rest = len(rows) - most
-    return rows[:most], [f"{rest} more rows not shown"] if rest > 0 else []
+    return rows[:most], [f"{counted(rest, 'more row')} not shown"] if rest > 0 else []

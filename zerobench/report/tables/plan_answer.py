@@ -16,7 +16,7 @@ from zerobench.spec.cluster import Cluster
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.training import Training
 from zerobench.timing.step import Interval
-from zerobench.units import format_bytes, format_count, format_seconds
+from zerobench.units import counted, format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
     if len({row.trial.spec.micro_batch_size for row in rows}) > 1:
         yield (
             f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
-            f"{spec.gradient_accumulation_steps} x {spec.world_size} GPUs."
+            f"{spec.gradient_accumulation_steps} x {counted(spec.world_size, 'GPU')}."
         )
 
 

@@ -11,6 +11,7 @@ from zerobench.report.notes import listed
 from zerobench.report.stats import median
 from zerobench.report.tables.model import Column, in_unit
 from zerobench.report.tables.part import Listing, Part, few, first
+from zerobench.units import counted
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,8 @@ def _other_steps(comparison: Comparison) -> Iterator[str]:
     for same in comparison.same:
         base, new = same.base[0].spec.steps, same.new[0].spec.steps
         if base != new and same.speed is not None:
-            yield (
-                f"{same.label}: BASE timed {base.timed} steps after {base.warmup} warm-up steps, NEW "
-                f"{new.timed} after {new.warmup}"
-            )
+            before = f"{counted(base.timed, 'step')} after {counted(base.warmup, 'warm-up step')}"
+            yield f"{same.label}: BASE timed {before}, NEW {new.timed} after {new.warmup}"
 
 
 def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:

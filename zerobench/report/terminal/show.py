@@ -79,7 +79,7 @@ def show_run(path: Path, console: Console | None = None, most_trials: int = MOST
         above = [] if console.is_terminal else answer
         parts = _report(run, trials, trials[:most_trials], above, console.width)
     if len(trials) > most_trials:
-        more, folder = f"{len(trials) - most_trials} more trials", plain(str(run.folder.path))
+        more, folder = counted(len(trials) - most_trials, "more trial"), plain(str(run.folder.path))
         parts.append(lines_section(more, f"In {folder}: trials.csv, memory.csv. Summary of all: zerobench report"))
     if answer and console.is_terminal:  # what stands above the tables has left the screen when they end
         parts.append(lines_section("Summary", answer[0], answer[1:]))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from zerobench.errors import UserError
+from zerobench.errors import UserError, choices_for
 from zerobench.slurm.client import run_client
 from zerobench.slurm.options import SubmitOptions, read_time
 
@@ -112,7 +112,8 @@ def _time_limit(times: dict[str, int | None], partitions: str | None, option: st
     names = partitions.split(",") if partitions else [name.removesuffix("*") for name in times if name.endswith("*")]
     unknown = [name for name in names if name not in by_name]
     if unknown and by_name:
-        raise UserError(f"{option}: {unknown[0]!r} is not a partition of this cluster; choices: {', '.join(by_name)}")
+        told = choices_for(unknown[0], by_name, "sinfo")
+        raise UserError(f"{option}: {unknown[0]!r} is not a partition of this cluster; {told}")
     return min((limit for name in names if (limit := by_name.get(name)) is not None), default=None)
 
 

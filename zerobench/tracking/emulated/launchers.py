@@ -20,6 +20,7 @@ from typing import Any
 from zerobench.emulate.part import Part
 from zerobench.errors import UserError
 from zerobench.tracking.emulated.script import Kind, Script, find_script
+from zerobench.units import counted
 
 UNDERSTOOD = "deepspeed, torchrun, python -m torch.distributed.run, accelerate launch, python, a Python script"
 
@@ -266,20 +267,21 @@ def _within(launcher: str, call: Callable[..., Any], *arguments: Any) -> Any:
 def _check(launch: Launch, part: Part) -> None:
     if launch.processes is not None:
         where, count = launch.processes
-        what = f"COMMAND: {launch.launcher}: {where} starts {count} processes a node"
+        what = f"COMMAND: {launch.launcher}: {where} starts {counted(count, 'rank')} per node"
         if count > part.ranks_per_node:
-            raise UserError(f"{what}, and a node has {part.ranks_per_node} GPUs; see --gpus and --gpus-per-node")
+            gpus = counted(part.ranks_per_node, "GPU")
+            raise UserError(f"{what}, and a node has {gpus}; see --gpus and --gpus-per-node")
         if count < part.ranks_per_node:
             divides = part.num_nodes > 1 and part.world_size % count == 0
             more = f"--gpus-per-node {count}" if divides else f"--gpus {count}"
             raise UserError(
-                f"{what}, and --gpus {part.world_size} are {part.ranks_per_node} a node; give {more}, or change the"
+                f"{what}, and --gpus {part.world_size} is {part.ranks_per_node} per node; give {more}, or change the"
                 " command"
             )
     if launch.nodes is not None:
         where, count = launch.nodes
         if count != part.num_nodes:
             raise UserError(
-                f"COMMAND: {launch.launcher}: {where} are {count} nodes, and --gpus {part.world_size} are"
-                f" {part.num_nodes} of {part.ranks_per_node} GPUs; see --gpus and --gpus-per-node"
+                f"COMMAND: {launch.launcher}: {where} is {counted(count, 'node')}, and --gpus {part.world_size} is"
+                f" {part.num_nodes} of {counted(part.ranks_per_node, 'GPU')}; see --gpus and --gpus-per-node"
             )

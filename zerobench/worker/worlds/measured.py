@@ -14,6 +14,7 @@ from zerobench.memory.recorder import settle_collectives
 from zerobench.memory.storages import StorageCounter
 from zerobench.progress import Rank
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
+from zerobench.units import counted
 from zerobench.worker.worlds.base import World
 from zerobench.worker.worlds.loopback import hold_store
 
@@ -28,7 +29,8 @@ class MeasuredWorld(World):
     def join(self, rank: Rank, device: Device) -> None:
         """Start the process group, through DeepSpeed where the strategy is DeepSpeed's."""
         if rank.world_size != self.trial.world_size:
-            raise RuntimeError(f"started with {rank.world_size} ranks, but the trial has {self.trial.world_size}")
+            ranks = counted(rank.world_size, "rank")
+            raise RuntimeError(f"started with {ranks}, but the trial has {self.trial.world_size}")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
         info = strategy_info(self.trial.strategy)
