@@ -214,7 +214,8 @@ def _speed(made: Emulation) -> Iterator[str]:
     if row is None or row.expected is None:
         yield f"speed: no expected time: {_why_no_time(made, row)}"
         return
-    yield f"speed: {expected_speed(row, row.expected)}, by formula"
+    what = "speed" if verdict.fits_devices else "speed, if it fitted"
+    yield f"{what}: {expected_speed(row, row.expected)}, by formula"
 
 
 def _why_no_time(made: Emulation, row: PlanRow | None) -> str:
