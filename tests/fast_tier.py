@@ -131,6 +131,7 @@ SLOWER = {
     "tests/test_makefile.py": "make",
     "tests/test_package.py": "pip",
     "tests/test_rank_processes.py": "ranks",
+    "tests/emulate/inside/": "torch, and users' scripts in processes",
     "tests/tracking/": "torch, and watched commands",
     "tests/trials/": "ranks",
     "tests/worker/": "torch",

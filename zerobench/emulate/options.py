@@ -1,7 +1,7 @@
 """Options of a user's own script that say how much memory it takes, under the names that they have everywhere.
 
 A script is asked: what its parser knows, and the value that it read, is in the account of the process that played it
-(zerobench.tracking.emulated.script_options). Of a script that reads its arguments otherwise only the words are known.
+(zerobench.emulate.inside.script_options). Of a script that reads its arguments otherwise only the words are known.
 """
 
 from __future__ import annotations

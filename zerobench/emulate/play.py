@@ -22,7 +22,7 @@ from zerobench.records import RankRecord
 from zerobench.running.outcome import how_ended
 from zerobench.running.readable import read_readable
 
-_MODULE = "zerobench.tracking.emulated"
+_MODULE = "zerobench.emulate.inside"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.tracking.emulated.script_options import hear_options, launcher_options
+from zerobench.emulate.inside.script_options import hear_options, launcher_options
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.tracking.emulated.after_import import after_import
+from zerobench.emulate.inside.after_import import after_import
 
 
 @pytest.fixture

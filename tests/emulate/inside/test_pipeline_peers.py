@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from zerobench.tracking.emulated.pipeline_peers import StagesBefore
+from zerobench.emulate.inside.pipeline_peers import StagesBefore
 
 
 class Block(nn.Module):

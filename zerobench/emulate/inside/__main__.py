@@ -1,4 +1,4 @@
-"""Plays one rank: `python -m zerobench.tracking.emulated`, its part named by the environment."""
+"""Plays one rank: `python -m zerobench.emulate.inside`, its part named by the environment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from zerobench.emulate.inside import compiling
+from zerobench.emulate.inside.after_import import after_import
+from zerobench.emulate.inside.launchers import PLAIN, Launch, read_launch
+from zerobench.emulate.inside.script import last_line, run, tell
+from zerobench.emulate.inside.script_options import hear_options, launcher_options
 from zerobench.emulate.options import Option
 from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
 from zerobench.emulator.inside.sparse_saves import save_sparsely, serialize_sparsely
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.tracking.emulated import compiling
-from zerobench.tracking.emulated.after_import import after_import
-from zerobench.tracking.emulated.launchers import PLAIN, Launch, read_launch
-from zerobench.tracking.emulated.script import last_line, run, tell
-from zerobench.tracking.emulated.script_options import hear_options, launcher_options
 from zerobench.units import counted, format_bytes
 
 USAGE = 2
@@ -99,10 +99,10 @@ class Player:
 
     def _torch_is_there(self, torch: ModuleType) -> None:
         """Torch has just been imported: stand in for the other ranks, count, follow."""
+        from zerobench.emulate.inside.alone import leave, stand_alone
+        from zerobench.emulate.inside.follower import Follower
+        from zerobench.emulate.inside.keeper import Keeper
         from zerobench.emulator.inside.values import open_values
-        from zerobench.tracking.emulated.alone import leave, stand_alone
-        from zerobench.tracking.emulated.follower import Follower
-        from zerobench.tracking.emulated.keeper import Keeper
 
         open_values()
         save_sparsely(torch, self._saved_bytes.append)

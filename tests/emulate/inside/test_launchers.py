@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from zerobench.emulate.inside.launchers import read_launch
+from zerobench.emulate.inside.script import Kind, Script
 from zerobench.emulate.part import Part
 from zerobench.errors import UserError
-from zerobench.tracking.emulated.launchers import read_launch
-from zerobench.tracking.emulated.script import Kind, Script
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_accelerates_options_become_its_environment(train):
         (["torchrun", "--nproc-per-node", "16", "train.py"], {}, "a node has 8 GPUs"),
         (["torchrun", "--nproc-per-node", "4", "train.py"], {}, "give --gpus 4, or change the command"),
         (["torchrun", "--nproc-per-node", "4", "train.py"], {"world_size": 16}, "give --gpus-per-node 4"),
-        (["torchrun", "--nnodes", "4", "train.py"], {}, "--nnodes 4 are 4 nodes, and --gpus 8 are 1 of 8 GPUs"),
+        (["torchrun", "--nnodes", "4", "train.py"], {}, "--nnodes 4 is 4 nodes, and --gpus 8 is 1 of 8 GPUs"),
         (["deepspeed", "--num_gpus", "9", "train.py"], {}, "--num_gpus 9 starts 9 ranks per node"),
         (["deepspeed", "--num_gpus", "2", "--include", "localhost:0", "train.py"], {}, "do not go with --include"),
         (["deepspeed", "--include", "localhost:0,1", "train.py"], {}, "starts 2 ranks per node"),
@@ -119,5 +119,5 @@ def test_the_nodes_of_a_hostfile_are_counted(train, tmp_path):
     hosts.write_text("one slots=8\ntwo slots=8\n")
     command = ["deepspeed", "--hostfile", str(hosts), train]
     assert read_launch(part(command, world_size=16)).nodes == (f"hostfile {hosts}", 2)
-    with pytest.raises(UserError, match="are 2 nodes, and --gpus 8 are 1 of 8 GPUs"):
+    with pytest.raises(UserError, match="is 2 nodes, and --gpus 8 is 1 of 8 GPUs"):
         read_launch(part(command))

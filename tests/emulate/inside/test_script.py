@@ -9,7 +9,7 @@ import pytest
 
 PLAY = """
 import sys
-from zerobench.tracking.emulated.script import Kind, Script, run, tell
+from zerobench.emulate.inside.script import Kind, Script, run, tell
 try:
     run(Script(Kind(sys.argv[1]), sys.argv[2], tuple(sys.argv[3:])))
 except Exception as error:

@@ -20,6 +20,9 @@ from typing import Any, NoReturn
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from zerobench.emulate.inside.keeper import Keeper
+from zerobench.emulate.inside.loop_hooks import LoopHooks
+from zerobench.emulate.inside.works import EmulatedEngine, EmulatedLoop
 from zerobench.emulate.part import Part
 from zerobench.emulator.gpu import BOUNDLESS
 from zerobench.emulator.inside import kernels
@@ -30,9 +33,6 @@ from zerobench.memory.sites import SiteFinder
 from zerobench.memory.storages import StorageCounter
 from zerobench.spec.trial import StepsSpec
 from zerobench.tracking.agreement import Agreement
-from zerobench.tracking.emulated.keeper import Keeper
-from zerobench.tracking.emulated.loop_hooks import LoopHooks
-from zerobench.tracking.emulated.works import EmulatedEngine, EmulatedLoop
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.tracker import Tracker
 from zerobench.tracking.work import Work

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerobench.emulate.inside.script import Kind, Script, find_script
 from zerobench.emulate.part import Part
 from zerobench.errors import UserError
-from zerobench.tracking.emulated.script import Kind, Script, find_script
 from zerobench.units import counted
 
 UNDERSTOOD = "deepspeed, torchrun, python -m torch.distributed.run, accelerate launch, python, a Python script"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from zerobench.tracking.emulated.compiling import MODULE, hear_compiling
-from zerobench.tracking.emulated.loop_hooks import LoopHooks
+from zerobench.emulate.inside.compiling import MODULE, hear_compiling
+from zerobench.emulate.inside.loop_hooks import LoopHooks
 
 
 class Heard:

@@ -9,6 +9,8 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from zerobench.emulate.inside.pipeline_hooks import PipelineHooks
+from zerobench.emulate.inside.pipeline_peers import StagesBefore
 from zerobench.emulate.part import Part, as_emulated
 from zerobench.emulator.inside.account import outside_torch
 from zerobench.memory.engine_tensors import NamedTensor, walk_module, walk_optimizer_states
@@ -17,8 +19,6 @@ from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.memory.reachable import torch_optimizers
 from zerobench.records import Category, ContextMemory
 from zerobench.spec.trial import SCRIPT, StepsSpec, TrialSpec
-from zerobench.tracking.emulated.pipeline_hooks import PipelineHooks
-from zerobench.tracking.emulated.pipeline_peers import StagesBefore
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.own_trial import loop_trial
 from zerobench.tracking.work import EngineWork, Hooks
