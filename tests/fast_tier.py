@@ -78,6 +78,7 @@ SLOWER = {
     "tests/spec/test_tensors.py::test_the_tensors": "torch",
     "tests/formulas/test_gathers.py::test_a_formula": "a simulator",
     "tests/formulas/test_gathers.py::test_its_step": "a simulator",
+    "tests/formulas/test_peaks.py": "a simulator",
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
     "tests/report/exporters/test_memory_viz.py::test_torch_s_viewer": "torch",
