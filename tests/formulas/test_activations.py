@@ -48,6 +48,7 @@ GPT2 = {
     "n_positions": 64,
 } | NO_DROPOUT
 QWEN2 = LLAMA | {"model_type": "qwen2"}
+QWEN3 = LLAMA | {"model_type": "qwen3", "head_dim": 24}
 BATCH, SEQUENCE = 3, 64
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 ELEMENTS = {"bf16": 2, "fp32": 4}
@@ -93,7 +94,7 @@ def saved_bytes(spec: TrialSpec) -> int:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("config", [LLAMA, GPT2, QWEN2], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [LLAMA, GPT2, QWEN2, QWEN3], ids=lambda config: config["model_type"])
 def test_the_tally_is_what_autograd_saves(config: dict[str, Any], precision: str, attention: str) -> None:
     spec = trial(config, precision, attention)
     formula = activations(spec).saved_bytes + logits_bytes(BATCH * SEQUENCE, 300, activations_element(spec)).saved_bytes
@@ -110,17 +111,19 @@ FROZEN = {
     "attention": r"attn",
     "mlp": r"mlp",
     "keys": r"embed_tokens|wte|wpe|k_proj|c_fc",
+    "norms of heads": r"[qk]_norm",
     "outputs": r"o_proj|down_proj|c_proj|lm_head",
     "all but the last product": r"^(?!.*layers\.1\.mlp\.down_proj|.*h\.2\.mlp\.c_proj)",
     "all but queries": r"^(?!.*layers\.1\.self_attn\.q_proj|.*h\.1\.attn\.c_attn)",
     "all but one norm": r"^(?!.*layers\.1\.input_layernorm|.*h\.1\.ln_1)",
+    "all but norms of heads and the head": r"embed_tokens|wte|wpe|layernorm|ln_|_proj|c_",
 }
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
 @pytest.mark.parametrize(
-    "config", [LLAMA, GPT2 | {"tie_word_embeddings": False}, QWEN2], ids=lambda config: config["model_type"]
+    "config", [LLAMA, GPT2 | {"tie_word_embeddings": False}, QWEN2, QWEN3], ids=lambda config: config["model_type"]
 )
 def test_of_a_model_partly_frozen_it_is_what_autograd_saves(
     config: dict[str, Any], frozen: str, attention: str

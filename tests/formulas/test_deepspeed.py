@@ -131,10 +131,9 @@ def test_the_tensor_at_a_partitions_edge_is_held_whole_by_both_ranks() -> None:
 
 
 def test_a_bucket_takes_gradients_from_the_last_and_a_larger_tensor_goes_alone() -> None:
-    assert setting(2, 2, (900, 30, 40, 50)).bucket_fill(100) == 900
-    assert setting(2, 2, (60, 30, 40, 50)).bucket_fill(100) == 90
-    assert setting(3, 2, (900, 30, 40, 50)).shared_bucket_fill(100) == 90
-    assert setting(3, 2, (900, 30)).shared_bucket_fill(20) == 0
+    assert setting(2, 2, (900, 30, 40, 50)).filled(100) == [[50, 40], [30], [900]]
+    assert setting(2, 2, (60, 30, 40, 50)).filled(100) == [[50, 40], [30, 60]]
+    assert setting(3, 2, (900, 30)).filled(20) == [[30], [900]]
 
 
 def test_sub_groups_are_closed_by_the_tensor_that_fills_them() -> None:

@@ -122,6 +122,7 @@ def instants(moments: Instants) -> Iterator[tuple[str, str]]:
             yield name, held(found)
         else:
             yield from ((f"{name} {number}", held(one)) for number, one in enumerate(found))
+    yield from ((f"filled by {passed}", held(instant)) for passed, instant in moments.filled.items())
 
 
 def told(name: str) -> dict[str, dict[str, str]]:

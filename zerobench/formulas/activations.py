@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from zerobench.ds_config import replaces_linear
 from zerobench.errors import UserError
 from zerobench.formulas.kept import (
     IsTrained,
+    KeptBytes,
     Shape,
     TrainedWeights,
     gpt2_layer,
@@ -83,6 +85,15 @@ class Activations:
         """Live at the end of the forward pass."""
         held = sum(count * nbytes for count, nbytes, _ in self.held(len(self.layers)))
         return held + self.outside_layers_bytes
+
+    def left_bytes(self, blocks: float) -> int:
+        """Live where backward has not passed so many layers: of the one that it is in, in proportion."""
+        whole = int(blocks)
+        held = sum(count * nbytes for count, nbytes, _ in self.held(whole))
+        if whole == blocks:
+            return held
+        part = int((blocks - whole) * max(0, self.layers[whole] - self.not_made_again_bytes * self.again[whole]))
+        return held + part + self.checkpoint_bytes * self.again[whole]
 
     @property
     def recomputed_bytes(self) -> int:
@@ -322,10 +333,11 @@ def _published_outside(shape: Shape) -> int:
 _NO_ADAPTER: Callable[[str], int] = lambda _: 0  # noqa: E731
 _ALL = TrainedWeights(lambda _: True)
 
-_TALLIES = {
+_TALLIES: dict[str, tuple[Callable[..., KeptBytes], Callable[..., int], str]] = {
     "gpt2": (gpt2_layer, gpt2_outside, "transformer.h"),
     "llama": (llama_layer, llama_outside, "model.layers"),
     "mistral": (llama_layer, llama_outside, "model.layers"),
     "qwen2": (llama_layer, llama_outside, "model.layers"),
+    "qwen3": (partial(llama_layer, norms_heads=True), llama_outside, "model.layers"),
 }
 """By model type: what one layer keeps, and what lies outside the layers; what the names of its blocks begin with."""

@@ -76,15 +76,19 @@ class TrainedWeights:
         return sum(self.beside(name) for name in names)
 
 
-def llama_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True) -> KeptBytes:
+def llama_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True, norms_heads: bool = False) -> KeptBytes:
     """LlamaDecoderLayer: two norms, rotary attention, gated MLP (gate, its activation, up, their product); a token's
-    bytes. `depends`: whether its input does.
+    bytes. `depends`: whether its input does; `norms_heads`: whether queries and keys are normed, as Qwen3's are.
     """
     e, f = shape.element, shape.intermediate_size
     kept, normed = _rms_norm(shape, trained, "input_layernorm", depends=depends)
     parts = [f"self_attn.{name}_proj" for name in "qkv"]
     kept += e * shape.hidden_size * trained.needs_input(parts, depends=normed) + e * trained.between(parts)
     attended = [normed or trained.any([part]) for part in parts]
+    for i, heads in enumerate((shape.num_heads, shape.num_kv_heads) if norms_heads else ()):
+        norm = f"self_attn.{'qk'[i]}_norm"
+        more, attended[i] = _rms_norm(shape, trained, norm, depends=attended[i], width=shape.head_dim)
+        kept += heads * more
     kept += _attention(shape, trained, "self_attn.o_proj", shape.num_kv_heads, attended, upcast=True)
     depends = depends or any(attended) or trained.any(["self_attn.o_proj"])
     more, normed = _rms_norm(shape, trained, "post_attention_layernorm", depends=depends)
@@ -104,13 +108,14 @@ def llama_outside(shape: Shape, trained: TrainedWeights, *, depends: bool = True
     return shape.tokens * kept + rotary * rotates
 
 
-def _rms_norm(shape: Shape, trained: TrainedWeights, name: str, *, depends: bool) -> tuple[int, bool]:
-    """LlamaRMSNorm: its input and 1 / rms in fp32, and what its gain is multiplied with; whether what it gives, which
-    others keep, depends on something that is trained.
+def _rms_norm(
+    shape: Shape, trained: TrainedWeights, name: str, *, depends: bool, width: int | None = None
+) -> tuple[int, bool]:
+    """LlamaRMSNorm, of the hidden size or another width: its input and 1 / rms in fp32, and what its gain is multiplied
+    with; whether what it gives, which others keep, depends on something that is trained.
     """
-    gain = trained.module(name)
-    kept = (4 * shape.hidden_size + 4) * depends + shape.element * shape.hidden_size * gain
-    return kept, depends or gain
+    gain, width = trained.module(name), width or shape.hidden_size
+    return (4 * width + 4) * depends + shape.element * width * gain, depends or gain
 
 
 def gpt2_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True) -> KeptBytes:

@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from zerobench.ds_config import build_ds_config
@@ -38,7 +38,7 @@ from zerobench.formulas.pipeline import (
     stage_logits,
     stage_moves,
 )
-from zerobench.formulas.terms import Terms, add
+from zerobench.formulas.terms import Bytes, Terms, add, hold
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
     CollectiveVolume,
@@ -72,7 +72,7 @@ from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
-from zerobench.spec.overheads import overhead_of
+from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.pipeline import is_last_stage, own_blocks, why_not_divided
 from zerobench.spec.recomputation import recomputed_blocks
@@ -423,11 +423,33 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
     else:
         logits, kept = trial_logits(trial), activations(trial)
     places = trial_instants(trial, setting, step)
-    device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial))
-    rows = memory_rows(step, Place.DEVICE, device)
+    left = partial(_blocks_left, trial, setting)
+    device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial), left)
+    rows = memory_rows(step, Place.DEVICE, _beside_workspaces(trial, step, device))
     for place in (Place.HOST, Place.NVME):
         rows += memory_rows(step, place, other_phases(places[place]))
     return rows
+
+
+def _blocks_left(trial: TrialSpec, setting: Setting, passed: int) -> float:
+    """That backward has not passed when there are gradients of so many elements; not known where some are frozen."""
+    if setting.frozen:
+        return 0.0
+    block, num_blocks = block_tensors(trial.model)
+    before = sum(weight.size for weight in named_weights(trial.model).before)
+    return min(max(setting.num_params - passed - before, 0) / sum(block), num_blocks)
+
+
+def _beside_workspaces(trial: TrialSpec, step: StepKind, phases: dict[Phase, list[Bytes]]) -> dict[Phase, list[Bytes]]:
+    """With what the matrix library takes on a GPU in the first forward and the first backward pass, and keeps."""
+    if trial.prediction.gpu is None:
+        return phases
+    each = workspace_of(trial.prediction.gpu).workspace_bytes
+    passed = {Phase.INIT: 0, Phase.FORWARD: 1} if step is StepKind.FIRST else {}
+    return {
+        phase: [add(instant, hold(Category.WORKSPACES, each * passed.get(phase, 2), "")) for instant in instants]
+        for phase, instants in phases.items()
+    }
 
 
 def input_tokens(trial: TrialSpec) -> int:

@@ -6,7 +6,7 @@ categories at the peak sum to the total as they do in a measured ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed.setting import Instants
@@ -14,16 +14,27 @@ from zerobench.formulas.terms import Bytes, add, hold
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 
 
-def device_phases(instants: Instants, kept: Activations, logits: Logits, input_tokens: int) -> dict[Phase, list[Bytes]]:
+def device_phases(
+    instants: Instants,
+    kept: Activations,
+    logits: Logits,
+    input_tokens: int,
+    blocks_left: Callable[[int], float] = lambda _: 0.0,
+) -> dict[Phase, list[Bytes]]:
     """Instants of each phase on the device; forward and backward with what a micro batch leaves for backward.
 
-    The token ids of all micro batches, int64, live until the step's end.
+    The token ids of all micro batches, int64, live until the step's end. `blocks_left`: that backward has not passed
+    when there are gradients of so many elements.
     """
     inputs = hold(Category.INPUTS, 8 * input_tokens, f"token ids: 8 bytes x {input_tokens:,} tokens")
     saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
     layer = {Category.ACTIVATIONS: kept.recomputed_bytes, Category.TEMPORARIES: kept.made_whole_bytes}
     headed = add(instants.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})
     beside = {Category.TEMPORARIES: logits.input_gradient_bytes}
+    within = {
+        passed: add(instant, inputs, {Category.ACTIVATIONS: kept.left_bytes(blocks_left(passed))})
+        for passed, instant in instants.filled.items()
+    }
     return {
         Phase.INIT: list(instants.init),
         Phase.FORWARD: [
@@ -35,6 +46,7 @@ def device_phases(instants: Instants, kept: Activations, logits: Logits, input_t
             add(headed, _loss(logits.backward_peak_bytes)),
             add(instants.first_gradient, saved, _loss(logits.gradient_bytes)),
             add(instants.bucketed, saved, layer),
+            *within.values(),
             *(add(instant, inputs) for instant in instants.reduction),
             add(instants.backward_end, inputs),
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -47,14 +47,17 @@ class Instants:
     backward_end: Bytes
     step: Sequence[Bytes]
     """Instants of the update, the last one its end."""
+    filled: Mapping[int, Bytes] = field(default_factory=dict)
+    """While a full bucket is reduced and backward is not at its end, by the elements whose gradients are there."""
 
     def beside(self, held: Bytes) -> Instants:
         """The same with what lies there for the whole run."""
+        filled = {passed: add(held, instant) for passed, instant in self.filled.items()}
         with_it: dict[str, Any] = {
             name: add(held, instants) if isinstance(instants, Mapping) else tuple(add(held, each) for each in instants)
             for name, instants in vars(self).items()
         }
-        return Instants(**with_it)
+        return Instants(**with_it | {"filled": filled})
 
 
 def constant(held: Bytes) -> Instants:
@@ -185,6 +188,14 @@ class Setting:
         what = "the first gradient of backward, the head's"
         return of_elements(Category.GRADIENTS, self.case.element, self.first_gradient, what)
 
+    def tied_gradients(self, copies: int) -> Terms:
+        """So many of three: autograd keeps a tied head's gradient until the embedding's is there, and then sums them;
+        nothing of an untied head.
+        """
+        elements = self.head if self.tied_head and self.trains_head else 0
+        what = "a tied head's gradient" + ", the embedding's and their sum" * (copies > 1)
+        return of_elements(Category.GRADIENTS, copies * self.case.element, elements, what)
+
     @cached_property
     def parts(self) -> tuple[int, ...]:
         """Elements of each tensor's part on one rank at stage 3."""
@@ -210,31 +221,22 @@ class Setting:
         """Elements of the largest of the sub-groups."""
         return max(self.sub_groups)
 
-    def bucket_fill(self, limit: int) -> int:
-        """The most elements that lie in one bucket of `limit` elements, as gradients come in reverse order.
+    def fills(self, limit: int) -> list[int]:
+        """The elements that lie in a bucket of `limit` elements each time that it is reduced."""
+        return [sum(fill) for fill in self.filled(limit)]
+
+    def filled(self, limit: int) -> list[list[int]]:
+        """The tensors of each fill, as gradients come in reverse order.
 
         A tensor larger than the bucket is reduced alone (extra_large_param_to_reduce).
         """
-        return max(self.fills(limit))
-
-    def fills(self, limit: int) -> list[int]:
-        """What lies in such a bucket each time that it is reduced."""
-        return [elements for _, elements in self._filled(limit)]
-
-    def shared_bucket_fill(self, limit: int) -> int:
-        """As `bucket_fill`, of buckets that are copied to be reduced: one tensor that all ranks share evenly is not."""
-        fills = self._filled(limit)
-        return max((fill for count, fill in fills if count > 1 or fill % self.case.world_size), default=0)
-
-    def _filled(self, limit: int) -> list[tuple[int, int]]:
-        """Tensors, and elements, of each fill."""
-        fills = [(0, 0)]
+        fills, room = list[list[int]](), 0
         for tensor in reversed(self.tensors):
-            count, filled = fills[-1]
-            if count and filled + tensor > limit:
-                fills.append((1, tensor))
-            else:
-                fills[-1] = (count + 1, filled + tensor)
+            if not fills or tensor > room:
+                fills.append([])
+                room = limit
+            fills[-1].append(tensor)
+            room -= tensor
         return fills
 
     @property
@@ -315,7 +317,7 @@ class Setting:
             for elements in sorted({*self.fills(limit)}, reverse=True):
                 yield from copy_of(elements).terms
 
-        return copy_of(self.bucket_fill(limit) if fill is None else fill, others=others)
+        return copy_of(max(self.fills(limit)) if fill is None else fill, others=others)
 
     @property
     def offloads(self) -> bool:

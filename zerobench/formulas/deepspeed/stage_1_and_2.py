@@ -7,6 +7,8 @@ at the end of the last backward pass, stage 2 (and stage 1 with overlap_comm) wi
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Instants, Setting
 from zerobench.formulas.terms import Bytes, Term, Terms, add, of_elements
 from zerobench.records import Category, StepKind
@@ -31,6 +33,7 @@ def device(setting: Setting, step: StepKind) -> Instants:
         first_gradient=add(between, first),
         bucketed=add({} if stays else bucket(setting), between, first),
         reduction=tuple(add(bucket(setting), held, instant) for instant in _reduction(setting)),
+        filled=_filled(setting, add(bucket(setting), held)),
         backward_end=add(held, _backward_end(setting)),
         step=(_held(setting, step),) if setting.offloads else _step(setting, step),
     )
@@ -147,6 +150,15 @@ def _own_gradients(setting: Setting, padding: int = 0) -> Terms:
     )
 
 
+def _own_gradients_within(setting: Setting, passed: int) -> Terms:
+    """Those of them that have been copied out when so many elements have been reduced."""
+    if _is_compact(setting) or setting.offloads:
+        return _own_gradients(setting)
+    start = max(setting.rank * setting.flat_partition, setting.num_params - passed)
+    inside = max(0, min((setting.rank + 1) * setting.flat_partition, setting.num_params) - start)
+    return of_elements(Category.GRADIENTS, setting.case.element, inside, "of the partition, so far")
+
+
 def _between_micro_steps(setting: Setting) -> Bytes:
     """What earlier backward passes of the same step leave: sums of gradients, and stage 1's bucket."""
     if setting.case.micro_steps == 1:
@@ -166,16 +178,46 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
     The bucket's slices are flattened into a copy to be all-reduced (allreduce_bucket) where they go to several ranks.
     """
     partition, element = _own_gradients(setting), _gradient_element(setting)
-    limit = setting.case.bucket_elements
-    what, source = "the bucket's content copied to be reduced", "stage_1_and_2.py, allreduce_bucket"
-    copied = setting.copied(element, limit, what, source) if setting.case.world_size > 1 else {}
+    fills = setting.fills(setting.case.bucket_elements)
     norm = setting.norm(_largest_own(setting)) if setting.offloads else {}
     if _streams(setting):
-        sums = _summed(partition) if setting.case.micro_steps > 1 and not _is_compact(setting) else {}
-        return add(copied, partition, sums), add(partition, sums, norm)
-    left = setting.num_params - setting.bucket_fill(limit)
+        before = add(_own_gradients_within(setting, sum(fills[:-1])), _sums(setting))
+        tied = setting.tied_gradients(3)
+        return (
+            *([add(before, tied)] if tied else []),
+            add(before, _copied(setting, fills[-1])),
+            add(partition, _sums(setting), norm),
+        )
+    left = setting.num_params - max(fills)
     rest = of_elements(Category.GRADIENTS, element, left, "not yet in the bucket")
-    return _whole(setting), add(rest, copied, partition), add(rest, partition, norm)
+    whole = add(_whole(setting), setting.tied_gradients(2))
+    return whole, add(rest, _copied(setting, max(fills)), partition), add(rest, partition, norm)
+
+
+def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
+    """Of Instants, the first full bucket and the fullest."""
+    fills = setting.fills(setting.case.bucket_elements)
+    before = list(accumulate(fills, initial=0))
+    waiting = add(held, _sums(setting), setting.tied_gradients(1))
+    return {
+        before[number + 1]: add(
+            waiting, _own_gradients_within(setting, before[number]), _copied(setting, fills[number])
+        )
+        for number in (0, fills.index(max(fills)))
+        if _streams(setting) and number < len(fills) - 1
+    }
+
+
+def _copied(setting: Setting, fill: int) -> Bytes:
+    if setting.case.world_size == 1:
+        return {}
+    what, source = "the bucket's content copied to be reduced", "stage_1_and_2.py, allreduce_bucket"
+    return setting.copied(_gradient_element(setting), setting.case.bucket_elements, what, source, fill=fill)
+
+
+def _sums(setting: Setting) -> Bytes:
+    is_copied = setting.case.micro_steps > 1 and not _is_compact(setting)
+    return _summed(_own_gradients(setting)) if is_copied else {}
 
 
 def _summed(partition: Terms) -> Terms:

@@ -11,13 +11,13 @@ again of each tensor when it is released: in forward, or in backward where it st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed.gathers import persistent_numbers
 from zerobench.formulas.deepspeed.setting import Instants, Setting
 from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
-from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
+from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, Phase, StepKind
@@ -47,8 +47,9 @@ def device(setting: Setting, step: StepKind) -> Instants:
         gathering=add(held, ahead if traced or setting.linear_elements else largest),
         forward=add(held, _live(setting, live)),
         first_gradient=add(held, head if setting.head > live else _live(setting, live), gradient),
-        bucketed=add(held, _in_backward(setting, live, traced=traced), gradient, _first_norm(setting)),
+        bucketed=add(held, _in_backward(setting, live, traced=traced), gradient, _first_handed_on(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
+        filled=_filled(setting, add(alone, copied), live),
         backward_end=_backward_end(setting, add(alone, copied), traced=traced),
         step=_step(setting, step, _released_copy(setting, None)),
     )
@@ -121,15 +122,18 @@ def _built_whole(setting: Setting) -> tuple[Bytes, ...]:
 def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
     built = add(_held(setting, None), _released_copy(setting, None))
     before = built.of(Category.PARAMETERS, Category.MASTER_WEIGHTS)
+    largest = max(setting.tensors)  # create_reduce_and_remove_grad_hooks gathers each that is trained
+    part = 0 if setting.case.offload_param is Offload.NONE else -(-largest // setting.case.world_size)
+    hooked = add(built, _gathered(setting, largest + part, "the largest tensor, and its part from the host")), built
     if setting.offloads:  # a blocking copy to the host is cast there (aten/src/ATen/native/cuda/Copy.cu)
         largest = max(setting.kept, default=0)
         kept_one = of_elements(Category.MASTER_WEIGHTS, 4, largest, "a kept sub-group cast to fp32, to be cloned")
-        return add(before, kept_one), built
+        return add(before, kept_one), *hooked
     cast = setting.sub_group if setting.case.element == 2 else 0
     return (
         add(before, of_elements(Category.MASTER_WEIGHTS, 4, cast, "a sub-group cast to fp32, to be cloned")),
         add(before, of_elements(Category.GRADIENTS, 4, setting.sub_group, "zeros in fp32 for a sub-group")),
-        built,
+        *hooked,
     )
 
 
@@ -225,51 +229,94 @@ def gathered_in(setting: Setting, phase: Phase) -> Iterator[Terms]:
 
 
 def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
-    """A full bucket, interleaved into a copy to be reduce-scattered; then the last tensor, the embedding, on its
-    way.
-    """
-    limit, element = setting.case.bucket_elements, setting.case.element
-    passed = setting.bucket_fill(limit) * setting.model_elements // setting.num_params
-    left = max(min(setting.model_elements - passed, live), 0)
-    fill, source = setting.shared_bucket_fill(limit), "comm/coalesced_collectives.py, reduce_scatter_coalesced"
-    full = setting.copied(element, limit, "the bucket's content copied to be reduced", source, fill=fill)
-    gloo = {} if setting.on_gpu else setting.copied(element, limit, "and once more, for gloo", source, fill=fill)
-    swapped = max(setting.parts) if swaps_optimizer(setting) else 0
-    last = add(
-        _unswapped_gradients(setting),
-        of_elements(Category.GRADIENTS, 4, swapped, "the largest part in fp32, on its way to be swapped"),
-        _norm(setting, max(setting.parts)),
+    """A tied head's gradients; the last content of a bucket, the embedding's gradient in it."""
+    fills = setting.filled(setting.case.bucket_elements)
+    instants = [_reduced(setting, fills, len(fills) - 1, live)]
+    if tied := setting.tied_gradients(3):
+        instants.append(add(_embedding(setting), _unswapped_gradients(setting, fills[:-1]), tied))
+    return tuple(add(held, instant) for instant in instants)
+
+
+def _filled(setting: Setting, held: Bytes, live: int) -> dict[int, Bytes]:
+    """Of Instants, the first full bucket and the fullest."""
+    fills = setting.filled(setting.case.bucket_elements)
+    fullest = max(range(len(fills)), key=lambda number: sum(fills[number]))
+    return {
+        sum(map(sum, fills[: number + 1])): add(held, _reduced(setting, fills, number, live))
+        for number in (0, fullest)
+        if number < len(fills) - 1
+    }
+
+
+def _reduced(setting: Setting, fills: Sequence[Sequence[int]], number: int, live: int) -> Terms:
+    """A bucket's content, interleaved into a copy to be reduce-scattered (reduce_scatter_coalesced), and handed on."""
+    fill, passed = fills[number], sum(map(sum, fills[: number + 1]))
+    left = max(min(setting.model_elements - passed * setting.model_elements // setting.num_params, live), 0)
+    is_last = number == len(fills) - 1
+    limit, element, source = setting.case.bucket_elements, setting.case.element, "comm/coalesced_collectives.py"
+    elements = sum(fill) if len(fill) > 1 or fill[0] % setting.case.world_size else 0
+    return add(
+        _embedding(setting) if is_last else add(_live(setting, left), setting.tied_gradients(1)),
+        setting.copied(element, limit, "the bucket's content copied to be reduced", source, fill=elements),
+        {} if setting.on_gpu else setting.copied(element, limit, "and once more, for gloo", source, fill=elements),
+        _unswapped_gradients(setting, fills[:number]),
+        _handed_on(setting, fill),
     )
-    embedding = _gathered(setting, setting.model[0] if setting.trains_first else 0, "the embedding")
-    return add(held, _live(setting, left), full, gloo), add(held, embedding, last)
+
+
+def _embedding(setting: Setting) -> Terms:
+    """The embedding stays gathered until backward ends, since its input has no gradient."""
+    return _gathered(setting, setting.model[0] if setting.trains_first else 0, "the embedding")
+
+
+def _handed_on(setting: Setting, fill: Sequence[int]) -> Bytes:
+    """The worst of handing a bucket's reduced parts to an offloaded optimizer, one by one: norms are taken on the
+    device (_constant_buffered_norm2); what will be swapped is cast there, and stays until all of the bucket is written.
+
+    stage3.py, partition_grads, _offload_grad_partition_at_boundary, _swap_out_offload_fp32_gradients.
+    """
+    if not setting.offloads:
+        return {}
+    cast, instants = 0, list[Terms]()
+    for part in (-(-tensor // setting.case.world_size) for tensor in reversed(fill)):
+        what = "a part of the bucket, copied back to the device"
+        back = of_elements(Category.GRADIENTS, setting.case.gradient_element if setting.on_gpu else 0, part, what)
+        instants.append(add(_cast(cast), back, setting.norm(min(part, _NORM_ELEMENTS))))
+        cast += part if swaps_optimizer(setting) else 0
+    return max([*instants, _cast(cast)], key=lambda instant: sum(instant.values()))
+
+
+def _cast(elements: int) -> Terms:
+    return of_elements(Category.GRADIENTS, 4, elements, "the bucket's parts in fp32, until all of them are swapped")
 
 
 def _backward_end(setting: Setting, held: Bytes, *, traced: bool) -> Bytes:
     """Small parameters stay gathered once DeepSpeed has a trace of the modules."""
-    return add(held, _persistent(setting) if traced else {}, _unswapped_gradients(setting))
+    return add(held, _persistent(setting) if traced else {}, _all_unswapped(setting))
 
 
-def _norm(setting: Setting, elements: int) -> Bytes:
-    """Where the optimizer is offloaded, norms are taken on the device on the way (_constant_buffered_norm2)."""
-    return setting.norm(min(elements, _NORM_ELEMENTS)) if setting.offloads else {}
-
-
-def _first_norm(setting: Setting) -> Bytes:
+def _first_handed_on(setting: Setting) -> Bytes:
     """The head's gradient is reduced at once where it fills the bucket."""
-    if setting.first_gradient < setting.case.bucket_elements:
-        return {}
-    return _norm(setting, -(-setting.first_gradient // setting.case.world_size))
+    return (
+        _handed_on(setting, [setting.first_gradient]) if setting.first_gradient >= setting.case.bucket_elements else {}
+    )
 
 
-def _unswapped_gradients(setting: Setting) -> Bytes:
-    """Gradients too small for the swapper wait for the update in fp32, on the device they were reduced on.
+def _unswapped_gradients(setting: Setting, fills: Iterable[Sequence[int]]) -> Bytes:
+    """Gradients too small for the swapper wait for the update in fp32, on the device they were reduced on; and those of
+    whose end no whole block can be swapped, since that end is a view of all of it.
 
-    stage3.py, _offload_grad_partition_at_boundary; swap_tensor/optimizer_utils.py, unswapped_gradients.
+    swap_tensor/optimizer_utils.py, _adjust_for_misaligned_lengths, unswapped_gradients.
     """
     if not swaps_optimizer(setting):
         return {}
-    small = sum(part for part in setting.parts if not is_swappable(setting, part, 4))
-    return of_elements(Category.GRADIENTS, 4, small, "in fp32, too small to be swapped")
+    parts = (-(-tensor // setting.case.world_size) for fill in fills for tensor in fill)
+    kept = sum(part for part in parts if not is_swappable(setting, part, 4) or aligned(setting, part, 4) != part)
+    return of_elements(Category.GRADIENTS, 4, kept, "in fp32, too small to be swapped or with an end that is")
+
+
+def _all_unswapped(setting: Setting) -> Bytes:
+    return _unswapped_gradients(setting, [setting.tensors])
 
 
 def _step(setting: Setting, step: StepKind, copied: Bytes) -> tuple[Bytes, ...]:
@@ -278,7 +325,7 @@ def _step(setting: Setting, step: StepKind, copied: Bytes) -> tuple[Bytes, ...]:
     end = add(after, _persistent(setting))
     before = add(_held(setting, None if step is StepKind.FIRST else step), copied)
     if setting.offloads:
-        return *kept_updates(setting, before, step), add(after, copied, _unswapped_gradients(setting)), end
+        return *kept_updates(setting, before, step), add(after, copied, _all_unswapped(setting)), end
     norm = setting.norm(max(setting.parts))
     return (add(before, norm), *_sub_group_updates(setting, before, step), end)
 
