@@ -45,12 +45,22 @@ def test_it_holds_what_the_closed_form_says_and_stands_for_the_matrix(
     made = matrix(kind, whole, dtype)
     held = (made.weight.nbytes, sum(buffer.nbytes for buffer in made.buffers()))
     assert held == quantised_bytes(kind, 520, 4096)
-    stands_for = made.dequantised(made.weight)
+    stands_for = made.dequantised(made.weight, made.scales())
     assert (stands_for.float() - whole).abs().max() <= error * whole.abs().max() + whole.abs().max() * 2**-7
     hidden = torch.randn(3, 4096, dtype=dtype).requires_grad_()
     made(hidden).sum().backward()
     torch.testing.assert_close(made(hidden), hidden @ stands_for.T)
     torch.testing.assert_close(hidden.grad, torch.ones(3, 520, dtype=dtype) @ stands_for)
+
+
+def test_a_matrix_is_made_whole_in_no_more_memory_than_it_and_its_scales_take() -> None:
+    """As bitsandbytes' kernels do: a simulated rank holds their results and nothing else."""
+    made = matrix("nf4", torch.randn(520, 4096), torch.bfloat16)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        scales = made.scales()
+        whole = made.dequantised(made.weight, scales)
+    taken = sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
+    assert whole.nbytes + scales.nbytes <= taken < whole.nbytes + scales.nbytes + 8192
 
 
 def test_a_matrix_that_is_no_whole_number_of_blocks_is_refused() -> None:

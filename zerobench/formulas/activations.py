@@ -30,7 +30,7 @@ from zerobench.formulas.kept import (
     llama_layer,
     llama_outside,
 )
-from zerobench.spec.adapter import base_of, lora_of
+from zerobench.spec.adapter import BLOCK, base_of, lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import LOOKED_UP
 from zerobench.spec.parameters import component_of
@@ -240,8 +240,12 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
 
 
 def _made_whole_bytes(trial: TrialSpec, shape: Shape) -> int:
-    """bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp; the head is in no codes."""
-    return 0 if base_of(trial.adapter) is None else shape.element * max(matrices(trial.model).block)
+    """bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp, with nf4's scales in fp32; the head is in no
+    codes.
+    """
+    base = base_of(trial.adapter)
+    largest = 0 if base is None else max(matrices(trial.model).block)
+    return shape.element * largest + (4 * largest // BLOCK if base == "nf4" else 0)
 
 
 def knows_frozen(trial: TrialSpec) -> bool:

@@ -2,13 +2,15 @@
 
 Written out here so that they run in every world; tests hold bytes and values against bitsandbytes'. nf4: two codes a
 byte, a scale for each block of 64 elements, the scales themselves in 8 bits in blocks of 256 about their mean (double
-quantisation; bitsandbytes/functional.py, quantize_4bit). Scales' codes are evenly spaced, not of bitsandbytes' table.
-The packed codes are stored as the trial's own type, as transformers' `bnb_4bit_quant_storage` asks for what is
-partitioned. int8: a code an element, a scale a row (int8_vectorwise_quant).
+quantisation; bitsandbytes/functional.py, quantize_4bit). Scales' codes are evenly spaced, not of bitsandbytes' table,
+which has its place here and no use. The packed codes are stored as the trial's own type, as transformers'
+`bnb_4bit_quant_storage` asks for what is partitioned. int8: a code an element, a scale a row (int8_vectorwise_quant).
 
-A product makes the matrix whole in the trial's type, forward and again backward, and what forward saves is the codes
-themselves (bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp), so that codes that stage 3 has gathered
-stay until backward. The int8 kernels of GPUs have other temporaries: their input in 8 bits and the product in int32.
+A product makes the scales in fp32 and the matrix whole in the trial's type, forward and again backward; forward has
+both beside its result (backends/default/ops.py, gemm_4bit, as on GPUs beyond 1,536 tokens). What forward saves is the
+codes themselves (bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitFp), so that codes that stage 3 has
+gathered stay until backward. The int8 kernels of GPUs have other temporaries: their input in 8 bits and the product in
+int32.
 """
 
 from typing import Any
@@ -25,6 +27,8 @@ NF4: tuple[float, ...] = (
 """The values of the sixteen codes: quantiles of a normal distribution (arXiv:2305.14314, appendix E)."""
 _PIECE = 2**20
 """Elements that are encoded or decoded at a time: a multiple of SCALES blocks."""
+_WORKED_OUT = 6
+"""Bytes an element while it is decoded: half the number of a pair of values, int32, and the value in fp32."""
 _INT8 = 127
 
 
@@ -71,14 +75,19 @@ class QuantisedLinear(torch.nn.Module):
         product: torch.Tensor = _Product.apply(hidden, self.weight, self)  # type: ignore[no-untyped-call]
         return product if self.bias is None else product + self.bias
 
-    def dequantised(self, codes: torch.Tensor) -> torch.Tensor:
+    def scales(self) -> torch.Tensor:
+        """What the codes are scaled by, in fp32."""
+        if self.kind == "int8":
+            return self.scale
+        made: torch.Tensor = torch.ops.zerobench.dequantise_scales(self.scale, self.scale_of_scales, self.mean)
+        return made
+
+    def dequantised(self, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """The matrix, [out_features, in_features], in the trial's type."""
         shape = (self.out_features, self.in_features)
         if self.kind == "int8":
-            return codes.view(shape).to(self.dtype).mul_((self.scale / _INT8)[:, None])
-        whole: torch.Tensor = torch.ops.zerobench.dequantise_nf4(
-            codes, self.scale, self.scale_of_scales, self.mean, self.table, self.values
-        )
+            return codes.view(shape).to(self.dtype).mul_((scales / _INT8)[:, None])
+        whole: torch.Tensor = torch.ops.zerobench.dequantise_nf4(codes, scales, self.values)
         return whole.view(shape)
 
     @torch.no_grad()
@@ -118,34 +127,52 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, codes: torch.Tensor, matrix: QuantisedLinear) -> torch.Tensor:
         ctx.codes, ctx.matrix = codes.view(-1), matrix
-        return torch.nn.functional.linear(hidden, matrix.dequantised(codes))
+        scales = matrix.scales()
+        return torch.nn.functional.linear(hidden, matrix.dequantised(codes, scales))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         if not ctx.needs_input_grad[0]:
             return None, None, None
-        return torch.matmul(gradient, ctx.matrix.dequantised(ctx.codes)), None, None
+        return torch.matmul(gradient, ctx.matrix.dequantised(ctx.codes, ctx.matrix.scales())), None, None
+
+
+@torch.library.custom_op("zerobench::dequantise_scales", mutates_args=())
+def _dequantise_scales(scale: torch.Tensor, scale_of_scales: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """The scales of blocks; one operation, as bitsandbytes' kernel is."""
+    made = scale.to(torch.float32).div_(127.5).sub_(1)
+    whole = len(made) // SCALES * SCALES
+    made[:whole].view(-1, SCALES).mul_(scale_of_scales[: whole // SCALES, None])
+    made[whole:].mul_(scale_of_scales[-1:])
+    return made.add_(mean)
+
+
+@_dequantise_scales.register_fake
+def _(scale: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(scale, dtype=torch.float32)
 
 
 @torch.library.custom_op("zerobench::dequantise_nf4", mutates_args=())
-def _dequantise_nf4(
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    scale_of_scales: torch.Tensor,
-    mean: torch.Tensor,
-    table: torch.Tensor,
-    values: torch.Tensor,
-) -> torch.Tensor:
-    """All elements, in the type that the codes are stored as; one operation, as bitsandbytes' kernel is."""
+def _dequantise_nf4(codes: torch.Tensor, scales: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """All elements, in the type that the codes are stored as; one operation, as bitsandbytes' kernel is.
+
+    The kernel needs nothing beside the result. Here a piece is worked out in that part of it that is not written yet,
+    so that no more than the last few elements take memory of their own.
+    """
     packed = codes.view(torch.uint8)
     whole = torch.empty(2 * packed.numel(), dtype=codes.dtype, device=codes.device)
     pairs = torch.stack([values.repeat_interleave(16), values.repeat(16)], 1)
-    for begin in range(0, whole.numel(), _PIECE):
-        part = scale[begin // BLOCK :][: _PIECE // BLOCK]
-        groups = scale_of_scales[begin // BLOCK // SCALES :].repeat_interleave(SCALES)[: len(part)]
-        scales = table.index_select(0, part.int()) * groups + mean
-        some = pairs.index_select(0, packed[begin // 2 : (begin + _PIECE) // 2].int())
-        whole[begin : begin + _PIECE].copy_((some.view(-1, BLOCK) * scales[:, None]).view(-1))
+    begin = 0
+    while left := whole.numel() - begin:
+        size = min(_PIECE, left // 4 // BLOCK * BLOCK) or left
+        end, nbytes = begin + size, size * _WORKED_OUT
+        room = whole[end:] if size < left else torch.empty(nbytes, dtype=torch.uint8, device=codes.device)
+        numbers, some = room.view(torch.uint8)[:nbytes].view(torch.int32).split([size // 2, size])
+        numbers.copy_(packed[begin // 2 : end // 2])
+        torch.index_select(pairs, 0, numbers, out=(values_of := some.view(torch.float32).view(-1, 2)))
+        values_of.view(-1, BLOCK).mul_(scales[begin // BLOCK : end // BLOCK, None])
+        whole[begin:end].copy_(values_of.view(-1))
+        begin = end
     return whole
 
 
