@@ -215,8 +215,8 @@ def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
     def show() -> None:
         print_parts([frontier_part(axis, rows, asked.cluster)])
         for name, reason in answer.given_up.items():
-            typer.echo(f"given up: {name}: {reason}")
-        typer.echo(f"runs: {folder}")
+            typer.echo(f"no answer: {name}: {reason}")
+        typer.echo(f"Runs: {folder}")
 
     def document() -> dict[str, Any]:
         return {

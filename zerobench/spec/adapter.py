@@ -83,7 +83,7 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
         return [None]
     if isinstance(raw, str) and raw.startswith("qlora"):
         raise UserError(
-            f"{axis}: {as_written(raw)}: adapters beside a quantised model are written lora-16-nf4 or lora-16-int8"
+            f"{axis}: {as_written(raw)}: adapters beside a quantized model are written lora-16-nf4 or lora-16-int8"
         )
     text = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
     if isinstance(text, str) and re.fullmatch(_FORM, text) and lora_of(text).rank <= _MOST:

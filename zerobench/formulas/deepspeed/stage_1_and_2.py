@@ -167,7 +167,7 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
     """
     partition, element = _own_gradients(setting), _gradient_element(setting)
     limit = setting.case.bucket_elements
-    what, source = "the bucket's content copied to be reduced", "stage_1_and_2.py, allreduce_bucket"
+    what, source = "copy of the bucket for the reduction", "stage_1_and_2.py, allreduce_bucket"
     copied = setting.copied(element, limit, what, source) if setting.case.world_size > 1 else {}
     norm = setting.norm(_largest_own(setting)) if setting.offloads else {}
     if _streams(setting):

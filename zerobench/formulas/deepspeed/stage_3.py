@@ -210,7 +210,7 @@ def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
     passed = setting.bucket_fill(limit) * setting.model_elements // setting.num_params
     left = max(min(setting.model_elements - passed, live), 0)
     fill, source = setting.shared_bucket_fill(limit), "comm/coalesced_collectives.py, reduce_scatter_coalesced"
-    full = setting.copied(element, limit, "the bucket's content copied to be reduced", source, fill=fill)
+    full = setting.copied(element, limit, "copy of the bucket for the reduction", source, fill=fill)
     gloo = {} if setting.on_gpu else setting.copied(element, limit, "and once more, for gloo", source, fill=fill)
     swapped = max(setting.parts) if swaps_optimizer(setting) else 0
     last = add(
