@@ -30,14 +30,14 @@ def test_a_plan_is_that_of_the_command(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     assert plan.best is not None
-    assert f": take {plan.best.name}\n" in said
+    assert f": choose {plan.best.name}\n" in said
     assert plan.reason in " ".join(said.split())
     assert plan.best.fits
     table = plan.table()
     assert list(table.index) == [one.name for one in plan.predictions]
     assert not table.loc["zero0", "fits"]
     assert table.loc[plan.best.name, "needed_bytes"] == plan.best.needed_bytes
-    assert plan._repr_html_().startswith("<p><b>llama-7b on 8 x H200 SXM: take ")
+    assert plan._repr_html_().startswith("<p><b>llama-7b on 8 x H200 SXM: choose ")
 
 
 def test_a_prediction_of_ones_own_configuration_adds_up(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def percent(cell: str) -> float:
 def test_the_cells_that_were_tuned_on_are_as_many_and_as_near_as_the_pages_say() -> None:
     cells, phases, worst = said(
         r"holds (\S+) measured cells that the simulation was tuned on \(live memory of the solo world equal to the "
-        r"byte in all (\d+) phases, simulated peaks at most (\S+) % off\)"
+        r"byte in all (\d+) phases, simulated peaks at most (\S+) ?% off\)"
     )
     live = tuned("Solo against measured: device memory", "live", "all")
     assert (live["cells"], live["median"], live["over"], live["under"]) == (phases, "0", "-", "-")
@@ -60,7 +60,7 @@ def tuned_figures(world: str) -> dict[tuple[str, str, str], Figure]:
 
 def test_the_kept_figures_of_the_cells_that_were_tuned_on_come_to_what_the_pages_say() -> None:
     cells, phases, worst = said(
-        r"holds (\S+) measured cells that .* in all (\d+) phases, simulated peaks at most (\S+) % off\)"
+        r"holds (\S+) measured cells that .* in all (\d+) phases, simulated peaks at most (\S+) ?% off\)"
     )
     measured, solo, simulated = (tuned_figures(world) for world in ("measured", "solo", "simulated"))
     assert measured.keys() == solo.keys() == simulated.keys()
@@ -136,8 +136,8 @@ def test_how_far_formulas_frontiers_are_from_the_simulated_ones_is_the_kept_tabl
     rows = from_csv(formula_frontier.Row, formula_frontier.FOUND.read_text(encoding="utf-8"))
     errors = [100 * (row.formula_micro_batch / row.simulated_micro_batch - 1) for row in rows]
     told = said(
-        r"For (\d+) configurations on eight H200 .* was (\d+) % off the simulated one in the median, within 1 % for "
-        r"(\d+) and at most (\d+) % too large\."
+        r"For (\d+) configurations on eight H200 .* was (\d+) ?% off the simulated one in the median, within 1 ?% for "
+        r"(\d+) and at most (\d+) ?% too large\."
     )
     within = sum(abs(error) <= 1 for error in errors)
     assert tuple(map(int, told)) == (len(rows), round(statistics.median(errors)), within, round(max(errors)))

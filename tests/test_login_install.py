@@ -164,8 +164,8 @@ def test_a_plan_by_formula_ends_in_a_recommendation_that_knows_the_step(
     )
     assert said.returncode == 0, said.stderr
     assert "Predicted (formula): " in said.stdout
-    assert re.search(rf"{model} on 8 x H200 SXM: take zero\d", said.stdout)
-    assert re.search(r"tokens/s expected \(.*\), [\d.]+ ms per step, \d+ % MFU\.", " ".join(said.stdout.split()))
+    assert re.search(rf"{model} on 8 x H200 SXM: choose zero\d", said.stdout)
+    assert re.search(r"tokens/s expected \(.*\), [\d.]+ ms per step, \d+% MFU\.", " ".join(said.stdout.split()))
     assert ("formula: allocator rounding and fragmentation" in said.stdout) is not plays_allocator
 
 

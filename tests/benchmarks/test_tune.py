@@ -105,4 +105,4 @@ def test_on_cpu_ranks_the_choice_is_within_5_percent_of_the_best_measured_with_a
     assert counts == [measured_grid.MEASURED, 10 * measured_grid.MEASURED]
     slower = measured_grid.slower(figures)
     assert slower <= measured_grid.WITHIN
-    assert f"{100 * slower:.1f} % slower for a tenth of the trials" in TUNE_PAGE
+    assert f"{100 * slower:.1f}% slower for a tenth of the trials" in TUNE_PAGE

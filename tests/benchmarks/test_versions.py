@@ -31,7 +31,7 @@ def test_a_jump_is_one_of_what_must_fit_between_releases_that_played_it() -> Non
         row("0.16.0", "a", 900, 1000),
         row("0.17.0", "a", 0, 0, "crash"),
         row("0.18.0", "a", 2000, 1000),  # a start-up that needs more than a step
-        row("0.18.1", "a", 2030, 1000),  # 30 MB and 1.5 %
+        row("0.18.1", "a", 2030, 1000),  # 30 MB and 1.5%
         row("0.16.0", "b", 10, 10),
         row("0.18.0", "b", 10, 40),  # fourfold, and little
     ]

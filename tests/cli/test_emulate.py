@@ -132,10 +132,10 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     )
     assert "  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, step time unknown" in unknown
     told, _, speed = sorted(set(lines(made)) - set(unknown))
-    assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+ % slower", told)
+    assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB per GPU, \d+% slower", told)
     said = re.fullmatch(
         r"speed, if it fitted: ([\d.]+) K tokens/s expected \([\d.]+ K to [\d.]+ K\), "
-        r"\d+ ms per step, (\d+) % MFU, by formula",
+        r"\d+ ms per step, (\d+)% MFU, by formula",
         speed,
     )
     assert said is not None
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "    reserved but unallocated: 1.00 GiB, largest free block 512.00 MiB",
         "    full: 19.00 GiB missing even without fragmentation",
         "  by module:",
-        "    LlamaMLP: 80.00 GiB, 66.7 %",
+        "    LlamaMLP: 80.00 GiB, 66.7%",
     ]
     assert told[told.index("Changes, each emulated:") + 1 :][:3] == [
         "  ZeRO stage 3: does not fit the GPU",

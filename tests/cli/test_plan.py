@@ -55,7 +55,9 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["tune", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200"], "--global-batch is missing"),
         (["plan", "quikstart", "--gpu", "h200"], "did you mean 'quickstart'"),
         (["plan", "zero-stages"], "--gpu is missing: the sweep has none"),
-        ([*PLAN, "--lora", "0"], "adapter: 'lora-0' is not known"),
+        ([*PLAN, "--micro-batch", "0"], "zerobench: --micro-batch: '0'; choices: an integer from 1"),
+        (["plan", "llama-7b", *PLAN[1:]], "llama-7b and --model gpt2-1.5b: give one model"),
+        ([*PLAN, "--lora", "0"], "--lora: '0' is not known; choices: none, RANK, RANK-nf4"),
         (["plan", "trillion", "--lora", "16"], "--lora does not go with a sweep"),
         (["plan", "trillion", "--model", "llama-7b"], "--model does not go with a sweep"),
         (["plan", "--modle", "llama-7b"], "--model"),
@@ -120,7 +122,7 @@ def test_a_plan_opens_on_the_choice_memory_speed_and_next_command_and_writes_the
 ) -> None:
     code, out, _ = call(*PLAN, "--host-memory", "1TB", "--tokens", "300B", "--write", "ds.json")
     assert code == 0
-    label = out.partition(": take ")[2].partition("\n")[0]
+    label = out.partition(": choose ")[2].partition("\n")[0]
     assert f"written: ds.json, the configuration of {label}" in out
     written = json.loads((tmp_path / "ds.json").read_text())
     assert f"zero{written['zero_optimization']['stage']}" == label.partition(" ")[0]
@@ -164,7 +166,7 @@ def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_scr
     assert f"Searched: {found['num_variants']:,} variants by formula" in out
     lines = re.sub("\x1b.*?m", "", out).splitlines()
     assert len(lines) <= 23, "the shell's prompt takes the last line"
-    assert ": take " in lines[0]
+    assert ": choose " in lines[0]
     assert lines[-2].endswith("more with --details")
 
 
@@ -172,8 +174,8 @@ def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_scr
 @pytest.mark.parametrize("are_shown", [False, True])
 def test_details_come_before_the_answer_where_they_are_asked_for(call: Call, are_shown: bool) -> None:
     _, out, _ = call(*PLAN, "--host-memory", "1TB", *(["--details"] if are_shown else []))
-    assert (": take " in out, "9 configurations predicted" in out) == (True, are_shown)
-    assert not are_shown or out.index("Lower bound of the step time") < out.index(": take ")
+    assert (": choose " in out, "9 configurations predicted" in out) == (True, are_shown)
+    assert not are_shown or out.index("Lower bound of the step time") < out.index(": choose ")
 
 
 @pytest.mark.usefixtures("by_arithmetic")

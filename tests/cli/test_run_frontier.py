@@ -160,7 +160,7 @@ def rounds() -> list[Path]:
         ([*MICRO_BATCH, "--repeats", "2"], "--repeats does not go with --frontier"),
         (["run", "--frontier", "model", "--capacity", "1GiB"], "SWEEP is missing"),
         ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "evidence=simulated"], "edge measures nothing"),
-        ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "world_size=4096"], "no trial of edge can run: 4096 ranks"),
+        ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "world_size=4096"], "no trial of edge can run: 4,096 ranks"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(call: Call, arguments: list[str], words: str) -> None:
@@ -225,7 +225,7 @@ def test_each_try_is_an_ordinary_trial_of_few_steps_in_an_ordinary_run(call: Cal
     _, out, _ = call(*MICRO_BATCH, "--capacity", "3GiB")
     [folder] = Path("reports").iterdir()
     assert re.fullmatch(r"edge-frontier-micro-batch_\d{8}-\d{6}", folder.name)
-    assert out.splitlines()[-1] == f"runs: {folder.resolve()}"
+    assert out.splitlines()[-1] == f"Runs: {folder.resolve()}"
     for path in rounds():
         assert (path / "trials.csv").is_file()
         for trial in load_run(path).trials():
@@ -331,7 +331,7 @@ def test_a_trial_that_fails_gives_up_its_own_search_alone(call: Call, bench: Ben
     bench.fails = lambda spec: planted if spec.strategy == "zero1" else None
     code, out, _ = call(*MICRO_BATCH, "--capacity", "3GiB")
     assert code == 1
-    assert re.search(r"given up: zero1: rank 0: ValueError: the planted fault; see /.*/measured/round-1_", out)
+    assert re.search(r"no answer: zero1: rank 0: ValueError: the planted fault; see /.*/measured/round-1_", out)
     assert {cell["name"]: cell["measured"] is not None for cell in answer()["cells"]} == {"zero1": False, "zero2": True}
 
 

@@ -132,7 +132,7 @@ def test_an_ordinary_run_says_that_nothing_was_submitted(call: Call, tmp_path: P
     end(run, "b", Status.COMPLETED)
     assert call("status") == (
         0,
-        "stages_20250101-120000: 2 trials, 2 completed\nNot submitted to Slurm.\n",
+        "stages_20250101-120000: 2 trials, 2 completed\n",
         "",
     )
 

@@ -30,7 +30,7 @@ def timed(option: Option, seconds: float) -> Option:
 
 
 def test_what_is_not_checked_on_the_host_is_counted_apart() -> None:
-    rest = "; taken: least offload, lowest stage; step times unknown, measure them"
+    rest = "; chosen: least offload, lowest stage; step times unknown, measure them"
     assert reason(ON_GPU, ON_GPU) == f"2 fit with 5% room{rest}"
     assert reason(ON_GPU, ON_HOST, ON_HOST) == f"3 fit with 5% room (host memory not checked for 2){rest}"
     fastest = "expected to be the fastest of 2 that fit with 5% room (host memory not checked for 1)"
@@ -63,14 +63,14 @@ def test_of_those_that_are_as_fast_the_fewest_gpus_are_taken_and_not_the_most_ro
     choice = choose([many, few], lambda option: option)
     assert choice is not None
     assert choice.best is few
-    assert choice.reason == "2 fit with 5% room, all about as fast; taken: least offload, fewest GPUs, lowest stage"
+    assert choice.reason == "2 fit with 5% room, all about as fast; chosen: least offload, fewest GPUs, lowest stage"
     again = [replace(few, recomputed=1.0, zero_stage=1), few]
     choice = choose(again, lambda option: option)
     assert choice is not None
     assert choice.best is few
     assert (
         choice.reason
-        == "2 fit with 5% room, all about as fast; taken: least offload, least checkpointing, lowest stage"
+        == "2 fit with 5% room, all about as fast; chosen: least offload, least checkpointing, lowest stage"
     )
     offloaded = replace(timed(ON_HOST, 1.0), num_gpus=4, tokens_per_gpu=1024)
     choice = choose([many, few, offloaded], lambda option: option)

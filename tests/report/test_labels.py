@@ -26,7 +26,7 @@ def test_what_most_trials_share_is_in_the_names_of_the_others_only() -> None:
 def test_an_evenly_split_axis_is_in_every_name() -> None:
     specs = [spec("zero1", micro_batch_size=size) for size in (1, 2, 4)]
     assert labels(specs) == ["mb1", "mb2", "mb4"]
-    assert shared_lines(specs)[0].startswith("in all: gpt2-345m, zero1, no offload, 8 ranks,")
+    assert shared_lines(specs)[0].startswith("all trials: gpt2-345m, zero1, no offload, 8 ranks,")
 
 
 def test_offload_names_what_is_where() -> None:

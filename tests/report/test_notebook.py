@@ -61,7 +61,7 @@ def test_a_prediction_says_whether_it_fits_and_shows_its_memory_by_category(tmp_
     by_name = {one.name: one for one in planned(tmp_path).predictions}
     title, memory, speed = repr(by_name["zero3"]).splitlines()
     assert title == "gpt2-2b on 8 x H200 SXM: zero3 fits"
-    assert re.fullmatch(r"Memory: [\d.]+ GiB of 140\.40 GiB per GPU \(\d+ % free\)\.", memory)
+    assert re.fullmatch(r"Memory: [\d.]+ GiB of 140\.40 GiB per GPU \(\d+% free\)\.", memory)
     assert speed.startswith("Speed: ")
     assert {"parameters, MiB", "activations, MiB"} <= set(tables(by_name["zero3"]._repr_html_())[0])
 

@@ -89,7 +89,7 @@ def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
     slow, fast = ChangeOutcome(("a",), True, 1, slower=0.2), ChangeOutcome(("b",), True, 2, slower=0.1)
     both, unknown = ChangeOutcome(("a", "b"), True, 1, slower=-0.1), ChangeOutcome(("c",), True, 1)
     assert smallest([ChangeOutcome(("d",), False, 9), both, unknown, slow, fast], 4) == [fast, slow, unknown, both]
-    assert fast.text == "b: 2 B per GPU, 10 % slower"
+    assert fast.text == "b: 2 B per GPU, 10% slower"
     assert unknown.text.endswith("step time unknown")
     assert share_slower(3.0, 2.0) == 0.5
     assert changes_topic([ChangeOutcome(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"

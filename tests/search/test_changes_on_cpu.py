@@ -76,7 +76,7 @@ def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_
     assert smaller.slower > 0.3
     assert again.slower is not None
     assert 0.05 < again.slower < 0.34
-    assert smaller.text.endswith(" % slower")
+    assert smaller.text.endswith("% slower")
     assert "at the rates of one thread of an AMD EPYC" in made.cost_basis
     assert "those of this machine are not known" in made.cost_basis
 

@@ -87,7 +87,7 @@ def test_a_pipeline_with_a_block_for_each_rank_is_not_refused():
     ("fields", "rule", "reason"),
     [
         ({"num_layers": 3}, "blocks_not_divisible", "its 3 blocks cannot be divided among 4 stages"),
-        ({"gpus_per_node": 1}, "too_few_processes", "pipeline on 1 ranks: it needs 2 or more"),
+        ({"gpus_per_node": 1}, "too_few_processes", "pipeline on 1 rank: it needs 2 or more"),
         ({"offload_optimizer": "cpu"}, "offload_needs_engine", "pipeline"),
         ({"compression": "fp16"}, "compression_needs_ddp", "pipeline"),
         (

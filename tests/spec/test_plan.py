@@ -143,9 +143,9 @@ def test_rates_are_bytes_a_second() -> None:
     ("options", "said"),
     [
         ({"model": "llama-7"}, "did you mean 'llama-7b'"),
-        ({"micro_batch_size": "0"}, "micro_batch_size: '0'"),
+        ({"micro_batch_size": "0"}, "--micro-batch: '0'"),
         ({"precision": "bf17"}, "did you mean 'bf16'"),
-        ({"sequence_length": "long"}, "sequence_length: 'long'"),
+        ({"sequence_length": "long"}, "--sequence-length: 'long'"),
     ],
 )
 def test_work_that_cannot_be_is_one_line(options: dict[str, str], said: str) -> None:

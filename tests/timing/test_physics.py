@@ -74,7 +74,7 @@ def test_physics_holds_far_beyond_the_rows(
     trial = predicted(name, **axes, num_nodes=nodes)
     bound, here = step_bound(trial, gpu(name), at), expected(trial, name, at)
     assert bound is not None
-    assert bound.compute_s is not None, "a floor: all FLOPs at 100 % of the matrix peak"
+    assert bound.compute_s is not None, "a floor: all FLOPs at 100% of the matrix peak"
     assert here.compute_s > bound.compute_s
     assert here.low_s >= (bound.step_s or 0.0)
     assert here.low_s < here.step_s < here.high_s

@@ -91,7 +91,7 @@ def test_less_than_one_percent_of_every_peak_has_no_name(quickstart):
 
 
 def test_the_count_of_storages_moves_as_mallocs_own_count_does(quickstart):
-    """Two counters that know nothing of each other agree on what the backward pass freed, to 2 % of the peak."""
+    """Two counters that know nothing of each other agree on what the backward pass freed, to 2% of the peak."""
     for trial in quickstart.run.trials():
         for rank in trial.ranks:
             process = {(p.step, p.phase): p.malloc_bytes for p in rank.process_memory}

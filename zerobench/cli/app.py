@@ -121,6 +121,11 @@ def _usage(error: Any) -> str:
     if refused is not None:
         return refused
     message = str(error.format_message()).rstrip(".")
+    if message.startswith("Missing"):
+        return f"{message.split(chr(39))[1]} is missing"
+    if message.startswith("No such option"):
+        close = " or ".join(error.possibilities or ())
+        return f"{error.option_name}: no such option{f'; did you mean {close}?' if close else ''}"
     commands = list(getattr(error.ctx.command if error.ctx else None, "commands", {}))
     if not message.startswith("No such command") or "Did you mean" in message:
         return message

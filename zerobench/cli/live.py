@@ -7,7 +7,7 @@ are being measured.
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -53,9 +53,12 @@ class PlainView(Observer):
         self._durations_s: list[float] = []
         self._said_compiling: set[str] = set()
         self._said_s = 0.0
+        self._names_of: Mapping[str, str] = {}
+        """Of the run's trials, as its tables have them, by their ids."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Say what will be done."""
+        self._names_of = _names(store.load_run(run.path)) if run.plan.exists() else {}
         parts = [
             f"{counted(to_do, 'trial')} to run",
             f"{kept} done before" if kept else "",
@@ -77,7 +80,7 @@ class PlainView(Observer):
         self._said_s = time.monotonic()
         left_s = self.time_left_s(to_do - number + 1)
         about = f" (about {format_spent(left_s)} left)" if left_s is not None else ""
-        self.say(f"trial {number} of {to_do}: {trial.trial_id}{about}")
+        self.say(f"trial {number} of {to_do}: {self.called(trial.trial_id)}{about}")
 
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
         """Say where the trial is every half a minute, and once that ops are being compiled."""
@@ -96,7 +99,11 @@ class PlainView(Observer):
             self._durations_s.append(duration_s)
         reason = f": {record.reason}" if record.reason else ""
         status = (f"{record.status:>9} ", _GOOD.get(record.status, "bold red"))
-        self._print(Text.assemble(status, f"{record.trial_id} in {format_seconds(duration_s)}{reason}"))
+        self._print(Text.assemble(status, f"{self.called(record.trial_id)} in {format_seconds(duration_s)}{reason}"))
+
+    def called(self, trial_id: str) -> str:
+        """The trial's name in the run's tables."""
+        return self._names_of.get(trial_id, trial_id)
 
     def say(self, text: str) -> None:
         """Print one line, as it is."""
@@ -180,7 +187,7 @@ class LiveView(PlainView):
 
     def _screen(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
         console = self.console
-        name = Text(self._trial.trial_id if self._trial is not None else "", "bold", overflow="fold")
+        name = Text(self.called(self._trial.trial_id) if self._trial is not None else "", "bold", overflow="fold")
         parts: list[RenderableType] = [self._how_far(ranks, spent_s), name]
         if ranks:
             parts.append(ranks_view(ranks, max(1, min(MOST_RANKS, console.height - _OTHER_LINES))))
@@ -213,6 +220,12 @@ class LiveView(PlainView):
         progress.update(sweep, completed=self._number - 1 + share)
         progress.update(trial, completed=share)
         return progress.get_renderable()
+
+
+def _names(run: store.Run) -> dict[str, str]:
+    """The names of the trials that no rule skips."""
+    ids = [entry.trial_id for entry in run.plan.trials if entry.reason is None]
+    return dict(zip(ids, labels([run.spec(trial_id) for trial_id in ids]), strict=True))
 
 
 def compiling(kernel: str) -> str:

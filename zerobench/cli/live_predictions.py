@@ -2,20 +2,17 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Self
 
 from rich.console import Console
 from rich.text import Text
 
-from zerobench import store
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.live_trial import describe
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
-from zerobench.report.labels import labels
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_spent
 
@@ -30,12 +27,9 @@ class _CountingView(PlainView):
 
     _done = _of = 0
     _in_hand: Sequence[tuple[TrialSpec, Progress | None]] = ()
-    _names_of: Mapping[str, str] = MappingProxyType({})
-    """Of the run's trials, as its tables have them, by their ids."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         self._done, self._of = 0, to_do
-        self._names_of = _names(store.load_run(run.path)) if run.plan.exists() else {}
         super().run_started(run, to_do, kept, skipped)
 
     def trial_ended(self, record: TrialRecord) -> None:
@@ -47,10 +41,7 @@ class _CountingView(PlainView):
     @property
     def counted(self) -> str:
         """`3 of 9 predicted | zero2: backward | zero3: init`."""
-        words = (
-            f"{self._names_of.get(trial.trial_id, trial.trial_id)}: {describe([word] if word else [])}"
-            for trial, word in self._in_hand
-        )
+        words = (f"{self.called(trial.trial_id)}: {describe([word] if word else [])}" for trial, word in self._in_hand)
         return " | ".join([f"{self._done} of {self._of} predicted", *words])
 
 
@@ -98,12 +89,6 @@ class _PredictingStillView(_CountingView):
         if now - self._said_s >= SAID_EVERY_S and self._done < self._of:
             self._said_s = now
             self.say(self.counted)
-
-
-def _names(run: store.Run) -> dict[str, str]:
-    """The names of the trials that no rule skips."""
-    ids = [entry.trial_id for entry in run.plan.trials if entry.reason is None]
-    return dict(zip(ids, labels([run.spec(trial_id) for trial_id in ids]), strict=True))
 
 
 def prediction_view() -> PlainView:

@@ -56,7 +56,9 @@ Model = Annotated[
     typer.Option(metavar="MODEL", help="Preset, transformers config.json or hub id.", autocompletion=completion.models),
 ]
 GPUS = typer.Option(metavar="N", help="Total number of GPUs.")
-GPU = typer.Option(metavar="NAME", help="GPU name in the hardware catalogue: h200.", autocompletion=completion.gpus)
+GPU = typer.Option(
+    metavar="NAME", help="GPU, such as h200; `zerobench models --gpus` lists all.", autocompletion=completion.gpus
+)
 GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs per node.")]
 HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory per node: 1TB.")]
 HostBandwidth = Annotated[str, typer.Option(metavar="RATE", help="Host memory bandwidth (two EPYC 9004 sockets).")]
@@ -67,7 +69,7 @@ GlobalBatch = Annotated[
 ]
 TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="Global batch in tokens: 4M.")]
 SequenceLength = Annotated[
-    str | None, typer.Option(metavar="N", help="Tokens of a sequence (2048, or what the model takes).")
+    str | None, typer.Option(metavar="N", help="Sequence length in tokens (2048, or the model's limit).")
 ]
 PrecisionName = Annotated[
     str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.", autocompletion=completion.precisions)
@@ -79,7 +81,9 @@ Adapters = Annotated[
     ),
 ]
 Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
-Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days, GPU-hours, energy: 300B.")]
+Tokens = Annotated[
+    str | None, typer.Option(metavar="N", help="Tokens to train, such as 300B: shows days, GPU-hours, energy.")
+]
 Price = Annotated[str | None, typer.Option(metavar="N", help="Price per GPU-hour, for the cost of --tokens: 2.5.")]
 EvidenceName = Annotated[
     str | None,

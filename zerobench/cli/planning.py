@@ -103,7 +103,7 @@ def plan(request: PlanRequest, *, details: bool = False) -> Answer:
 def tune(request: PlanRequest, *, details: bool = False) -> Answer:
     """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
     if request.global_batch is None and request.tokens_per_step is None:
-        raise UserError("--global-batch is missing (or --tokens-per-step): the batch to keep")
+        raise UserError("--global-batch is missing: sequences per step (or --tokens-per-step)")
     return plan(request, details=details)
 
 
@@ -215,8 +215,8 @@ def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
     def show() -> None:
         print_parts([frontier_part(axis, rows, asked.cluster)])
         for name, reason in answer.given_up.items():
-            typer.echo(f"given up: {name}: {reason}")
-        typer.echo(f"runs: {folder}")
+            typer.echo(f"no answer: {name}: {reason}")
+        typer.echo(f"Runs: {folder}")
 
     def document() -> dict[str, Any]:
         return {

@@ -136,7 +136,7 @@ def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
     with refusing_impossible_values(folder):
         print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
     for label, reason in answer.given_up.items():
-        view.say(f"given up: {label}: {reason}")
-    typer.echo(f"runs: {folder}")
+        view.say(f"no answer: {label}: {reason}")
+    typer.echo(f"Runs: {folder}")
     exit_code = 0 if len(answer.frontiers) == len(search.cells) else 1
     return Answer(lambda: {"runs": str(folder), **document}, exit_code=exit_code)

@@ -79,9 +79,7 @@ def headline(run: RunFolder, status: RunStatus) -> Text:
 
 
 def _about_slurm(submission: Submission, status: RunStatus) -> Iterator[RenderableType]:
-    if not any(job.job_id is not None for job in submission.jobs):
-        yield Text("Not submitted to Slurm.", style="dim")
-    elif not status.slurm_answers:
+    if any(job.job_id is not None for job in submission.jobs) and not status.slurm_answers:
         open_ends = " Started trials may be running or lost, submitted ones waiting or cancelled."
         sentence = "! Slurm does not answer here: status from the run folder only."
         yield Text(sentence + (open_ends if status.is_going else ""), style="yellow")

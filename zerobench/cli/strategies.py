@@ -27,7 +27,7 @@ def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
         "",
         *(line for name, why in why_not.items() if why for line in textwrap.wrap(f"{name} not here: {why}", width)),
         *(line.replace("\xa0", " ") for line in optimizer_lines),
-        "NAME, or --details for all: needs, evidence, axes, losses, checkpoints",
+        "All about one: zerobench strategies NAME; about each: --details",
     ]
 
 

@@ -122,11 +122,11 @@ class Choice(Generic[_Item]):
         those = f"{self.num_fitting} fit with {ROOM:.0%} room{unchecked}"
         rule = ", ".join(self.rule)
         if not self.is_timed:
-            return f"{those}; taken: {rule}; step times unknown, measure them"
+            return f"{those}; chosen: {rule}; step times unknown, measure them"
         if self.num_tied == 1:
             return f"expected to be the fastest of {self.num_fitting} that fit with {ROOM:.0%} room{unchecked}"
         tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"
-        return f"{those}, {tied} about as fast; taken: {rule}"
+        return f"{those}, {tied} about as fast; chosen: {rule}"
 
 
 def choose(

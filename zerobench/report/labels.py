@@ -208,7 +208,7 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
     evidences = {evidence_text(spec) for spec in specs}
     lines = {
         "predicted": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
-        "in all": all_agree,
+        "all trials": all_agree,
         "unless named otherwise": most_agree,
         "DeepSpeed settings, unless named otherwise": DeepSpeedSettings(specs).usual(),
         "in names": legends,

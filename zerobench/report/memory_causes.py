@@ -1,6 +1,6 @@
 """What makes a category as large as it is, in a phrase, and what would make it smaller, from the trial's own settings.
 
-A phrase states a formula only where the ledger's bytes are what it gives (within 2 %, for padding and rounding); else
+A phrase states a formula only where the ledger's bytes are what it gives (within 2%, for padding and rounding); else
 it names the settings that the category depends on and claims nothing of how much. The figures of DeepSpeed are those
 of zerobench.formulas.deepspeed, which names the source of each.
 """

@@ -24,7 +24,7 @@ TOLERANCES: dict[Precision, float] = {
 fp32: partitioning reorders sums of about 1e1 in size; float32 resolves 1e-6 there, and a few steps leave a
 few units in the last place.
 
-bf16: a value has 8 bits of mantissa, one unit is 2**-8 = 0.4 % of it. Gradients are averaged over ranks in bf16
+bf16: a value has 8 bits of mantissa, one unit is 2**-8 = 0.4% of it. Gradients are averaged over ranks in bf16
 and in another order in each strategy, and the weights are rounded to bf16 after each update, where a difference
 in the last bit of a gradient flips a rounding. The logits of a loss near 10 are thus uncertain by some 1e-2
 each, of which the mean over thousands of tokens leaves less. A 20M-parameter Llama on two CPU ranks lay 5e-4 from

@@ -75,7 +75,7 @@ def standing_lines(
 def _lists(standing: Standing | HostStanding, total_bytes: int) -> Iterator[tuple[str, list[str]]]:
     lists: dict[str, list[str]] = {}
     for piece in _stood(standing, total_bytes):
-        text = f"{piece.name}: {format_bytes(piece.size_bytes)}, {piece.share:.1%}".replace("%", " %")
+        text = f"{piece.name}: {format_bytes(piece.size_bytes)}, {piece.share:.1%}"
         lists.setdefault(f"by {piece.by}", []).append(text)
     yield from lists.items()
 

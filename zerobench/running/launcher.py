@@ -151,7 +151,8 @@ def read_hosts(hostfile: Path) -> list[str]:
     try:
         lines = hostfile.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"--hostfile: {hostfile} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"--hostfile: {hostfile} cannot be read: {why}") from None
     entries = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     for words in entries:
         if len(words) < 2 or not words[1].removeprefix("slots=").isdecimal() or "slots=" not in words[1]:

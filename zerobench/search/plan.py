@@ -119,7 +119,9 @@ def read_plan(request: PlanRequest) -> Plan:
     if request.frontier is not None:
         frontier_axis(request.frontier)
         _refuse(request, "--frontier", ("write", "tokens", "price", *_BATCH))
-    if request.sweep is not None and request.model is None and is_model(request.sweep):
+    if request.sweep is not None and is_model(request.sweep):
+        if request.model is not None:
+            raise UserError(f"{request.sweep} and --model {request.model}: give one model")
         request = replace(request, sweep=None, model=request.sweep)
     if request.sweep is not None:
         return _of_sweep(request, request.sweep)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import StringConstraints
 
-from zerobench.errors import UserError, unknown_choice
+from zerobench.errors import UserError, choices_for, unknown_choice
 from zerobench.spec.plain import as_number, as_written
 
 ALL_LINEAR = "all-linear"
@@ -83,12 +83,12 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
         return [None]
     if isinstance(raw, str) and raw.startswith("qlora"):
         raise UserError(
-            f"{axis}: {as_written(raw)}: adapters beside a quantised model are written lora-16-nf4 or lora-16-int8"
+            f"{axis}: {as_written(raw)}: adapters beside a quantized model are written lora-16-nf4 or lora-16-int8"
         )
     text = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
     if isinstance(text, str) and re.fullmatch(_FORM, text) and lora_of(text).rank <= _MOST:
         return [text]
-    raise unknown_choice(axis, raw, _CHOICES)
+    raise UserError(f"{axis}: {raw!r} is not known; {choices_for(raw, _CHOICES, close=[])}")  # they are patterns
 
 
 def _of_mapping(axis: str, fields: object) -> str:

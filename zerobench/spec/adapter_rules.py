@@ -59,7 +59,7 @@ def _frozen_is_not_saved(s: Situation) -> str | None:
     if s.trial.zero_stage is None:
         return f"{what} with checkpoint at {s.trial.strategy}: DeepSpeed alone saves adapters; use zero0 to zero3"
     if base_of(s.trial.adapter) is not None:
-        return f"{what} with checkpoint: the scales of quantised matrices would be saved, and their codes not"
+        return f"{what} with checkpoint: the scales of quantized matrices would be saved, and their codes not"
     if needs_universal(s.trial):
         return f"{what} with checkpoint.resume_world_size: a universal checkpoint holds all weights; leave it out"
     return None

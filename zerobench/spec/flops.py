@@ -9,7 +9,7 @@ arXiv:2104.04473, equation 3, of which this is the dense case).
 That is where all weights are trained. Frozen ones are counted as their backward pass is computed (backward.py).
 
 N here is all parameters but the tables that are only looked up: positional embeddings, and token embeddings
-unless they are the output head too. Biases and norms are in it, below 0.1 % of it in models of use.
+unless they are the output head too. Biases and norms are in it, below 0.1% of it in models of use.
 """
 
 import math

@@ -42,8 +42,26 @@ def read_work(options: Mapping[str, Any]) -> dict[str, Any]:
     work = {}
     for axis, raw in options.items():
         if raw is not None:
-            [work[axis]] = read_axis(axis, raw, "plan")
+            try:
+                [work[axis]] = read_axis(axis, raw, _WHERE)
+            except UserError as error:
+                raise UserError(_of_option(axis, str(error))) from None
     return work
+
+
+_WHERE = "plan"
+_OPTIONS = {
+    "micro_batch_size": "micro-batch",
+    "gradient_accumulation_steps": "gradient-accumulation",
+    "adapter": "lora",
+}
+"""Options that are not called as their axes."""
+
+
+def _of_option(axis: str, fault: str) -> str:
+    """`fault`, which begins with the axis, as one of its option."""
+    told = fault.removeprefix(f"{_WHERE}: {axis}: ")
+    return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {told.replace('lora-', '') if axis == 'adapter' else told}"
 
 
 def read_stages(text: str | None) -> tuple[int, ...]:

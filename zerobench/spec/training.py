@@ -44,7 +44,7 @@ def read_training(tokens: str | None, price: str | None) -> Training | None:
     """`--tokens` and `--price`; None without tokens. Raises UserError, which begins with the option."""
     if tokens is None:
         if price is not None:
-            raise UserError("--price: needs --tokens, how many are to be trained; for example --tokens 300B")
+            raise UserError("--price: needs --tokens; for example --tokens 300B")
         return None
     return Training(read_tokens("--tokens", tokens), None if price is None else _read_price(price))
 

@@ -71,7 +71,7 @@ def rates_of(gpu: Gpu) -> tuple[Rates, dict[str, float]]:
     if kind := file.fitted.get(gpu.name):
         return file.kinds[kind], {}
     if kind := file.same_chip.get(gpu.name):
-        return file.kinds[kind], {f"{gpu.name} achieves what {kind.upper()} does of the same chip": _SAME_CHIP_SPREAD}
+        return file.kinds[kind], {f"{gpu.name} is as efficient as {kind.upper()}, the same chip": _SAME_CHIP_SPREAD}
     kind = "h100" if float(gpu.compute_capability or 0) >= _ADA else "a100"
     return file.kinds[kind], {f"{gpu.name} achieves the shares of {kind.upper()}": _OTHER_CHIP_SPREAD}
 

@@ -84,7 +84,7 @@ def _program(command: Sequence[str]) -> str:
         raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
     program = shutil.which(command[0])
     if program is None:
-        raise UserError(f"COMMAND: {command[0]!r} is not found, or is not executable")
+        raise UserError(f"COMMAND: {command[0]!r} not found or not executable")
     return program
 
 

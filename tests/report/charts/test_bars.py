@@ -57,7 +57,7 @@ def test_a_part_says_its_trial_its_category_its_bytes_and_its_share(gpu_frames: 
     peaks = gpu_frames.peaks[(gpu_frames.peaks["trial_id"] == trial_id) & (gpu_frames.peaks["place"] == "device")]
     whole = int(peaks["bytes"].sum())
     size = int(peaks.loc[peaks["category"] == "first_moment", "bytes"].iloc[0])
-    expected = f"zero2, first moment (optimizer states): {format_bytes(size)}, {100 * size / whole:.0f} % of the peak"
+    expected = f"zero2, first moment (optimizer states): {format_bytes(size)}, {100 * size / whole:.0f}% of the peak"
     assert expected in said(device)
     assert f"zero2, parameters: {format_bytes(int(peaks.iloc[0]['bytes']))}, " in " ".join(said(device))
 

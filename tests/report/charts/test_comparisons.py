@@ -104,7 +104,7 @@ def test_each_peak_that_was_predicted_stands_beside_the_measured_one(predicted_f
     points = [text for text in said(figure) if "predicted" in text]
     assert len(points) == len(found)
     middle = 100 * median(abs(pair.error) for pair in found)
-    assert f"{middle:.1f} %" in figure.title or f"{middle:.2f} %" in figure.title
+    assert f"{middle:.1f}%" in figure.title or f"{middle:.2f}%" in figure.title
 
 
 def test_the_histogram_counts_every_error_once(predicted_frames: RunFrames) -> None:

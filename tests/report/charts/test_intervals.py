@@ -36,7 +36,7 @@ def test_a_predicted_trial_stands_at_its_expected_speed_between_the_ends_of_its_
         assert shown == pytest.approx([TOKENS / step.step_s, TOKENS / step.high_s, TOKENS / step.low_s], abs=0.06)
         rates = [f"{TOKENS / seconds:,.0f}" for seconds in (step.step_s, step.high_s, step.low_s)]
         assert any("{} tokens/s per GPU ({} to {})".format(*rates) in text for text in said(figure))
-    assert "All speeds are expected, not measured; bars: 80 % interval." in figure.caption
+    assert "All speeds are expected, not measured; bars: 80% interval." in figure.caption
     assert shapes(figure, "mark-rule") == 1
 
 
@@ -56,6 +56,6 @@ def test_scaling_of_expected_speeds_has_a_band(tmp_path: Path) -> None:
     shown = figure.table["efficiency (%)"].astype(float).tolist()
     assert shown == pytest.approx([100 * steps[0].step_s / step.step_s for step in steps], abs=0.06)
     low, high = (100 * steps[0].step_s / seconds for seconds in (steps[2].high_s, steps[2].low_s))
-    assert any(f"{shown[2]:.0f} % ({low:,.0f} to {high:,.0f}) on 512 ranks" in text for text in said(figure))
-    assert "bands: 80 % interval" in figure.caption
+    assert any(f"{shown[2]:.0f}% ({low:,.0f} to {high:,.0f}) on 512 ranks" in text for text in said(figure))
+    assert "bands: 80% interval" in figure.caption
     assert shapes(figure, "mark-area") == 1

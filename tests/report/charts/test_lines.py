@@ -98,7 +98,7 @@ def test_weak_efficiency_is_throughput_per_gpu_over_that_of_the_fewest(scaling_f
     shown = figure.table.groupby("line")["efficiency (%)"].apply(list)
     assert all(percents == ["100.0", "91.7", "74.9"] for percents in shown)
     assert "fixed per-rank batch" in figure.caption
-    assert any(": 75 % on 4 ranks, " in text for text in said(figure))
+    assert any(": 75% on 4 ranks, " in text for text in said(figure))
 
 
 def test_strong_efficiency_joins_trials_of_one_global_batch(scaling_figures: dict[str, Figure]) -> None:

@@ -78,7 +78,7 @@ def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
     for level, below in zip(levels, [*levels[1:], None], strict=True):
         parts = steps[steps.index(level) + 1 : steps.index(below) if below else None]
         assert level.num_bytes - sum(part.num_bytes for part in parts) == (below.num_bytes if below else 0)
-    assert f"used (NVML): {format_bytes(found.used_bytes)}, 100 % of used memory" in said(figure)
+    assert f"used (NVML): {format_bytes(found.used_bytes)}, 100% of used memory" in said(figure)
     assert f"CUDA context: {format_bytes(514 * MIB)}" in " ".join(said(figure))
     assert len(figure.table) == len(steps)
 

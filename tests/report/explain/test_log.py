@@ -113,7 +113,7 @@ _BACKWARD = (("train.py", "main"), (_ENGINE, "backward"), (_STAGE_3, "backward")
                 (_ENGINE, "_configure_distributed_model"),
                 ("torch/nn/modules/module.py", "_apply"),
             ),
-            "initialisation",
+            "initialization",
             "moved the whole model",
         ),
         (
@@ -137,7 +137,7 @@ _BACKWARD = (("train.py", "main"), (_ENGINE, "backward"), (_STAGE_3, "backward")
                 (_STAGE_3, "initialize_optimizer_states"),
                 ("torch/optim/adamw.py", "step"),
             ),
-            "initialisation",
+            "initialization",
             "updated",
         ),
     ],
@@ -186,7 +186,7 @@ def test_deepspeed_s_last_reading_of_host_memory_is_told_with_a_kill() -> None:
     )
     found = killed_in(log)
     assert found is not None
-    assert found.last_reading == "28.43 GB used, 22.6 % of the machine's (Before initializing optimizer states)"
+    assert found.last_reading == "28.43 GB used, 22.6% of the machine's (Before initializing optimizer states)"
 
 
 def test_a_log_without_a_word_of_memory_is_refused_in_one_line() -> None:

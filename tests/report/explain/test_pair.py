@@ -104,13 +104,13 @@ def test_start_up_is_told_where_it_needs_more_than_the_steady_state(tmp_path: Pa
     trials = [_with_start_up(completed_trial(spec(strategy)), 10**12) for strategy in ("zero2", "zero3")]
     write_run(tmp_path / RUN_ID, trials, samples=False)
     said = text(tmp_path / RUN_ID, "zero2", "zero3")
-    fit = "Including start-up: zero2 931.32 GiB (initialisation) and zero3"
+    fit = "Including start-up: zero2 931.32 GiB (initialization) and zero3"
     assert fit in said
-    assert "Start-up peak, which must fit too: 931.32 GiB, in initialisation" in text(tmp_path / RUN_ID, "zero2")
+    assert "Start-up peak, which must fit too: 931.32 GiB, in initialization" in text(tmp_path / RUN_ID, "zero2")
 
 
 def _with_start_up(sample: SampleTrial, nbytes: int) -> SampleTrial:
-    """The same trial with another peak of initialisation."""
+    """The same trial with another peak of initialization."""
     ranks = []
     for rank in sample.ranks:
         rows = [
@@ -145,7 +145,7 @@ def sample(tmp_path: Path, first_s: float, second_s: float) -> str:
 
 def test_a_difference_of_speed_beyond_the_spread_is_told_by_phase(tmp_path: Path) -> None:
     said = sample(tmp_path, 0.2, 0.4)
-    assert "zero3 takes 424 ms per step, zero2 212 ms (+100.0 %): backward +127 ms, forward +63.6 ms, optimizer" in said
+    assert "zero3 takes 424 ms per step, zero2 212 ms (+100.0%): backward +127 ms, forward +63.6 ms, optimizer" in said
 
 
 def test_a_difference_of_speed_within_the_spread_is_not_called_one(tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ def test_model_states_and_buffers_of_a_simulated_peak_are_explained_to_a_thousan
 
 def test_arithmetic_is_shown_with_what_was_seen_beside_it() -> None:
     said = text(QUICKSTART, "zero3 defaults")
-    assert "reduce buffers: 953.67 MiB, 75.2 % 1,000,000,000 B = reduce_bucket_size 5e8 x 2 bytes" in said
+    assert "reduce buffers: 953.67 MiB, 75.2% 1,000,000,000 B = reduce_bucket_size 5e8 x 2 bytes" in said
     assert "recorded 1,000,000,000 B: exact" in said
-    assert "master weights, first moment, second moment: 3 x 40.26 MiB, 9.5 %" in said
+    assert "master weights, first moment, second moment: 3 x 40.26 MiB, 9.5%" in said
     assert "42,218,496 B = 4 bytes x 21,109,248 parameters / 2 ranks" in said
-    assert "Unexplained by closed forms: 2.01 MiB, 0.16 % of the peak" in said
+    assert "Unexplained by closed forms: 2.01 MiB, 0.16% of the peak" in said
 
 
 def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:

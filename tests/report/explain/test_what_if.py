@@ -29,7 +29,7 @@ def test_a_slower_network_is_told_with_its_share() -> None:
     now, then = seconds("network=0.1x")
     assert then > 1.5 * now
     words = as_text([what_if_topic(TRIAL, "network=0.1x")])
-    assert f"{100 * (then / now - 1):+.1f} %" in words
+    assert f"{100 * (then / now - 1):+.1f}%" in words
     assert "exposed communication" in " ".join(words.split())
 
 
@@ -37,7 +37,7 @@ def test_twice_the_batch_is_more_work_a_step_and_less_a_token() -> None:
     now, then = seconds("batch=2x")
     assert now < then < 2 * now
     words = " ".join(as_text([what_if_topic(TRIAL, "batch=2x")]).split())
-    assert f"Tokens/s: {100 * (2 * now / then - 1):+.1f} %; memory not asked." in words
+    assert f"Tokens/s: {100 * (2 * now / then - 1):+.1f}%; memory not asked." in words
     assert "Tokens/s" not in as_text([what_if_topic(TRIAL, "link=2x")])
     both = seconds("batch=2x,link=2x")[1]
     assert both < then

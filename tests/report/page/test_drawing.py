@@ -14,7 +14,7 @@ def drawn(inside: str, key: str = "memory") -> str:
 
 
 def test_what_draws_stays_as_it_was() -> None:
-    inside = '<g class="role-mark"><path d="M0,0h9v9Z" fill="var(--ink)" aria-label="zero1: 3 GiB, 41 %" /></g>'
+    inside = '<g class="role-mark"><path d="M0,0h9v9Z" fill="var(--ink)" aria-label="zero1: 3 GiB, 41%" /></g>'
     assert inside in drawn(inside)
 
 

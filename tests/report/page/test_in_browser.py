@@ -66,7 +66,7 @@ def test_a_figure_that_cannot_be_drawn_says_why(browser: Browser, tmp_path: Path
 
 def test_hovering_over_a_mark_says_its_bytes_and_its_share(opened: Browser) -> None:
     said = opened.hover(MARK)
-    assert re.search(r"\d (B|[KMGT]iB)\b.*\d %", said), said
+    assert re.search(r"\d (B|[KMGT]iB)\b.*\d%", said), said
     assert said == opened.ask(f"return document.querySelector('{MARK}').getAttribute('aria-label')")
     assert opened.hover("h1") == ""
 

@@ -158,7 +158,7 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
     by_stage = {t.spec.zero_stage: row(t, place) for t in trials if t.ranks and not row(t, place).offloads}
     assert not by_stage[0].has_room
     assert (by_stage[3].step_s or 0) < (best.step_s or 0)
-    assert f": take {best.shown.label}\n" in text
+    assert f": choose {best.shown.label}\n" in text
     assert "least offload, lowest stage" in " ".join(text.split())
 
 
@@ -247,7 +247,7 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     assert lines[-1] == f"{len(view.table.lines) - 6} more with --details"
     assert view.best is not None
     assert view.best.shown.label in kept
-    assert f": take {view.best.shown.label}" in text
+    assert f": choose {view.best.shown.label}" in text
     assert [
         word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
     ] == []

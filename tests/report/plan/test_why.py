@@ -77,17 +77,17 @@ def test_a_trial_that_does_not_fit_says_by_how_much_and_what_would_have_to_shrin
         "does not fit: needs 92.00 GiB of 80.00 GiB per GPU, 12.00 GiB too much, in backward of a steady step"
     )
     assert sentences[1] == (
-        "activations: 90.00 GiB, 98 % of the tensors (8 x 1,024 tokens per micro batch, without activation "
+        "activations: 90.00 GiB, 98% of the tensors (8 x 1,024 tokens per micro batch, without activation "
         "checkpointing); less with activation_checkpointing: true or a smaller micro_batch_size"
     )
-    assert sentences[2] == "all else equal, it would fit at that point with activations of 78.00 GiB"
+    assert sentences[2] == "it would fit there with activations of 78.00 GiB, all else equal"
 
 
 def test_adams_states_are_one_part_of_twelve_bytes() -> None:
     sizes = dict.fromkeys(("master_weights", "first_moment", "second_moment"), 40 * GIB)
     large = trial(asked("zero0"), at_peak(**sizes), num_params=10 * GIB)
     assert why_not(stage_2(), large, H100)[1] == (
-        "master weights and moments: 120.00 GiB, 100 % of the tensors (12 bytes x 10.7 B parameters); less with "
+        "master weights and moments: 120.00 GiB, 100% of the tensors (12 bytes x 10.7 B parameters); less with "
         "stage 1 or higher or offload_optimizer: cpu from stage 1 on"
     )
 
@@ -95,7 +95,7 @@ def test_adams_states_are_one_part_of_twelve_bytes() -> None:
 def test_where_no_part_alone_is_what_is_over_several_are_named() -> None:
     large = trial(asked("zero1"), at_peak(parameters=60 * GIB, gradients=60 * GIB, activations=60 * GIB))
     sentences = why_not(stage_2(), large, H100)
-    assert sum(", 33 % of the tensors" in sentence for sentence in sentences) == 2
+    assert sum(", 33% of the tensors" in sentence for sentence in sentences) == 2
     assert not any(sentence.startswith("all else") for sentence in sentences)
 
 

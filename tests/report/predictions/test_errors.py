@@ -53,13 +53,13 @@ def test_the_median_is_of_absolute_errors_and_the_worst_keep_their_signs() -> No
     rows = error_rows(pairs)
     live = found(rows, Quantity.LIVE, FORWARD[:2]).errors
     assert live.num_cells == 4
-    assert live.median == pytest.approx(0.02)  # of 0, 1, 3 and 4 %
+    assert live.median == pytest.approx(0.02)  # of 0, 1, 3 and 4%
     assert live.worst_over is not None
     assert live.worst_under is not None
     assert (live.worst_over.pair, live.worst_under.pair) == (pairs[3], pairs[1])
     assert [live.worst_over.error, live.worst_under.error] == pytest.approx([0.04, -0.03])
     peak = found(rows, Quantity.PEAK, FORWARD[:2]).errors
-    assert peak.median == pytest.approx(0.0275)  # of 0, 0.5, 5 and 10 %
+    assert peak.median == pytest.approx(0.0275)  # of 0, 0.5, 5 and 10%
 
 
 def test_where_all_is_equal_there_is_no_worst() -> None:

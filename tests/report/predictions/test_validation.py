@@ -38,7 +38,7 @@ def printed(parts: Sequence[Part], width: int = 80) -> str:
 
 
 def two_trials() -> list[SampleTrial]:
-    """One prediction 10 % too large, one 5 % too small at the peak."""
+    """One prediction 10% too large, one 5% too small at the peak."""
     works = [asked("zero1"), asked("zero2")]
     reals = [measured(work, ledger(FORWARD, {PARAMETERS: (1000, 2000)})) for work in works]
     said = [

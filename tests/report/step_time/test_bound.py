@@ -52,7 +52,7 @@ def test_compute_is_counted_flops_over_the_peak() -> None:
 def test_by_formula_the_flops_of_both_passes_count_and_are_said_to_be_by_formula() -> None:
     one = bound(trial(eager(gpus_per_node=1, evidence="formula"), flops=FLOPS))
     assert one.compute_s == pytest.approx(3.0)
-    assert one.terms[0].startswith("compute: 3000 T FLOP by formula at 1000 TFLOP/s")
+    assert one.terms[0].startswith("compute: 3,000 TFLOP by formula at 1000 TFLOP/s")
     assert bound(trial(eager(gpus_per_node=1, evidence="formula"))).step_s is None
 
 
@@ -154,7 +154,7 @@ def test_the_slowest_rank_decides() -> None:
 
 def test_every_term_says_how_it_comes_about() -> None:
     one = bound(trial(eager(), flops=FLOPS, collectives=[collective("all_gather", Phase.STEP, 8 * GB)]))
-    assert one.terms[0] == "compute: 3000 T FLOP counted at 1000 TFLOP/s (bf16, dense): 3.00 s"
+    assert one.terms[0] == "compute: 3,000 TFLOP counted at 1000 TFLOP/s (bf16, dense): 3.00 s"
     assert one.terms[1] == (
         "communication: all_gather of 7.45 GiB among 8 ranks over 100 GB/s each way between GPUs: 70.0 ms"
     )

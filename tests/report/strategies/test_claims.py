@@ -46,7 +46,7 @@ def test_n_times_as_fast_takes_an_efficiency_of_nine_tenths_of_every_trial():
     slow = figures(spec("fsdp"), 1.5)
     found = claim("n times as fast", SINGLE, ddp(step_s=1.05), slow)
     assert found.verdict is Verdict.FAILS
-    assert "ddp n2, 1.90 x the speed on 2 ranks (95 % efficiency)" in found.measured
+    assert "ddp n2, 1.90 x the speed on 2 ranks (95% efficiency)" in found.measured
     assert "fsdp n2, 1.33 x" in found.measured
     assert verdict("n times as fast", SINGLE, ddp(step_s=0.7)) is Verdict.HOLDS
     assert verdict("n times as fast", SINGLE, ddp(step_s=0.6)) is Verdict.UNJUDGED, "the single process was disturbed"
@@ -136,7 +136,7 @@ def test_a_servers_traffic_and_memory_are_told_apart_from_its_workers():
     assert verdict("2 x the weights", SINGLE, *server_sides(sent_bytes=WEIGHTS)) is Verdict.FAILS
     held = claim("frees its workers", SINGLE, ddp(), worker, server)
     assert held.verdict is Verdict.HOLDS
-    assert "50 % less than a rank of ddp; the server holds 15.26 MiB, as much as a rank of ddp" in held.measured
+    assert "50% less than a rank of ddp; the server holds 15.26 MiB, as much as a rank of ddp" in held.measured
 
 
 def test_async_is_judged_by_time_beyond_the_spread_and_by_staleness():
@@ -154,7 +154,7 @@ def test_compression_is_held_against_plain_ddp_on_as_many_ranks():
     fp16 = figures(spec("ddp", compression="fp16"), 0.9, sent_bytes=RING / 2)
     found = claim("Gradient compression", SINGLE, ddp(step_s=1.0), fp16)
     assert found.verdict is Verdict.HOLDS
-    assert found.measured == "fp16 sends 50 % of the bytes, takes 90 % of the time (on cpu)"
+    assert found.measured == "fp16 sends 50% of the bytes, takes 90% of the time (on cpu)"
     slower = figures(spec("ddp", compression="onebit"), 1.1, sent_bytes=RING / 32)
     assert verdict("Gradient compression", SINGLE, ddp(step_s=1.0), fp16, slower) is Verdict.FAILS
 
@@ -181,6 +181,6 @@ def test_a_stages_waiting_is_held_against_the_ideal_bubble(strategy: str):
     assert stage(0.1).spec.global_batch_size == 24
     found = claim("Pipeline bubble", single, stage(0.12))
     assert found.verdict is Verdict.HOLDS
-    assert found.measured == f"{strategy} n2 idle for 12 %, by formula 11 % (on cpu)"
+    assert found.measured == f"{strategy} n2 idle for 12%, by formula 11% (on cpu)"
     assert verdict("Pipeline bubble", single, stage(0.4)) is Verdict.FAILS
     assert verdict("Pipeline bubble", single) is Verdict.UNJUDGED

@@ -24,7 +24,7 @@ def baseline(
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Store a run as a named baseline, or list baselines. Compare with it by `compare --against NAME`."""
+    """Store a run as a named baseline, or list baselines. For `compare --against NAME`."""
     from zerobench.baselines import baselines, set_baseline
     from zerobench.store import find_run, load_run
 

@@ -57,7 +57,7 @@ def explain(
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="For a log: GPU name in the hardware catalogue.", autocompletion=completion.gpus
+            metavar="NAME", help="For a log: GPU, as in `zerobench models --gpus`.", autocompletion=completion.gpus
         ),
     ] = None,
     gpus_per_node: Annotated[str, typer.Option(metavar="N", help="For a log: GPUs per node.")] = "8",

@@ -19,7 +19,7 @@ def status(
         typer.Option("--follow", metavar="SECONDS", min=1.0, help="Refresh at this interval until all is done."),
     ] = None,
 ) -> Answer:
-    """Show the status of a run, on a cluster or here. Exits with 0 if all is well, 1 if not, 3 while it runs."""
+    """Show the status of a run, on a cluster or here. Exit code: 0 done, 1 with failures, 3 still running."""
     from zerobench.cli.status import follow_run, show_status
 
     return show_status(run, reports) if follow is None else follow_run(run, reports, follow)

@@ -22,7 +22,7 @@ def strategies(
         bool, typer.Option("--details", help="Show needs, evidence, axes, losses and checkpoints of each.")
     ] = False,
 ) -> Answer:
-    """List strategies and optimizers, and which can run here. With requirements and states."""
+    """List strategies and optimizers, and which can run here."""
     from zerobench.cli.strategies import as_plain, brief, listing
     from zerobench.report.render.terminal import screen_width
     from zerobench.spec.machine import detect_machine

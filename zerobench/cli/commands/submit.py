@@ -19,7 +19,7 @@ def submit(
     repeats: Annotated[
         int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most nodes per trial (1).")] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum nodes per trial (1).")] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="GPUs per node; 0 for CPU nodes.")
     ] = None,

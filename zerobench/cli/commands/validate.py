@@ -18,7 +18,9 @@ def validate(
     only: Only = None,
     worlds: Annotated[
         str | None,
-        typer.Option("--worlds", metavar="WORLD,...", help="solo, simulated, formula, emulated (all but emulated)."),
+        typer.Option(
+            "--worlds", metavar="WORLD,...", help="Predictions: solo, simulated, formula, emulated (all but emulated)."
+        ),
     ] = None,
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Read an earlier run instead of running.")

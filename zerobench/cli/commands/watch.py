@@ -15,9 +15,7 @@ from zerobench.cli.options import REPORTS, Reports
 def watch(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run, unchanged.")],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Run name (the script's).")] = None,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="NVML sampling interval; 83 bytes per sample.")
-    ] = "100ms",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="NVML sampling interval.")] = "100ms",
     reports: Reports = REPORTS,
     as_json: AsJson = False,
     quiet: Annotated[

@@ -94,7 +94,7 @@ def _stage_1_and_2(setting: Setting, case: Case) -> Iterator[str]:
     if stage == 1:
         yield (
             f"gradients: all in backward ({format_bytes(case.gradient_element * case.trained)}), as in the paper; from "
-            f"its end to the step the own partition's alone ({partition})"
+            f"its end to the step only the rank's own partition ({partition})"
         )
     elif case.micro_steps > 1 and not is_compact:
         yield (
@@ -123,7 +123,7 @@ def _master_copy(setting: Setting) -> Iterator[str]:
     """
     if setting.case.element == 4:
         yield (
-            f"master weights although parameters are fp32 already: a second copy of the partition, "
+            f"master weights though parameters are fp32 already: a second copy of the partition, "
             f"{_size(setting.master_and_moments([setting.partition], None))}"
         )
 
@@ -139,31 +139,26 @@ def _stage_3(setting: Setting, case: Case) -> Iterator[str]:
         )
     place = "in host memory" if setting.offloads else "on the device"
     gradients = setting.share(Category.GRADIENTS, case.gradient_element, setting.sharded)
-    yield (
-        f"gradients of the partition: {_size(gradients)} {place} from initialization on, not only from backward to step"
-    )
+    yield (f"gradients of the partition: {_size(gradients)} {place} for the whole run, not only from backward to step")
     yield from _master_copy(setting)
     if (ranks := int(case.zero("zero_hpz_partition_size"))) > 1:
         yield (
             f"hpZ's second copy of the parameters: {format_bytes(case.element * -(-case.num_params // ranks))} "
-            f"(divided among {ranks} ranks), of each from its release to the update"
+            f"(divided among {ranks} ranks), from each one's release to the update"
         )
     if persistent := int(case.zero("stage3_param_persistence_threshold")):
-        yield f"parameters of up to {persistent:,} elements stay gathered on every rank from their first use on"
+        yield f"parameters of up to {persistent:,} elements stay gathered on every rank after their first use"
     yield _LINEAR[case.replaces_linear]
     yield from _gathering(case)
     if not setting.offloads:
         copy = format_bytes(case.gradient_element * setting.sub_group)
-        yield (
-            f"flat copy of one sub-group's gradients after the other at the step: {copy}"
-            + _cast(case, setting.sub_group)
-        )
+        yield (f"flat copy of each sub-group's gradients in turn at the step: {copy}" + _cast(case, setting.sub_group))
 
 
 _LINEAR = {
     True: "linear layers' weights are gathered again for backward (memory_efficient_linear). Before DeepSpeed 0.19 "
     "only models built under zero.Init did so; without checkpointing, others held every gathered weight from forward "
-    "to backward: memory_efficient_linear false shows what that takes",
+    "to backward, as memory_efficient_linear false still does",
     False: "every gathered weight of nn.Linear is held from forward to backward, with checkpointing one block's at a "
     "time (memory_efficient_linear false)",
 }
@@ -175,15 +170,14 @@ def _gathering(case: Case) -> Iterator[str]:
     if kept >= case.num_params:
         yield (
             f"all parameters stay gathered from forward to backward: {format_bytes(case.element * case.num_params)}, "
-            f"from the second forward on ({limit})"
+            f"starting with the second forward ({limit})"
         )
     ahead = min(int(case.zero("stage3_prefetch_bucket_size")), int(case.zero("stage3_max_live_parameters")))
     if ahead:
         nbytes = format_bytes(case.element * min(ahead, case.num_params))
-        yield f"prefetch: up to {nbytes} gathered ahead of use ({ahead:,} elements), from the second forward on"
+        yield f"prefetch: up to {nbytes} gathered ahead of use ({ahead:,} elements), starting with the second forward"
     yield (
-        "parameters gathered together exist twice for a moment: in the all-gather's buffer and in the tensors cut "
-        "from it"
+        "parameters gathered together briefly exist twice: in the all-gather's buffer and in the tensors cut from it"
     )
 
 
@@ -194,7 +188,7 @@ def _step(setting: Setting) -> Iterator[str]:
     stage, info = setting.case.stage, setting.optimizer_info
     if stage:
         yield (
-            "gradient norm in fp64, one gradient after the other: a temporary of 8 bytes per element of the largest "
+            "gradient norm in fp64, one gradient at a time: a temporary of 8 bytes per element of the largest "
             "in the partition"
         )
     if info.states and (stage or setting.case.element == 4):

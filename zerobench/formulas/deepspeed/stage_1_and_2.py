@@ -211,7 +211,7 @@ def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
 def _copied(setting: Setting, fill: int) -> Bytes:
     if setting.case.world_size == 1:
         return {}
-    what, source = "the bucket's content copied to be reduced", "stage_1_and_2.py, allreduce_bucket"
+    what, source = "copy of the bucket for the reduction", "stage_1_and_2.py, allreduce_bucket"
     return setting.copied(_gradient_element(setting), setting.case.bucket_elements, what, source, fill=fill)
 
 

@@ -257,7 +257,7 @@ def _reduced(setting: Setting, fills: Sequence[Sequence[int]], number: int, live
     elements = sum(fill) if len(fill) > 1 or fill[0] % setting.case.world_size else 0
     return add(
         _embedding(setting) if is_last else add(_live(setting, left), setting.tied_gradients(1)),
-        setting.copied(element, limit, "the bucket's content copied to be reduced", source, fill=elements),
+        setting.copied(element, limit, "copy of the bucket for the reduction", source, fill=elements),
         {} if setting.on_gpu else setting.copied(element, limit, "and once more, for gloo", source, fill=elements),
         _unswapped_gradients(setting, fills[:number]),
         _handed_on(setting, fill),

@@ -125,7 +125,7 @@ def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEG
 
 
 def _description(bar: Bar, part: Part) -> str:
-    """`zero2, first moment (optimizer states): 1.20 GiB, 12 % of the peak`."""
+    """`zero2, first moment (optimizer states): 1.20 GiB, 12% of the peak`."""
     name, group = part.category.replace("_", " "), palette.CATEGORY_NAMES[part.group]
     name = {"rest of process": group}.get(name, name)
     within = "" if name == group else f" ({group})"

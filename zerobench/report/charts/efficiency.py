@@ -43,7 +43,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     trials = [place.trial for place in places]
     x_axis, _ = ranks_axis([place.x for place in places])
     top = max(110.0, max((place.interval or (0.0, place.y))[1] for place in places) * 1.05)
-    y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100 %")
+    y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100%")
     chart = partial(lines.chart, drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
@@ -80,7 +80,7 @@ def _percent_of(interval: tuple[float, float] | None, base: float) -> tuple[floa
 
 def _said(place: Place) -> str:
     ranks = counted(int(place.x), "rank")
-    share = f"{place.y:.0f} %{intervals.text(place.interval)}"
+    share = f"{place.y:.0f}%{intervals.text(place.interval)}"
     return f"{place.trial.marked_label}: {share} on {ranks}, {_rate(place):,.0f} tokens/s"
 
 

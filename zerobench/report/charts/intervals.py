@@ -54,4 +54,4 @@ def sentence(trials: Sequence[TrialFigures], shape: str) -> str:
     if not expected:
         return ""
     those = "All speeds are" if len(expected) == len(trials) else "Hollow points:"
-    return f" {those} expected, not measured; {shape}: 80 % interval."
+    return f" {those} expected, not measured; {shape}: 80% interval."

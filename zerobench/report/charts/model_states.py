@@ -64,7 +64,8 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, width: float) -> Specificati
     rows = BarRows.of(width, names, figures)
     largest = max(max(bar.row.states.total_bytes, bar.row.paper.total_bytes if bar.row.paper else 0) for bar in bars)
     scale = alt.Scale(domain=[0, unit.of(largest) * rows.room(_ROOM)], nice=False)
-    x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale)
+    axis = alt.Axis(tickCount=8)  # more stand upon each other where the largest has three digits
+    x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale, axis=axis)
     y = rows.y
     parts = alt.Chart(data([part for bar in bars for part in _parts(bar, unit)])).mark_bar(
         stroke="var(--paper)", strokeWidth=0.7

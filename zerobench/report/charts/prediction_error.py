@@ -131,7 +131,7 @@ def _histogram(pairs: Sequence[Pair], width: float) -> Specification:
             "start": (at - 0.5) * size,
             "end": (at + 0.5) * size,
             "count": count,
-            "description": f"{counted(count, 'peak')} from {(at - 0.5) * size:+g} % to {(at + 0.5) * size:+g} % off",
+            "description": f"{counted(count, 'peak')} from {(at - 0.5) * size:+g}% to {(at + 0.5) * size:+g}% off",
         }
         for at, count in sorted(bins.items())
     ]
@@ -155,7 +155,7 @@ def bin_width(largest: float) -> float:
 def _percent(error: float, *, signed: bool = False) -> str:
     percent = 100 * error
     digits = 1 if abs(percent) >= 1 or percent == 0 else 2
-    return f"{percent:+.{digits}f} %" if signed else f"{percent:.{digits}f} %"
+    return f"{percent:+.{digits}f}%" if signed else f"{percent:.{digits}f}%"
 
 
 def _table(pairs: Sequence[Pair], unit: ByteAxis) -> Columns:

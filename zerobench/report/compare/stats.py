@@ -2,7 +2,7 @@
 
 Times are skewed and few, so nothing is assumed of their law but that what sets the two groups apart is a factor. The
 test is Mann and Whitney's; the factor and its interval are that same test turned round, so the two never disagree: the
-95 % interval leaves out 1 exactly where p is below 0.05 (but for ties).
+95% interval leaves out 1 exactly where p is below 0.05 (but for ties).
 
 The values must be independent of each other. Whoever calls decides what they are (speed.py).
 """
@@ -96,9 +96,9 @@ def _p_value(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _interval_rank(size: int, other_size: int) -> int:
-    """Which smallest, and which largest, of the pairs' ratios bound the 95 % interval; 0 where none do.
+    """Which smallest, and which largest, of the pairs' ratios bound the 95% interval; 0 where none do.
 
-    The largest c for which P(U < c) is below 2.5 % where there is no change; Hollander & Wolfe's C_alpha.
+    The largest c for which P(U < c) is below 2.5% where there is no change; Hollander & Wolfe's C_alpha.
     """
     pairs = size * other_size
     if pairs > _MOST_EXACT:

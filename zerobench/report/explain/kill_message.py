@@ -65,4 +65,4 @@ def _last_reading(lines: list[str]) -> str | None:
     if at is None or match is None:
         return None
     where = lines[at - 2].rpartition("] ")[2].strip() if at >= 2 and "see_memory_usage" in lines[at - 2] else ""
-    return f"{match[1]} GB used, {match[2]} % of the machine's{f' ({where})' if where else ''}"
+    return f"{match[1]} GB used, {match[2]}% of the machine's{f' ({where})' if where else ''}"

@@ -72,8 +72,8 @@ def _over_ranks(trial: Trial) -> str | None:
     sentence = f"Over {len(peaks)} {who} it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
     odd = spread.odd_deviation
     if odd is None or abs(odd) <= _ODD:
-        return f"{sentence}: no rank is off the median by more than {100 * _ODD:g} %."
-    return f"{sentence}; rank {spread.odd_rank} is the outlier, {100 * odd:+.1f} % off the median."
+        return f"{sentence}: no rank is off the median by more than {100 * _ODD:g}%."
+    return f"{sentence}; rank {spread.odd_rank} is the outlier, {100 * odd:+.1f}% off the median."
 
 
 def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _alike(terms: Sequence[Explanation]) -> list[list[Explanation]]:
 def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]:
     """The bytes and share of one category, or of several that are alike, and under it where they come from."""
     first, count = alike[0], len(alike)
-    share = f", {100 * count * first.seen_bytes / total_bytes:.1f} %" if total_bytes else ""
+    share = f", {100 * count * first.seen_bytes / total_bytes:.1f}%" if total_bytes else ""
     names = ", ".join(words(each.category) for each in alike)
     size = f"{count} x {format_bytes(first.seen_bytes)}" if count > 1 else format_bytes(first.seen_bytes)
     return [Line(f"{names}: {size}{share}"), *reason_lines(first)]
@@ -220,9 +220,9 @@ def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
     missed = sum(max(term.not_explained_bytes, 0) for term in terms)
     over = sum(max(-term.not_explained_bytes, 0) for term in terms)
     sentence = (
-        f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of the peak"
+        f"Unexplained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f}% of the peak"
     )
-    return f"{sentence}; closed forms say {format_bytes(over)} too much." if over else f"{sentence}."
+    return f"{sentence}; closed forms exceed the record by {format_bytes(over)} elsewhere." if over else f"{sentence}."
 
 
 def _data(explained: Explanation) -> dict[str, Any]:
@@ -254,9 +254,9 @@ def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
 
 
 def _knob_lines(settings: Knobs) -> list[Line]:
-    off = f"the closed forms give {format_bytes(settings.formula_bytes)} for this peak ({100 * settings.error:+.1f} %)"
+    off = f"the closed forms give {format_bytes(settings.formula_bytes)} for this peak ({100 * settings.error:+.1f}%)"
     if abs(settings.error) > FAR:
-        return says(f"Not available: {off}; used only below {100 * FAR:g} %.")
+        return says(f"Not available: {off}; used only below {100 * FAR:g}%.")
     if not settings.effects:
         return says(f"Savings of single settings are within the closed forms' error ({off}).")
     lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in settings.effects[:_MOST_KNOBS]]

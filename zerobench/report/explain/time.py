@@ -55,16 +55,16 @@ def _timed(trial: Trial, speed: Speed) -> Iterator[str]:
         yield f"Its throughput is void: {speed.void}."
     spread = spread_over_ranks(step_seconds_by_rank(trial))
     if spread and spread.odd_rank is not None and abs(spread.odd_deviation or 0) > _SLOW_RANK:
-        yield f"Rank {spread.odd_rank} is {100 * (spread.odd_deviation or 0):+.0f} % off the ranks' median step time."
+        yield f"Rank {spread.odd_rank} is {100 * (spread.odd_deviation or 0):+.0f}% off the ranks' median step time."
 
 
 def _shares(speed: Speed) -> str:
-    """`most of it backward: forward 1 s (33 %), ...`."""
+    """`most of it backward: forward 1 s (33%), ...`."""
     phases = parts(speed)
     if not phases:
         return "one graph, without separate phases"
     shares = ", ".join(
-        f"{name} {format_seconds(value)} ({100 * value / speed.step_time_s_median:.0f} %)"
+        f"{name} {format_seconds(value)} ({100 * value / speed.step_time_s_median:.0f}%)"
         for name, value in phases.items()
     )
     return f"mostly {max(phases.items(), key=lambda part: part[1])[0]}: {shares}"
@@ -83,8 +83,8 @@ def _traffic(trial: Trial) -> Iterator[str]:
         yield f"Collectives of a steady step: {kinds}{volume}."
         case = case_of(trial)
         if case is not None and case.stage:
-            overlap = "runs beside backward" if case.overlaps else "does not run beside backward"
-            yield f"overlap_comm {str(case.overlaps).lower()}: gradients' reduction {overlap}."
+            overlap = "overlaps backward" if case.overlaps else "does not overlap backward"
+            yield f"overlap_comm {str(case.overlaps).lower()}: gradient reduction {overlap}."
     read, written = nvme_bytes_per_s(trial)
     if read is not None and written is not None:
         yield f"NVMe: {format_bytes(read)}/s read and {format_bytes(written)}/s written over the whole step."
@@ -135,7 +135,7 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[s
         return Topic("Time", says(*_untimed_difference(a, b, names)), brief=[])
     more = theirs.step_time_s_median - ours.step_time_s_median
     sentence = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} per step, {names[0]} "
-    sentence += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
+    sentence += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f}%)"
     phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items() if name in parts(ours)}
     figures = {"step_s": {labels[0]: ours.step_time_s_median, labels[1]: theirs.step_time_s_median}}
     void = [f"{name}: {speed.void}" for name, speed in zip(names, (ours, theirs), strict=True) if speed.void]

@@ -90,9 +90,9 @@ def as_data(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def phase_words(step: str, phase: str) -> str:
-    """`backward of a steady step`, `the update of the first step` (the phase `step`), `initialisation`."""
+    """`backward of a steady step`, `the update of the first step` (the phase `step`), `initialization`."""
     if phase == "init":
-        return "initialisation"
+        return "initialization"
     name = "the update" if phase == "step" else phase
     return f"{name} of {'the first step' if step == 'first' else 'a steady step'}"
 

@@ -57,12 +57,12 @@ def what_if_topic(trial: Trial, asked: str) -> Topic:
         raise UserError(f"{_OPTION}: the catalogue lacks a rate of {changed[0].name}")
     factor = then.step_s / now.step_s
     gain = larger.spec.micro_batch_size / trial.spec.micro_batch_size / factor - 1
-    speed = f" Tokens/s: {100 * gain:+.1f} %; memory not asked." if larger is not trial else ""
+    speed = f" Tokens/s: {100 * gain:+.1f}%; memory not asked." if larger is not trial else ""
     return Topic(
         f"With {asked}",
         says(
             f"Expected step: {_in_words(now)}.",
-            f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f} %.{speed}",
+            f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f}%.{speed}",
         ),
         {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
     )

@@ -61,7 +61,7 @@ _EVALUATES = MemoryUser(
     "kept the logits of all evaluated batches on the GPU",
     "eval_accumulation_steps, preprocess_logits_for_metrics, or prediction_loss_only",
 )
-_DEQUANTISES = MemoryUser("made a quantised matrix whole for its product", "the model's largest matrix alone")
+_DEQUANTISES = MemoryUser("made a quantized matrix whole for its product", "the model's largest matrix alone")
 
 _FORWARD = MemoryUser("computed activations of the forward pass", _BATCH)
 _BACKWARD = MemoryUser("computed gradients of activations in the backward pass", _BATCH)
@@ -103,14 +103,14 @@ _ASKERS: tuple[tuple[str, tuple[str, ...], MemoryUser], ...] = (
 _PHASES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("saving", (("deepspeed/runtime/engine.py", "save"), ("transformers/trainer.py", "_save"))),
     ("loading", (("transformers/modeling_utils.py", "from_pretrained"),)),
-    ("initialisation", (("deepspeed/__init__.py", "initialize"), ("accelerate/accelerator.py", "prepare"))),
+    ("initialization", (("deepspeed/__init__.py", "initialize"), ("accelerate/accelerator.py", "prepare"))),
     ("backward", (("torch/_tensor.py", "backward"), ("torch/autograd/", ""), ("deepspeed/runtime/engine.py", "back"))),
     ("the update", (("torch/optim/", ""), ("deepspeed/runtime/engine.py", "_take_model_step"))),
     ("generation", (("transformers/generation/", ""),)),
     ("evaluation", (("transformers/trainer.py", "evaluat"),)),
     ("forward", (("deepspeed/runtime/engine.py", "forward"), ("torch/nn/modules/", "forward"))),
     ("forward", (("torch/nn/modules/module.py", "_call_impl"), ("transformers/models/", ""))),
-    ("initialisation", (("torch/nn/modules/module.py", "_apply"),)),
+    ("initialization", (("torch/nn/modules/module.py", "_apply"),)),
 )
 """By which frames, wherever they stand; the first phase that has one decides."""
 

@@ -70,7 +70,7 @@ def _evidence(runs: RunFigures) -> str:
         alone = next(iter(counts)).value if len(counts) == 1 else predicted
         return f"All figures are predicted ({alone})."
     error = _median_error(runs.predicted)
-    off = "" if error is None else f"; median error of predicted device peaks: {100 * error:.2f} %"
+    off = "" if error is None else f"; median error of predicted device peaks: {100 * error:.2f}%"
     return f"{counted(measured, 'trial')} measured; predicted: {predicted}{off}."
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from zerobench.records import Category, Status
 from zerobench.report.capacity import Capacity, DeviceNeed, Fit, device_need, fits, host_instant
 from zerobench.report.ds_case import case_of
+from zerobench.report.explain.topic import phase_words
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
@@ -80,10 +81,7 @@ def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
 def _when(instant: Instant | None) -> str:
     if instant is None:
         return ""
-    if instant.phase == "init":
-        return ", during initialisation"
-    phase = "the optimizer step" if instant.phase == "step" else instant.phase.value
-    return f", in {phase} of {'the first' if instant.step == 'first' else 'a steady'} step"
+    return f", in {phase_words(instant.step, instant.phase)}"
 
 
 def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:
@@ -98,12 +96,12 @@ def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) 
         percent = 100 * part.b_bytes / instant.total_bytes
         less = remedy(trial, part.category, part.b_bytes)
         yield (
-            f"{_words(part.category, alike)}: {format_bytes(part.b_bytes)}, {percent:.0f} % of the "
+            f"{_words(part.category, alike)}: {format_bytes(part.b_bytes)}, {percent:.0f}% of the "
             f"tensors{_because(trial, part.category, part.b_bytes, alike)}{f'; less with {less}' if less else ''}"
         )
     if parts and len(named) == 1 and named[0] > over_bytes:
         what, size = _words(parts[0][0].category, parts[0][1]), format_bytes(named[0] - over_bytes)
-        yield f"all else equal, it would fit at that point with {what} of {size}"
+        yield f"it would fit there with {what} of {size}, all else equal"
 
 
 def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str:

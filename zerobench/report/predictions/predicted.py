@@ -57,7 +57,7 @@ class Cell:
 
         None where nothing was measured of what was predicted.
         """
-        # Not predicted / measured - 1, whose rounding would put an exact 1 % on either side of a limit of 1 %.
+        # Not predicted / measured - 1, whose rounding would put an exact 1% on either side of a limit of 1%.
         difference = self.predicted_bytes - self.measured_bytes
         return difference / self.measured_bytes if self.measured_bytes > 0 else None
 

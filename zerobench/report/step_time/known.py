@@ -57,21 +57,21 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
     if spec.strategy == "zero3":
         spreads["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
-        spreads["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+        spreads["copies reach 80% of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
     if spec.adapter is not None:
         spreads["adapter matmuls are memory-bound"] = 0.15
         if lora_of(spec.adapter).base is not None:
-            spreads["dequantising a matrix for each product is memory-bound"] = 0.1
+            spreads["dequantizing a matrix for each product is memory-bound"] = 0.1
     if spec.world_size > _JUDGED_RANKS:
         spreads[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
-        spreads[f"elementwise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
+        spreads[f"element-wise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
     decoder = decoder_of(spec.model)
     times = None if decoder is None else times_as_many(spec.model, decoder)
     if times is not None and times > _FUSES_MORE:
         spreads[
-            f"element-wise kernels are fused as in the fitted runs: eager {spec.model.model_type} blocks of "
-            f"transformers move {times:.1f} times as many bytes, which would make steps longer"
+            f"element-wise kernels are fused as in the fitted runs (eager {spec.model.model_type} blocks of "
+            f"transformers move {times:.1f} times the bytes and are slower)"
         ] = 0.0
     return spreads
 

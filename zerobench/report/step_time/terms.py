@@ -21,7 +21,7 @@ from zerobench.spec.links import Links
 from zerobench.spec.recomputation import attention_again
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
-from zerobench.units import format_bytes, format_count, format_seconds
+from zerobench.units import format_bytes, format_seconds
 
 PASSES = (Phase.FORWARD, Phase.BACKWARD)
 UPDATE = (Phase.STEP,)
@@ -98,11 +98,15 @@ def compute(work: Work) -> Term:
     hidden = hidden_flops(work.spec, passes)
     update = float(counted.get(Phase.STEP, 0))
     sentence = (
-        f"compute: {format_count(passes + update)} FLOP {'by formula' if _is_formula(work) else 'counted'}"
-        + (f", less {format_count(hidden)} skipped by causal attention," if hidden else "")
+        f"compute: {_tflop(passes + update)} {'by formula' if _is_formula(work) else 'counted'}"
+        + (f", less {_tflop(hidden)} skipped by causal attention," if hidden else "")
         + f" at {peak:g} TFLOP/s ({work.spec.precision.value}, dense)"
     )
     return timed("compute", (passes - hidden) / (peak * 1e12), update / (peak * 1e12), sentence)
+
+
+def _tflop(flops: float) -> str:
+    return f"{flops / 1e12:,.3g} TFLOP" if flops < 1e15 else f"{flops / 1e12:,.0f} TFLOP"
 
 
 def _flops(work: Work) -> dict[Phase, float]:
@@ -180,7 +184,7 @@ def _rates(work: Work) -> str:
     link, network = work.links.link_gb_per_s, work.links.network_gb_per_s
     parts = [f"{link:g} GB/s each way between GPUs"] if link is not None else []
     if work.spec.num_nodes > 1 and network is not None:
-        parts.append(f"{network:g} GB/s a GPU each way between nodes")
+        parts.append(f"{network:g} GB/s per GPU each way between nodes")
     return " and ".join(parts)
 
 

@@ -75,4 +75,4 @@ def _saving(row: ComparedSide) -> str:
     saved = row.saved_fraction or 0.0
     if abs(saved) < 0.005:
         return "as much as a rank of ddp"
-    return f"{abs(100 * saved):.0f} % {'less' if saved > 0 else 'more'} than a rank of ddp"
+    return f"{abs(100 * saved):.0f}% {'less' if saved > 0 else 'more'} than a rank of ddp"

@@ -29,7 +29,7 @@ def scales(known: ClaimRows) -> Claim:
 def _speed(row: ComparedSide) -> str:
     return (
         f"{row.label}, {row.speed_up or 0:.2f} x the speed on {row.spec.world_size} ranks "
-        f"({100 * (row.efficiency or 0):.0f} % efficiency)"
+        f"({100 * (row.efficiency or 0):.0f}% efficiency)"
     )
 
 
@@ -74,9 +74,9 @@ def compression(known: ClaimRows) -> Claim:
 def _compressed(row: ComparedSide, ddp: ComparedSide) -> str:
     sent = ratio(row.figures.sent_bytes, ddp.figures.sent_bytes)
     away = "" if row.parity is None else f", loss difference {row.parity.difference:.2g}"
-    moved = "" if sent is None else f"sends {100 * sent:.0f} % of the bytes, "
+    moved = "" if sent is None else f"sends {100 * sent:.0f}% of the bytes, "
     step = ratio(row.figures.step_s, ddp.figures.step_s) or 0.0
-    return f"{row.spec.compression} {moved}takes {100 * step:.0f} % of the time{away}"
+    return f"{row.spec.compression} {moved}takes {100 * step:.0f}% of the time{away}"
 
 
 def overlap(known: ClaimRows) -> Claim:
@@ -86,8 +86,8 @@ def overlap(known: ClaimRows) -> Claim:
         return unjudged(text, "needs a profiled step of ddp on several ranks (steps: {communication: 1})")
     hidden = 1 - ddp.figures.exposed_fraction / ddp.figures.in_flight_fraction
     sentence = (
-        f"{ddp.label} communicates during {100 * ddp.figures.in_flight_fraction:.0f} % of a step, "
-        f"{100 * hidden:.0f} % of it overlapped with compute"
+        f"{ddp.label} communicates during {100 * ddp.figures.in_flight_fraction:.0f}% of a step, "
+        f"{100 * hidden:.0f}% of it overlapped with compute"
     )
     return judged_speed(text, hidden > 1 / 2, sentence, [ddp])
 
@@ -98,7 +98,7 @@ def synchronisation(known: ClaimRows) -> Claim:
     divided = [row for row in known.of("tensor", "pipeline", "rpc-pipeline") if row.figures.sync_fraction is not None]
     if ddp is None or ddp.figures.sync_fraction is None or not divided:
         return unjudged(text, "needs profiled steps of ddp and of a model-parallel strategy")
-    fractions = ", ".join(f"{row.label} {100 * (row.figures.sync_fraction or 0):.0f} %" for row in [ddp, *divided])
+    fractions = ", ".join(f"{row.label} {100 * (row.figures.sync_fraction or 0):.0f}%" for row in [ddp, *divided])
     limit = ddp.figures.sync_fraction
     return judged_speed(
         text,
@@ -117,8 +117,8 @@ def bubble(known: ClaimRows) -> Claim:
         return unjudged(text, "needs a timed pipeline")
     sentence = "; ".join(
         (
-            f"{row.label} idle for {100 * (row.figures.wait_fraction or 0):.0f} %, by formula "
-            f"{100 * bubble_fraction(row.spec):.0f} %"
+            f"{row.label} idle for {100 * (row.figures.wait_fraction or 0):.0f}%, by formula "
+            f"{100 * bubble_fraction(row.spec):.0f}%"
         )
         for row in stages
     )

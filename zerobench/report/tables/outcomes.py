@@ -12,7 +12,7 @@ from zerobench.units import format_seconds
 TITLE = "Trials that did not complete"
 SKIPPED_TITLE = "Skipped trials"
 BOTH_TITLE = "Trials skipped or not completed"
-HOW_TO_READ = "In brackets: the rule that skips a trial."
+HOW_TO_READ = "In parentheses: the rule that skips it."
 
 
 def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:

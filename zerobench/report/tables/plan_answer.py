@@ -46,7 +46,7 @@ def answer(
     best = choice.best
     untried = _not_tried(rows) if best.offloads else ()
     rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *untried, *others]
-    title = f"{_where(rows, cluster)}: take {_taken(best)}"
+    title = f"{_where(rows, cluster)}: choose {_taken(best)}"
     return PlanAnswer(title, [_memory(best), _speed(best, cluster.gpu)], rest)
 
 
@@ -100,7 +100,7 @@ _PER_NODE = "of host memory per node"
 def _of(needed: int | None, capacity: int | None, what: str) -> str:
     if needed is None or not capacity:
         return f"{format_bytes(needed)} {what}"
-    free = f"{show_percent(1 - needed / capacity, 0)} % free"
+    free = f"{show_percent(1 - needed / capacity, 0)}% free"
     over = f"{format_bytes(needed - capacity)} too much"
     return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free if needed <= capacity else over})"
 
@@ -117,7 +117,7 @@ def _speed(best: PlanRow, gpu: Gpu) -> str:
 def expected_speed(row: PlanRow, expected: Interval) -> str:
     """Tokens/s of a row with their interval, its step's time and the MFU."""
     tokens = row.trial.spec.global_batch_tokens
-    mfu = "" if row.expected_mfu is None else f", {show_percent(row.expected_mfu, 0)} % MFU"
+    mfu = "" if row.expected_mfu is None else f", {show_percent(row.expected_mfu, 0)}% MFU"
     low, middle, high = (format_count(tokens / step) for step in (expected.high_s, expected.step_s, expected.low_s))
     return f"{middle} tokens/s expected ({low} to {high}), {format_seconds(expected.step_s)} per step{mfu}"
 

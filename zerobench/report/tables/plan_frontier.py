@@ -51,11 +51,11 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
 
 
 def _caption(cluster: Cluster, unit: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, not checked"
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not checked (--host-memory)"
     device = format_bytes(cluster.device_memory_bytes)
     return (
-        f"It fits with {ROOM:.0%} room: one {cluster.gpu.name} has {device}; a node's host memory: "
-        f"{host}. device, host per node: needed by the largest, {unit}. ends: the memory that `too large` "
+        f"The largest that fits with {ROOM:.0%} room. Device memory: {device} ({cluster.gpu.name}); host memory per "
+        f"node: {host}. device, host per node: needed by the largest, {unit}. ends: the memory that `too large` "
         "exceeds; limit: end of the search range."
     )
 

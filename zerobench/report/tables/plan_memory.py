@@ -74,9 +74,9 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
 
 
 def _fit_caption(cluster: Cluster, context: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, not checked"
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not checked (--host-memory)"
     return (
-        f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: "
+        f"Device memory: {format_bytes(cluster.device_memory_bytes)} ({cluster.gpu.name}); host memory per node: "
         f"{host}. total: larger peak + allocator slack + CUDA context and NCCL{context}. host: all ranks "
         f"of a node. tight: fits with less than {ROOM:.0%} room."
     )

@@ -50,7 +50,7 @@ def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
     unit = time_unit(value for row in shown for value in (median(row.speed.base_s), median(row.speed.new_s)))
     caption = (
         "Medians of the repeats' median steps. change: Hodges-Lehmann ratio of NEW to BASE with "
-        "its 95 % interval, + is slower; p: two-sided Mann-Whitney U test over repeats in "
+        "its 95% interval, + is slower; p: two-sided Mann-Whitney U test over repeats in "
         "separate processes." + _chance(rows)
     )
     return Part(
@@ -77,7 +77,7 @@ def _columns(unit: Unit) -> list[Column[_Row]]:
         Column("BASE", in_unit(unit, lambda row: median(row.speed.base_s)), narrow="BASE"),
         Column("NEW", in_unit(unit, lambda row: median(row.speed.new_s)), narrow="NEW"),
         Column("change", lambda row: show_percent(row.speed.change.ratio - 1, signed=True), narrow="change"),
-        Column("95 % interval", lambda row: _interval(row.speed.change), narrow="95 %"),
+        Column("95% interval", lambda row: _interval(row.speed.change), narrow="95%"),
         Column("p", lambda row: f"{row.speed.change.p_value:.2g}", narrow="p"),
         Column("verdict", lambda row: row.speed.verdict, narrow="verdict", is_text=True),
     ]

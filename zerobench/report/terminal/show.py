@@ -155,13 +155,12 @@ def _tables(tables: Sequence[Table[Any]], width: int) -> Iterator[Section]:
 
 
 def _driver(shown: Sequence[TableTrial], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
-    """What the driver saw of the trials, of ranks and from outside; without any, one line that says why."""
+    """What the driver saw of the trials, of ranks and from outside; without any, why where it might have."""
     both = [(labelled.trial, row.name) for labelled, row in zip(shown, figures, strict=True)]
     rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
     reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
-    if not rows and any(trial.ranks for trial, _ in both):
-        why = listed(reasons) or "no NVIDIA device used"
-        yield lines_section("NVML", f"No driver readings: {plain(why)}.")
+    if not rows and reasons and any(rank.device_type == "cuda" for trial, _ in both for rank in trial.ranks):
+        yield lines_section("NVML", f"No driver readings: {plain(listed(reasons))}.")
     yield from sections(nvml_table(rows, reasons), width)
     watched = [Line(name, row) for trial, name in both for row in watched_rows(trial)]
     why_not = why_no_nvml(trial for trial, _ in both if trial.record.host and not trial.ranks)
@@ -173,7 +172,7 @@ def _notes(shown: Sequence[TableTrial]) -> Iterator[Section]:
     notes = each_once((labelled.label, sentence) for labelled in shown for sentence in sentences(labelled.trial))
     if notes:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in notes.items()]
-        caption = "Buffer sizes in elements, departures of DeepSpeed from the paper, unavailable figures."
+        caption = "Buffer sizes in elements, DeepSpeed's departures from the paper, unavailable figures."
         yield list_section("Notes", caption, lines)
 
 
