@@ -50,7 +50,7 @@ AXES: dict[str, dict[str, Any]] = {
     "adapters, checkpointed": {"adapter": "lora-8", "ds_config": FEW},
     "adapters, none kept": {"adapter": "lora-8", "ds_config": NONE},
     "adapters, tied": {"model": GPT, "adapter": "lora-8", "activation_checkpointing": False},
-    "adapters, tied, checkpointed": {"model": GPT, "adapter": "lora-8", "ds_config": NONE},
+    "adapters, tied, checkpointed": {"model": GPT, "adapter": "lora-8"},
     "codes": {"adapter": "lora-16-nf4", "activation_checkpointing": False, "ds_config": NONE},
     "codes, checkpointed": {"adapter": "lora-16-nf4", "ds_config": FEW},
     "lower blocks frozen": {"frozen": r"embed|layers\.[01]\.", "ds_config": FEW},
@@ -138,3 +138,12 @@ def test_what_runs_once_more_is_gathered_a_third_time() -> None:
     backward, forward = (played("adapters, none kept").elements[phase] for phase in (Phase.BACKWARD, Phase.FORWARD))
     assert 1.5 * forward < backward < 2 * forward
     assert played("none kept").elements[Phase.BACKWARD] == played("none kept").elements[Phase.FORWARD]
+
+
+def test_autograd_holds_the_weights_of_one_block_that_runs_again_and_lets_go_of_them() -> None:
+    spec = ASKED["adapters, none kept"]
+    setting = formula_setting(spec)
+    outside = 2 * LLAMA.hf_config["vocab_size"] * 1024 + 1024  # embedding, head and the last norm
+    block = (setting.model_elements - outside) // 3
+    held = [held.by_autograd for held in played("adapters, none kept").held[Phase.BACKWARD]]
+    assert 0.9 * block < max(held) <= block

@@ -310,4 +310,4 @@ def test_beside_a_quantised_model_the_matrix_that_a_product_makes_whole_is_count
     [whole] = {
         row.at_peak_bytes for row in found.memory if row.category == "temporaries" and row.phase is Phase.BACKWARD
     }
-    assert whole == 2 * 4096 * 11008
+    assert whole == 2 * 4096 * 11008 + (4 * 4096 * 11008 // 64 if base == "nf4" else 0)

@@ -181,11 +181,12 @@ def _live(setting: Setting, elements: int) -> Terms:
 
 
 def _kept_gathered(setting: Setting, elements: int) -> Terms:
-    """What stays gathered for use; more than is allowed is there while a module uses it."""
+    """What stays gathered for use: as much as is allowed and the last tensor, or what a module uses."""
     most, limit = live_limit(setting.case)
+    what = limit if most > 0 and elements <= most + max(setting.model) else "in use"
     source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
     if elements < setting.model_elements:
-        return _gathered(setting, elements, limit if elements <= most else "in use", source)
+        return _gathered(setting, elements, what, source)
     all_of_them = _gathered(setting, elements, limit, source).get(Category.GATHERED_PARAMETERS, 0)
     words = f"all of them ({limit}): {setting.case.element} bytes x {setting.model_elements:,} parameters"
     return Terms(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
