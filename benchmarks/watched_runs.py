@@ -15,6 +15,8 @@ from zerobench.folder import RunFolder
 from zerobench.records import RankRecord
 
 VIEWS = ("live", "piped")
+ZEROBENCH = "zerobench"
+"""The module that is run."""
 
 
 def watched_run(bench: Bench, model: str, strategy: str, view: str, pair: int) -> dict[str, float | str | int]:
@@ -26,7 +28,7 @@ def watched_run(bench: Bench, model: str, strategy: str, view: str, pair: int) -
     folder.mkdir()
     sweep = folder / "sweep.yaml"
     sweep.write_text(yaml.safe_dump(_sweep(bench, model, strategy)), encoding="utf-8")
-    command = [sys.executable, "-m", "zerobench", "run", str(sweep), "--reports", str(folder / "reports")]
+    command = [sys.executable, "-m", ZEROBENCH, "run", str(sweep), "--reports", str(folder / "reports")]
     environment = terminal_environment() | {"PYTHONPATH": str(ROOT)}
     if view == "live":
         printed, code = on_a_terminal(command, environment)

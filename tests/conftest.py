@@ -29,6 +29,9 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get(
 # As in an environment that was activated. Else some processes would compile DeepSpeed's kernels with its ninja and some
 # with the system's, of which each takes what the other has made for stale: a kernel was compiled seven times.
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Else each of a thousand processes compiles what it imports of the package: a third of what the command takes to begin.
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Threads of OpenMP spin while they wait for each other: where others want the cores, a product of matrices took ten
 # times as long, and a trial of one process with two threads ran into its time limit.

@@ -1,7 +1,7 @@
 """Stands in for the `deepspeed` program where ranks are to be forks of one process (rank_forker.py).
 
 It takes the command line that zerobench writes for DeepSpeed's launcher, gives each rank the environment that
-DeepSpeed gives it (deepspeed/launcher/launch.py) and a log of its own, and ends with their exit status.
+DeepSpeed gives it (deepspeed/launcher/launch.py) and a log of its own or ours, and ends with their exit status.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ SOCKET = "ZEROBENCH_TESTS_FORKER"
 def main() -> int:
     """Start the ranks and wait for them."""
     parser = argparse.ArgumentParser()
-    for option in ("--hostfile", "--num_nodes", "--master_port", "--enable_each_rank_log", "--module"):
+    for option in ("--hostfile", "--num_nodes", "--master_port"):
         parser.add_argument(option, required=True)
     parser.add_argument("--num_gpus", type=int, required=True)
-    parser.add_argument("--no_local_rank", action="store_true")
-    asked, arguments = parser.parse_known_args()
-    logs = Path(asked.enable_each_rank_log)
-    logs.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--enable_each_rank_log", type=Path, metavar="FOLDER")
+    parser.add_argument("--no_local_rank", action="store_true", required=True)
+    parser.add_argument("--module", action="store_true")
+    parser.add_argument("program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    logs = asked.enable_each_rank_log
+    if logs:
+        logs.mkdir(parents=True, exist_ok=True)
     ranks = [
         {
             "environment": {
@@ -40,8 +45,9 @@ def main() -> int:
                 "MASTER_PORT": asked.master_port,
             },
             "folder": str(Path.cwd()),
-            "log": str(logs / f"rank{rank}.log"),
-            "arguments": arguments,
+            "log": str(logs / f"rank{rank}.log") if logs else f"/proc/{os.getpid()}/fd/1",
+            "module": asked.module,
+            "arguments": [asked.program, *asked.arguments],
         }
         for rank in range(asked.num_gpus)
     ]

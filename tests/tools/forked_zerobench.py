@@ -7,6 +7,8 @@ import sys
 from zerobench.cli import main
 from zerobench.running import launcher
 
+LAUNCHER = [sys.executable, "-m", "tests.tools.forked_launcher"]
+
 if __name__ == "__main__":
-    launcher.deepspeed_program = lambda: [sys.executable, "-m", "tests.tools.forked_launcher"]
+    launcher.deepspeed_program = lambda: LAUNCHER
     main()

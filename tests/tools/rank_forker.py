@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -20,14 +21,25 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from zerobench.running.launcher import PINNED_MALLOC
+from zerobench.worker import simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.05
 START_S = 300.0
+OF_RANKS = (
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # DeepSpeed asks it of each optimizer; it imports torch's inductor
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.utils.cpp_extension",
+    "transformers.models.auto.modeling_auto",
+)
+"""What measured ranks import besides what simulated ones do."""
 
 
 @contextmanager
@@ -51,15 +63,8 @@ def rank_forker(path: Path) -> Iterator[None]:
 def import_everything() -> None:
     """What ranks import, or nearly; nothing here starts a thread."""
     os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed  # noqa: F401
-    import torch.distributed.fsdp
-    import torch.distributed.pipelining
-    import torch.distributed.tensor.parallel  # noqa: F401
-    from transformers import GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
-
-    import zerobench.memory.failures
-    import zerobench.worker.__main__
-    import zerobench.worker.rank  # noqa: F401
+    for name in (*simulator._PRELOADED, *OF_RANKS):
+        import_module(name)
 
 
 def fork_rank(rank: Mapping[str, Any]) -> int:
@@ -84,13 +89,14 @@ def _become(rank: Mapping[str, Any]) -> None:
     log = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.argv = ["zerobench.worker", *rank["arguments"]]
+    sys.argv = rank["arguments"]
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    from zerobench.worker.__main__ import main
-
-    main()
+    if rank["module"]:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def serve_one(connection: socket.socket) -> None:
