@@ -43,6 +43,7 @@ def test_on_80_by_24_each_has_a_line_and_those_that_cannot_run_here_their_reason
     assert (code, err) == (0, "")
     assert (len(lines) < 24, max(map(len, lines)) <= 80) == (True, True)
     assert [line.split()[0] for line in lines[: len(STRATEGIES)]] == [*STRATEGIES]
+    assert [line for line in lines if line.endswith("...")] == []
     words = " ".join(out.split())
     for info in STRATEGIES.values():
         if info.environment:

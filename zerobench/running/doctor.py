@@ -48,7 +48,7 @@ SHARED_MEMORY = str(PLACE)
 DRIVER = "driver"
 _IDLE_BYTES = 2**30
 """More than a driver and its display take of an idle GPU."""
-_WITHOUT_GPUS = "with GPUs: install the driver; without: CPU ranks, zerobench plan"
+_WITHOUT_GPUS = "install the driver; without GPUs: CPU ranks, zerobench plan"
 _WAIT = f"wait for it, or choose others with {VARIABLE}"
 
 
@@ -242,7 +242,7 @@ def _limits() -> Iterator[Finding]:
     memory, cores = values["cgroup_memory_bytes"], values["cgroup_cores"]
     words = [f"{format_bytes(memory)} of memory"] if memory is not None else []
     words += [f"{cores:g} {'core' if cores == 1 else 'cores'}"] if cores is not None else []
-    yield Finding("control group", Standing.GOOD, " and ".join(words) or "no limit")
+    yield Finding("cgroup", Standing.GOOD, " and ".join(words) or "no limit")
 
 
 def _at_least(what: str, value: int | None, least: int, remedy: str, show: Callable[[int], str]) -> Finding:

@@ -124,7 +124,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
     for info in (
         StrategyInfo(
             name="single",
-            summary="a plain torch loop in one process, on the same global batch: the reference",
+            summary="a plain torch loop in one process: the reference",
             uses_deepspeed=False,
             is_reference=True,
             paper_stage=0,
@@ -135,20 +135,20 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="ddp",
-            summary="torch DistributedDataParallel: all model states on every rank, bucketed all-reduce",
+            summary="torch DDP: all model states on every rank, bucketed all-reduce",
             uses_deepspeed=False,
             paper_stage=0,
             settled_after_steps=2,  # it deals gradients into other buckets in the second forward pass
             axes=("bucket_bytes", "compression", *_READS_FILES),
             checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
-        _zero(0, "DeepSpeed, all model states on every rank"),
+        _zero(0, "DeepSpeed stage 0: all model states on every rank"),
         _zero(1, "ZeRO-1: optimizer states partitioned", "offload_optimizer"),
         _zero(2, "ZeRO-2: gradients partitioned too", "offload_optimizer"),
         _zero(3, "ZeRO-3: parameters partitioned too", "zero_init", "offload_optimizer", "offload_param", *ZEROPP),
         StrategyInfo(
             name="fsdp",
-            summary="torch FSDP2, fully_shard per block: all model states partitioned, as at stage 3",
+            summary="torch FSDP2 (fully_shard): all model states partitioned",
             uses_deepspeed=False,
             paper_stage=3,
             axes=("reshard_after_forward", "offload_optimizer", "offload_param", "mics_shard_size", *_OWN_FORWARD),
@@ -156,7 +156,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="parameter-server",
-            summary="rank 0 holds weights and optimizer, the others send gradients and get weights (Li et al. 2014)",
+            summary="rank 0 holds weights and optimizer, the others send gradients",
             uses_deepspeed=False,
             least_processes=2,
             num_servers=1,
@@ -168,14 +168,14 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="tensor",
-            summary="torch tensor parallelism (DTensor): matrices of every block cut across all ranks, as Megatron-LM",
+            summary="torch tensor parallelism (DTensor): every block's matrices cut",
             uses_deepspeed=False,
             divides_batch=False,
             checkpoint=_DCP,
         ),
         StrategyInfo(
             name="pipeline",
-            summary="blocks split over ranks as stages, micro-batches pass through (GPipe, 1F1B; torch or DeepSpeed)",
+            summary="blocks split into stages (GPipe, 1F1B; torch or DeepSpeed)",
             uses_deepspeed=False,
             least_processes=2,
             divides_batch=False,
@@ -186,7 +186,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="rpc-pipeline",
-            summary="pipeline stages on remote workers over torch.distributed.rpc, with distributed autograd",
+            summary="pipeline stages on remote workers, by torch.distributed.rpc",
             uses_deepspeed=False,
             least_processes=2,
             evidences=(Evidence.MEASURED,),
@@ -199,7 +199,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="horovod",
-            summary="Horovod: all model states on every rank, ring all-reduce of gradients in fused buffers",
+            summary="Horovod: all model states on every rank, fused all-reduce",
             uses_deepspeed=False,
             paper_stage=0,
             packages=("torch", "horovod"),
@@ -211,8 +211,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="tensorflow",
-            summary="tf.distribute with the same model and weights in Keras: states on every replica, or on a server "
-            "(tf_strategy; its tpu was never run on a TPU)",
+            summary="tf.distribute: the same model in Keras (tpu never run on one)",
             uses_deepspeed=False,
             paper_stage=0,
             packages=("tensorflow",),

@@ -1,4 +1,4 @@
-"""`zerobench doctor`: what can run on this machine, and what to mend."""
+"""`zerobench doctor`: what can run on this machine, and what to fix."""
 
 # ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
 
