@@ -115,7 +115,7 @@ class _Play:
         gradients = {event.number for event in course if event.is_gradient}
         self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
         reducing = int(self._setting.case.overlaps)
-        for instant in (*instants.filled.values(), *instants.reduction):
+        for instant in (*[*instants.filled.values()][-1:], *instants.reduction):
             self._hold(_without_gradients(instant, instants.forward) if keeps else instant, reduces_on=2 * reducing)
         if keeps and self._setting.case.stage == 0:
             self._adopt_gradients()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
@@ -28,6 +28,8 @@ class Phases:
     update_s: float = 0.0
     rounds: int | None = None
     """Micro-batches that have any; None: all."""
+    first_forward_s: float | None = None
+    """In the first of them in place of `forward_s`, where that is not as the others."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,12 @@ def step(
     """
     compute = micro_batches * (computing.forward_s + computing.backward_s) * (1 + rates.jitter * math.log(ranks))
     rounds = micro_batches if communication.rounds is None else communication.rounds
-    exposed = sum(exposed_s(computing, communication, rates, overlaps=overlaps))
-    return compute, rounds * exposed, update_s + communication.update_s + rates.step_s
+    exposed = rounds * sum(exposed_s(computing, communication, rates, overlaps=overlaps))
+    if communication.first_forward_s is not None:
+        first = replace(communication, forward_s=communication.first_forward_s)
+        usual, other = (exposed_s(computing, each, rates, overlaps=overlaps)[0] for each in (communication, first))
+        exposed += other - usual
+    return compute, exposed, update_s + communication.update_s + rates.step_s
 
 
 def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlaps: bool) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from zerobench.report.predictions.predicted import join
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.part import Listing, Part
-from zerobench.report.tables.validation import validation_parts
+from zerobench.report.tables.validation import validation_answer, validation_parts
 from zerobench.spec.trial import TrialSpec
 
 PARAMETERS = Category.PARAMETERS
@@ -117,5 +117,18 @@ def test_expected_steps_stand_beside_measured_ones_inside_of_their_interval_or_n
     assert line[-1] == inside
 
 
-def test_on_cpus_no_step_time_is_expected() -> None:
+def test_on_a_narrow_terminal_each_time_has_its_trial_its_unit_and_its_interval() -> None:
+    said = predicted_trials_of_gpus.predicted(micro_batch_size=2)
+    expected = predicted_trials_of_gpus.expected(said)
+    work = TrialSpec.model_validate({**said.spec.model_dump(), "evidence": "measured"})
+    text = printed(parts_of([completed_trial(work, step_s=expected.step_s), said]), 80).partition("Step time")[2]
+    assert "trial  " in text
+    assert "expected ms" in text
+    assert f"{1e3 * expected.low_s:.1f}" in text
+    assert f"{1e3 * expected.high_s:.1f}" in text
+
+
+def test_on_cpus_no_step_time_is_expected_and_the_answer_says_so() -> None:
     assert "Step time" not in printed(parts_of(two_trials()))
+    answer = validation_answer(join(two_trials()), {trial.spec.trial_id: "it" for trial in two_trials()})
+    assert answer.points[0] == "Step time: none is expected of CPU ranks"

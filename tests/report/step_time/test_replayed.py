@@ -37,6 +37,7 @@ AHEAD: dict[str, Any] = {
     "zero_optimization.sub_group_size": 4_000_000,
 }
 FEW_KEPT: dict[str, Any] = {"zero_optimization.stage3_max_reuse_distance": 0}
+ON_HOST: dict[str, Any] = {"offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM}
 AXES: dict[str, dict[str, Any]] = {
     "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
@@ -44,7 +45,18 @@ AXES: dict[str, dict[str, Any]] = {
     "zero3": {"stage": 3},
     "zero3 kept": {"stage": 3, "activation_checkpointing": False},
     "fsdp": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2},
-    "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "offloaded": {"stage": 2, **ON_HOST},
+    "offloaded sums": {"stage": 2, **ON_HOST, "world_size": 1, "micro_batch_size": 1, "gradient_accumulation_steps": 3},
+    "offloaded parameters": {
+        "stage": 3,
+        **ON_HOST,
+        "offload_param": "cpu",
+        "world_size": 1,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "ds_config": FEW_KEPT,
+    },
+    "second copy": {"stage": 3, "hpz_partition_size": 8, "gradient_accumulation_steps": 4, "micro_batch_size": 2},
     "tensor": {
         "stage": 0,
         "model": LLAMA.to_model(),
@@ -106,7 +118,7 @@ TWICE = {name: ASKED[name].model_copy(update={"micro_batch_size": 2 * ASKED[name
 SHORT: dict[str, Any] = {**USUAL, "model": SHAPE.model_copy(update={"num_layers": 3}).to_model(), "micro_batch_size": 4}
 LONG: dict[str, dict[str, Any]] = {
     "zero1": {"stage": 1},
-    "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "offloaded": {"stage": 2, **ON_HOST},
     "zero3": {"stage": 3},
 }
 PASSES = {

@@ -21,7 +21,7 @@ from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_o
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import offload, offloaded_share
+from zerobench.report.step_time.transfers import copied_s, offload
 from zerobench.report.trials import Trial
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
@@ -208,7 +208,7 @@ def _in_closed_form(asked: _TimedWork) -> _Parts | None:
         Pass(phase, compute * shares[phase] + exposed * hidden[phase], _collectives_s(work, phase, "all_gather") or 0.0)
         for phase in shares
     ]
-    swapping = swapping_s(work, passes, copying.passes_s * _copied_times(work), asked.update_s)
+    swapping = swapping_s(work, passes, copied_s(work), asked.update_s)
     if swapping is None:
         return None
     exposed += swapping[0]
@@ -254,13 +254,19 @@ def _communication(work: Work) -> Phases | None:
     forward, backward, update = (value or 0.0 for value in seconds)
     once = work.spec.strategy in _REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
-    return Phases(forward / rounds, backward / rounds, update, rounds)
+    if work.spec.hpz_partition_size is None or rounds == 1:
+        return Phases(forward / rounds, backward / rounds, update, rounds)
+    # from all ranks in the first micro-batch, from the second copy in the others (zerobench.formulas.zeropp)
+    first = _collectives_s(work, Phase.FORWARD, "all_gather", work.spec.world_size) or 0.0
+    return Phases((forward - first) / (rounds - 1), backward / rounds, update, rounds, first)
 
 
-def _collectives_s(work: Work, phase: Phase, kind: str | None = None) -> float | None:
-    """Seconds of a phase's collectives, or of those of a kind: their bytes over the links, and each call's latency."""
+def _collectives_s(work: Work, phase: Phase, kind: str | None = None, ranks: int | None = None) -> float | None:
+    """Seconds of a phase's collectives, or of those of a kind or among so many ranks: their bytes over the links, and
+    each call's latency.
+    """
     traffic, per_node = traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node
-    traffic = [collective for collective in traffic if kind in {None, collective.kind}]
+    traffic = [each for each in traffic if kind in {None, each.kind} and ranks in {None, each.group_size}]
     moved = transfer_s(traffic, per_node, work.links, in_rings=True)
     waits = [
         collective.calls * latency_s(collective.kind, collective.group_size, nodes_of(collective, per_node))
@@ -283,18 +289,6 @@ def _update_s(work: Work, device: Device) -> float | None:
         return None
     on_device, on_host = update_seconds(work)
     return on_device / device.rates.memory_share + on_host * _host_passes(work.spec)
-
-
-def _copied_times(work: Work) -> float:
-    """Over the bound's 16 bits: how often gradients go to the host, as simulated engines copy them.
-
-    DeepSpeed's stages 1 and 2 copy them in fp32, stage 3 in 16 bits and, where they are updated there, in fp32; little
-    runs beside it.
-    """
-    stage = work.spec.zero_stage
-    if stage is None or work.spec.offload_param is not Offload.NONE:
-        return 1
-    return 1 + 2 * offloaded_share(work) if stage == 3 else 2
 
 
 def _host_passes(spec: TrialSpec) -> float:

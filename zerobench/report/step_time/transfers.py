@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zerobench.errors import UserError
+from zerobench.formulas.record import formula_setting
 from zerobench.records import Phase, Place, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES
-from zerobench.report.step_time.collectives import traffic_by_kind
+from zerobench.report.step_time.collectives import bytes_per_element, traffic_by_kind
 from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
+from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.trial import Offload
 from zerobench.units import format_bytes
 
@@ -42,6 +45,38 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
         "update up": 0.0 if offloads_param else moved,
         "update down": share - moved if offloads_param else 0.0,
     }
+
+
+def copied_s(work: Work) -> float:
+    """Seconds of the copies that DeepSpeed makes over the host link in a step's passes, where `offload` knows its own.
+
+    Gradients go to the host in 16 bits, and where they are updated there in fp32 too (at stages 1 and 2 in that alone).
+    In each micro-batch but stage 2's first, sums come to the device as well (stage3.py, partition_grads;
+    stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu); at stage 3 hidden where no parameters come, too.
+    """
+    spec, share, rate = work.spec, work.partition_bytes, work.links.host_link_gb_per_s
+    if Offload.NONE is spec.offload_optimizer is spec.offload_param or share is None or rate is None:
+        return 0.0
+    moved, micro_batches = _host_link_bytes(work, share), micro_batches_per_step(spec, spec.world_size - 1)
+    if spec.zero_stage == 3:
+        times = micro_batches * (1 + bool(moved["passes up"])) + 2 * offloaded_share(work)
+    else:
+        times = 2 + (2 * micro_batches - 1 if micro_batches > 1 and spec.zero_stage == 2 else 0)
+    up = max(moved["passes up"], _gathered_alone(work)) if moved["passes up"] else 0.0
+    return (up + times * moved["passes down"]) / (rate * 1e9)
+
+
+def _gathered_alone(work: Work) -> float:
+    """What a rank alone copies to the device for use, where others gather; 0.0 where it is not known."""
+    spec = work.spec
+    if spec.world_size > 1:
+        return 0.0
+    try:
+        gathers = formula_setting(spec).gathers
+    except UserError:
+        return 0.0
+    elements = 0 if gathers is None else sum(gathers.elements.values())
+    return bytes_per_element(spec.precision) * elements * micro_batches_per_step(spec, 0)
 
 
 def offloaded_share(work: Work) -> float:

@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from zerobench.records import Place
 from zerobench.report.column_units import show_error, time_unit
+from zerobench.report.figures.predicted_speed import gpu_of
 from zerobench.report.labels import shared_lines
 from zerobench.report.notes import listed
 from zerobench.report.predictions.errors import (
@@ -67,10 +68,14 @@ def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
         *_error_columns(names),
     ]
     times = list(step_times(pairs))
+    if times:
+        said = [f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval"]
+    else:
+        said = ["Step time: none is expected of CPU ranks"] if pairs and not any(map(_is_of_gpu, pairs)) else []
     counted = [_under_predictions(pairs, names), _refusals(pairs, names)] if pairs else []
     left_out = left_out_lines(pairs, names)
     points = [
-        *([f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval"] if times else []),
+        *said,
         *("; ".join([part.title, *part.points[:1]]) for part in counted),
         *([f"Not compared: {listed(left_out, most=1)}"] if left_out else []),
     ]
@@ -130,16 +135,21 @@ _TIME_CAPTION = (
 def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
     """A row for each prediction."""
     unit = time_unit([row.measured_s for row in rows])
+    expected = f"expected {unit.name}"
     columns = [
-        Column[TimeRow]("trial", lambda row: _name(row.pair, names), is_text=True),
-        Column[TimeRow](f"expected {unit.name}", lambda row: unit.show(row.expected.step_s), narrow="expected"),
-        Column[TimeRow]("low", lambda row: unit.show(row.expected.low_s)),
-        Column[TimeRow]("high", lambda row: unit.show(row.expected.high_s)),
+        Column[TimeRow]("trial", lambda row: _name(row.pair, names), narrow="trial", is_text=True),
+        Column[TimeRow](expected, lambda row: unit.show(row.expected.step_s), narrow=expected),
+        Column[TimeRow]("low", lambda row: unit.show(row.expected.low_s), narrow="low"),
+        Column[TimeRow]("high", lambda row: unit.show(row.expected.high_s), narrow="high"),
         Column[TimeRow](f"measured {unit.name}", lambda row: unit.show(row.measured_s), narrow="measured"),
         Column[TimeRow]("error", lambda row: show_error(row.error), narrow="error"),
-        Column[TimeRow]("inside", lambda row: "yes" if row.is_inside else "no", narrow="inside", is_text=True),
+        Column[TimeRow]("inside", lambda row: "yes" if row.is_inside else "no", is_text=True),
     ]
     return Listing(columns, rows)
+
+
+def _is_of_gpu(pair: Pair) -> bool:
+    return gpu_of(pair.predicted) is not None
 
 
 def _over(row: ErrorRow) -> CellError | None:
