@@ -46,7 +46,7 @@ def test_show_reads_the_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--", "no-such-program-zb"], "COMMAND: 'no-such-program-zb' is not found"),
+        (["--", "no-such-program-zb"], "COMMAND: 'no-such-program-zb' not found or not executable"),
         (["--interval", "0", "--", "true"], "--interval: '0'; choices: 1ms or more"),
         ([], "COMMAND"),
     ],

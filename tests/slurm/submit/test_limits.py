@@ -17,9 +17,8 @@ def test_the_limits_are_the_controllers_and_the_partitions(slurm: Standins) -> N
 
 
 def test_an_unknown_partition_is_refused_with_those_there_are(slurm: Standins) -> None:
-    with pytest.raises(
-        UserError, match="--partition: 'gpu' is not a partition of this cluster; choices: main, short, cpu"
-    ):
+    unknown = r"--partition: 'gpu' is not a partition of this cluster; did you mean 'cpu'\? choices: main, short, cpu"
+    with pytest.raises(UserError, match=unknown):
         read_limits(SubmitOptions(partition="gpu"))
 
 

@@ -72,7 +72,9 @@ def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
         said = [f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval"]
     else:
         said = ["Step time: none is expected of CPU ranks"] if pairs and not any(map(_is_of_gpu, pairs)) else []
-    counted = [_under_predictions(pairs, names), _refusals(pairs, names)] if pairs else []
+    counted = [_under_predictions(pairs, names)] if pairs else []
+    if has_capacity(pairs):
+        counted.append(_refusals(pairs, names))
     left_out = left_out_lines(pairs, names)
     points = [
         *said,
