@@ -208,7 +208,7 @@ def _in_closed_form(asked: _TimedWork) -> _Parts | None:
         Pass(phase, compute * shares[phase] + exposed * hidden[phase], _collectives_s(work, phase, "all_gather") or 0.0)
         for phase in shares
     ]
-    swapping = swapping_s(work, passes, copied_s(work), asked.update_s)
+    swapping = swapping_s(work, passes, copied_s(work, compute * shares[Phase.BACKWARD]), asked.update_s)
     if swapping is None:
         return None
     exposed += swapping[0]

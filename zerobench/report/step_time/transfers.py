@@ -47,8 +47,9 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
     }
 
 
-def copied_s(work: Work) -> float:
-    """Seconds of the copies that DeepSpeed makes over the host link in a step's passes, where `offload` knows its own.
+def copied_s(work: Work, backward_s: float) -> float:
+    """Seconds of the copies that DeepSpeed makes over the host link in a step's passes, where `offload` knows its own;
+    those of gradients at stage 3 run beside the next micro-batches' `backward_s`, where no parameters take turns.
 
     Gradients go to the host in 16 bits, and where they are updated there in fp32 too (at stages 1 and 2 in that alone).
     In each micro-batch but stage 2's first, sums come to the device as well (stage3.py, partition_grads;
@@ -58,12 +59,15 @@ def copied_s(work: Work) -> float:
     if Offload.NONE is spec.offload_optimizer is spec.offload_param or share is None or rate is None:
         return 0.0
     moved, micro_batches = _host_link_bytes(work, share), micro_batches_per_step(spec, spec.world_size - 1)
+    hidden_s = 0.0
     if spec.zero_stage == 3:
         times = micro_batches * (1 + bool(moved["passes up"])) + 2 * offloaded_share(work)
+        beside = 0 if moved["passes up"] else (micro_batches - 1) / micro_batches
+        hidden_s = beside * min(micro_batches * moved["passes down"] / (rate * 1e9), backward_s)
     else:
         times = 2 + (2 * micro_batches - 1 if micro_batches > 1 and spec.zero_stage == 2 else 0)
     up = max(moved["passes up"], _gathered_alone(work)) if moved["passes up"] else 0.0
-    return (up + times * moved["passes down"]) / (rate * 1e9)
+    return (up + times * moved["passes down"]) / (rate * 1e9) - hidden_s
 
 
 def _gathered_alone(work: Work) -> float:
