@@ -96,11 +96,12 @@ def test_stages_are_held_against_what_ddp_sent():
 
 def test_what_the_papers_count_is_all_weights_trained():
     adapters: dict[str, Any] = {"adapter": "lora-8"}
+    alone = figures(spec("single", 1, **adapters), 2.0)
     few, many = (figures(spec(name, **adapters), sent_bytes=RING) for name in ("ddp", "zero3"))
-    assert verdict("1.5 x", SINGLE, few, many) is Verdict.UNJUDGED
+    assert verdict("1.5 x", alone, few, many) is Verdict.UNJUDGED
     whole = figures(spec("zero3"), sent_bytes=1.5 * RING)
-    assert verdict("1.5 x", SINGLE, figures(spec("ddp", **adapters), sent_bytes=1), whole) is Verdict.UNJUDGED
-    assert verdict("1.5 x", SINGLE, ddp(), whole, many) is Verdict.HOLDS
+    assert verdict("1.5 x", SINGLE, alone, few, whole) is Verdict.UNJUDGED
+    assert verdict("1.5 x", SINGLE, alone, few, ddp(), whole, many) is Verdict.HOLDS
 
 
 def test_a_verdict_on_speed_names_the_machine_that_it_is_of():
