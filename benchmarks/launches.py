@@ -240,7 +240,8 @@ class Bench:
         """What zerobench's own launches have; malloc's settings and zerobench's mark are not the bare loop's."""
         added = launch_environment(trial, folder, num_cpus=self.machine.cpu_cores, num_gpus=self.machine.num_gpus)
         kept = {k: v for k, v in added.items() if pinned_malloc or k not in {*PINNED_MALLOC, MARK}}
-        return {**os.environ, **kept, "PYTHONPATH": str(ROOT)}
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # packages may lie beside the interpreter's
+        return {**os.environ, **kept, "PYTHONPATH": os.pathsep.join(paths)}
 
     def _standin_variables(self, devices: int | None) -> dict[str, str]:
         scenario = standin_driver.scenario(max(standin_driver.DEVICES, devices or 0))

@@ -1,0 +1,252 @@
+"""What one GPU achieves, kernel by kernel: the classes that the time model knows (zerobench/timing/kernels.py).
+
+    python benchmarks/gpu_campaign/kernel_rates.py [--out FILE.csv]
+
+Matrix products of a linear layer's three passes over token counts and layer shapes, causal attention forward and backward,
+elementwise work by size, AdamW's step, copies to and from the host, and how fast the host launches. Each is the median of
+five timings of at least 5 ms by CUDA events, on random values. Half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+LAYERS = (
+    *((768, 768), (768, 3072)),
+    *((2048, 2048), (2048, 5632), (5632, 2048), (2048, 32000)),
+    *((4096, 4096), (4096, 11008), (11008, 4096), (4096, 32000)),
+    *((5120, 5120), (5120, 13824), (8192, 8192), (8192, 28672)),
+)
+"""Inputs and outputs of linear layers: GPT-2's, and those of Llamas of 1B, 7B, 13B and 70B."""
+ATTENTION = (
+    *((1, 12, 64, 1024), (8, 12, 64, 1024), (1, 32, 64, 2048), (4, 32, 64, 2048)),
+    *((1, 32, 128, 512), (1, 32, 128, 2048), (4, 32, 128, 2048), (1, 32, 128, 4096), (1, 32, 128, 8192)),
+    *((1, 32, 128, 16384), (2, 40, 128, 4096)),
+)
+"""Sequences, heads, their size, positions."""
+SAMPLES, SAMPLE_S = 5, 0.005
+
+
+class Rate(NamedTuple):
+    """One kernel class at one size."""
+
+    kind: str
+    shape: str
+    seconds: float
+    flops: float
+    moved_bytes: float
+
+    @property
+    def tera_per_s(self) -> float:
+        """TFLOP/s where it computes, TB/s where it moves."""
+        return (self.flops or self.moved_bytes) / self.seconds / 1e12
+
+
+def device_s(work: Callable[[], object]) -> float:
+    """Seconds of `work` on the device, one after another without a gap."""
+    work()
+    count = max(1, min(2000, round(SAMPLE_S / _sample_s(work, 1))))
+    return statistics.median(_sample_s(work, count) for _ in range(SAMPLES))
+
+
+def _sample_s(work: Callable[[], object], count: int) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(count):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / count
+
+
+def host_s(work: Callable[[], object], count: int = 300) -> float:
+    """Seconds in which the host issues `work`."""
+    work()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(SAMPLES):
+        begun = time.perf_counter()
+        for _ in range(count):
+            work()
+        times.append((time.perf_counter() - begun) / count)
+        torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Random values on the device."""
+    return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+def products() -> Iterator[Rate]:
+    """A linear layer's forward pass, and its backward by input and by weight."""
+    for inputs, outputs in LAYERS:
+        weight = drawn(outputs, inputs)
+        for tokens in TOKENS:
+            x, gradient = drawn(tokens, inputs), drawn(tokens, outputs)
+            for kind, work in (
+                ("product forward", lambda x=x, w=weight: linear(x, w)),
+                ("product by input", lambda g=gradient, w=weight: g @ w),
+                ("product by weight", lambda g=gradient, x=x: g.t() @ x),
+            ):
+                flops = 2.0 * tokens * inputs * outputs
+                yield Rate(kind, f"{tokens}x{outputs}x{inputs}", device_s(work), flops, 0)
+
+
+def attention() -> Iterator[Rate]:
+    """Causal attention; FLOPs as torch counts them, which the mask halves."""
+    for sequences, heads, size, positions in ATTENTION:
+        shape = (sequences, heads, positions, size)
+        q, k, v = (drawn(*shape).requires_grad_() for _ in range(3))
+        out = scaled_dot_product_attention(q, k, v, is_causal=True)
+        gradient, product = drawn(*shape), 2.0 * sequences * heads * positions**2 * size
+        name = "x".join(map(str, shape))
+        forward = device_s(lambda q=q, k=k, v=v: scaled_dot_product_attention(q, k, v, is_causal=True))
+        yield Rate(f"attention forward {type(out.grad_fn).__name__}", name, forward, 2 * product, 0)
+        backward = device_s(
+            lambda out=out, g=gradient, qkv=(q, k, v): torch.autograd.grad(out, qkv, g, retain_graph=True)
+        )
+        yield Rate("attention backward", name, backward, 5 * product, 0)
+
+
+def elementwise() -> Iterator[Rate]:
+    """Work that moves bytes: what is read plus what is written."""
+    for numel in (1 << 16, 1 << 19, 1 << 21, 1 << 23, 1 << 25, 1 << 28):
+        a, b = drawn(numel), drawn(numel)
+        out = torch.empty_like(a)
+        yield Rate("copy", str(numel), device_s(lambda a=a, out=out: out.copy_(a)), 0, 4.0 * numel)
+        yield Rate("add", str(numel), device_s(lambda a=a, b=b, o=out: torch.add(a, b, out=o)), 0, 6.0 * numel)
+        yield Rate("fill", str(numel), device_s(lambda o=out: o.zero_()), 0, 2.0 * numel)
+        yield Rate("cast to fp32", str(numel), device_s(lambda a=a: a.float()), 0, 6.0 * numel)
+        yield Rate("silu", str(numel), device_s(lambda a=a: torch.nn.functional.silu(a)), 0, 4.0 * numel)
+    for rows, hidden in ((2048, 2048), (8192, 2048), (2048, 4096), (8192, 4096)):
+        x = drawn(rows, hidden).float()
+        work = device_s(lambda x=x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+        yield Rate("norm in fp32, by parts", f"{rows}x{hidden}", work, 0, 16.0 * x.numel())
+    for rows, words in ((2048, 32000), (8192, 32000), (2048, 128256)):
+        logits, labels = drawn(rows, words), torch.randint(words, (rows,), device="cuda")
+        held = logits.float().requires_grad_()
+        yield Rate("logits to fp32", f"{rows}x{words}", device_s(lambda x=logits: x.float()), 0, 6.0 * held.numel())
+        forward = device_s(lambda x=held, y=labels: cross_entropy(x, y))
+        yield Rate("loss forward", f"{rows}x{words}", forward, 0, 8.0 * held.numel())
+        loss = cross_entropy(held, labels)
+        backward = device_s(lambda o=loss, x=held: torch.autograd.grad(o, x, retain_graph=True))
+        yield Rate("loss backward", f"{rows}x{words}", backward, 0, 8.0 * held.numel())
+
+
+def optimizers() -> Iterator[Rate]:
+    """AdamW over fp32: parameter, gradient and two moments read, three of them written."""
+    numel = 1 << 27
+    parameter = torch.nn.Parameter(drawn(numel, dtype=torch.float32))
+    parameter.grad = drawn(numel, dtype=torch.float32)
+    for name, how in (("fused", {"fused": True}), ("foreach", {"foreach": True})):
+        yield Rate(f"AdamW {name}", str(numel), device_s(torch.optim.AdamW([parameter], **how).step), 0, 28.0 * numel)
+    yield from _fused_adam(parameter, numel)
+
+
+def _fused_adam(parameter: torch.nn.Parameter, numel: int) -> Iterator[Rate]:
+    try:
+        from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415
+
+        yield Rate("DeepSpeed FusedAdam", str(numel), device_s(FusedAdam([parameter]).step), 0, 28.0 * numel)
+    except Exception as error:  # noqa: BLE001 - no compiler, no kernel: the others are worth having
+        print(f"FusedAdam: {error!r}"[:300], file=sys.stderr)
+
+
+def host_optimizer() -> Iterator[Rate]:
+    """DeepSpeed's CPUAdam on this machine's cores."""
+    try:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415
+
+        numel = 1 << 28
+        parameter = torch.nn.Parameter(torch.zeros(numel))
+        parameter.grad = torch.full((numel,), 1e-3)
+        step = DeepSpeedCPUAdam([parameter]).step
+        step()
+        times = []
+        for _ in range(SAMPLES):
+            begun = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - begun)
+        yield Rate("CPUAdam", f"{numel} on {torch.get_num_threads()} threads", min(times), 0, 28.0 * numel)
+    except Exception as error:  # noqa: BLE001 - as above
+        print(f"CPUAdam: {error!r}"[:300], file=sys.stderr)
+
+
+def copies() -> Iterator[Rate]:
+    """Between host and device."""
+    for numel in (1 << 20, 1 << 24, 1 << 28):
+        device = torch.empty(numel, dtype=torch.uint8, device="cuda")
+        for name, host in (("pinned", torch.empty(numel, dtype=torch.uint8).pin_memory()), ("pageable", None)):
+            host = torch.zeros(numel, dtype=torch.uint8) if host is None else host
+            into, out_of = (
+                device_s(lambda d=device, h=host: d.copy_(h, non_blocking=True)),
+                device_s(lambda d=device, h=host: h.copy_(d, non_blocking=True)),
+            )
+            yield Rate(f"to device, {name}", str(numel), into, 0, numel)
+            yield Rate(f"to host, {name}", str(numel), out_of, 0, numel)
+    a, b = (torch.zeros(1 << 28) for _ in range(2))
+    begun = time.perf_counter()
+    for _ in range(5):
+        a.copy_(b)
+    yield Rate("host copy", f"{1 << 28} fp32", (time.perf_counter() - begun) / 5, 0, 8.0 * a.numel())
+
+
+def launches() -> Iterator[Rate]:
+    """How fast the host issues work that takes the device no time."""
+    x, weight = drawn(8, 64), drawn(64, 64)
+    yield Rate("host: add_", "8x64", host_s(lambda: x.add_(1.0)), 0, 0)
+    yield Rate("host: linear", "8x64x64", host_s(lambda: linear(x, weight)), 0, 0)
+    yield from _block_launches()
+
+
+def _block_launches() -> Iterator[Rate]:
+    from transformers import LlamaConfig, LlamaModel  # noqa: PLC0415
+
+    for layers in (2, 10):
+        config = LlamaConfig(hidden_size=256, intermediate_size=512, num_hidden_layers=layers, num_attention_heads=4)
+        config.use_cache = False
+        model = LlamaModel(config).to("cuda", torch.bfloat16)
+        ids = torch.zeros(1, 32, dtype=torch.long, device="cuda")
+
+        def passes(model: Any = model, ids: torch.Tensor = ids) -> None:
+            model(input_ids=ids).last_hidden_state.sum().backward()
+
+        yield Rate("host: Llama forward", f"{layers} layers", host_s(lambda m=model, i=ids: m(input_ids=i), 20), 0, 0)
+        yield Rate("host: Llama forward and backward", f"{layers} layers", host_s(passes, 20), 0, 0)
+
+
+def main() -> None:
+    """Measure all, one line each, and keep them; what fails is said and the rest goes on."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "kernel_rates.csv")
+    asked = parser.parse_args()
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    with asked.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*Rate._fields, "tera_per_s", torch.cuda.get_device_name(), torch.__version__])
+        for part in (launches, copies, products, attention, elementwise, optimizers, host_optimizer):
+            try:
+                for rate in part():
+                    writer.writerow([*rate[:2], f"{rate.seconds:.4g}", *rate[3:], f"{rate.tera_per_s:.5g}"])
+                    file.flush()
+            except Exception as error:  # noqa: BLE001 - the machine is lent for minutes: one part's end is not the others'
+                print(f"{part.__name__}: {error!r}"[:500], file=sys.stderr)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
