@@ -55,23 +55,23 @@ class Cell:
 
 
 CELLS = (
+    Cell("llama-1b", "passes"),
+    Cell("llama-7b", "passes", micro_batch_size=4, checkpointing=True, traced=True),
+    Cell("llama-7b", "passes", checkpointing=True),
+    Cell("llama-7b", "passes"),
+    Cell("llama-13b", "passes", micro_batch_size=2, checkpointing=True),
+    Cell("gpt2-125m", "torch", micro_batch_size=8, sequence_length=1024),
     Cell("llama-1b", "torch", traced=True),
-    Cell("llama-1b", "zero1", traced=True),
-    Cell("llama-1b", "zero1", micro_batch_size=4),
-    Cell("llama-1b", "zero0"),
+    Cell("llama-1b", "zero1", micro_batch_size=4, traced=True),
+    Cell("llama-1b", "zero1"),
+    Cell("llama-1b", "zero3", micro_batch_size=4, traced=True),
+    Cell("llama-1b", "zero2-cpu", micro_batch_size=4),
+    Cell("llama-1b", "zero3"),
     Cell("llama-1b", "zero2"),
-    Cell("llama-1b", "zero3", traced=True),
-    Cell("llama-1b", "zero3", micro_batch_size=4),
+    Cell("llama-1b", "zero0"),
     Cell("llama-1b", "zero1", micro_batch_size=8, checkpointing=True),
     Cell("llama-1b", "zero3", micro_batch_size=8, checkpointing=True),
-    Cell("llama-1b", "zero2-cpu", micro_batch_size=4),
     Cell("llama-1b", "zero3-cpu", micro_batch_size=4),
-    Cell("llama-1b", "passes"),
-    Cell("gpt2-125m", "torch", micro_batch_size=8, sequence_length=1024),
-    Cell("llama-7b", "passes", checkpointing=True),
-    Cell("llama-7b", "passes", micro_batch_size=4, checkpointing=True, traced=True),
-    Cell("llama-7b", "passes", micro_batch_size=1),
-    Cell("llama-13b", "passes", micro_batch_size=2, checkpointing=True),
 )
 
 
