@@ -49,7 +49,7 @@ def judge(sweep: Path, run: str | None, reports: Path, *, uncommitted: bool) -> 
     path = beside(sweep, "predicted.csv")
     commit = "by nobody" if uncommitted else commit_of(path)
     predicted = from_csv(Figure, path.read_text(encoding="utf-8"))
-    trials = load_run(find_run(run, reports)).trials()
+    trials = list(load_run(find_run(run, reports)).trials())
     emulated = [trial for trial in trials if trial.spec.evidence is Evidence.EMULATED]
     judged = emulated or [trial for trial in trials if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}]
     if not judged:
