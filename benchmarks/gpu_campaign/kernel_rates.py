@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_campaign/kernel_rates.py [--out FILE.csv]
 
-Matrix products of a linear layer's three passes over token counts and layer shapes, causal attention forward and backward,
-elementwise work by size, AdamW's step, copies to and from the host, and how fast the host launches. Each is the median of
-five timings of at least 5 ms by CUDA events, on random values. Half a minute.
+Matrix products of a linear layer's three passes over token counts and layer shapes, causal attention forward and
+backward, elementwise work by size, AdamW's step, copies to and from the host, and how fast the host launches. Each is
+the median of five timings of at least 5 ms by CUDA events, on random values. Half a minute.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention, silu
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -54,11 +55,12 @@ class Rate(NamedTuple):
         return (self.flops or self.moved_bytes) / self.seconds / 1e12
 
 
-def device_s(work: Callable[[], object]) -> float:
+def device_s(work: Callable[..., object], *arguments: Any) -> float:
     """Seconds of `work` on the device, one after another without a gap."""
-    work()
-    count = max(1, min(2000, round(SAMPLE_S / _sample_s(work, 1))))
-    return statistics.median(_sample_s(work, count) for _ in range(SAMPLES))
+    call = partial(work, *arguments)
+    call()
+    count = max(1, min(2000, round(SAMPLE_S / _sample_s(call, 1))))
+    return statistics.median(_sample_s(call, count) for _ in range(SAMPLES))
 
 
 def _sample_s(work: Callable[[], object], count: int) -> float:
@@ -72,15 +74,15 @@ def _sample_s(work: Callable[[], object], count: int) -> float:
     return float(begin.elapsed_time(end)) / 1e3 / count
 
 
-def host_s(work: Callable[[], object], count: int = 300) -> float:
+def host_s(work: Callable[..., object], *arguments: Any, count: int = 300) -> float:
     """Seconds in which the host issues `work`."""
-    work()
+    work(*arguments)
     torch.cuda.synchronize()
     times = []
     for _ in range(SAMPLES):
         begun = time.perf_counter()
         for _ in range(count):
-            work()
+            work(*arguments)
         times.append((time.perf_counter() - begun) / count)
         torch.cuda.synchronize()
     return statistics.median(times)
@@ -97,28 +99,25 @@ def products() -> Iterator[Rate]:
         weight = drawn(outputs, inputs)
         for tokens in TOKENS:
             x, gradient = drawn(tokens, inputs), drawn(tokens, outputs)
-            for kind, work in (
-                ("product forward", lambda x=x, w=weight: linear(x, w)),
-                ("product by input", lambda g=gradient, w=weight: g @ w),
-                ("product by weight", lambda g=gradient, x=x: g.t() @ x),
-            ):
-                flops = 2.0 * tokens * inputs * outputs
-                yield Rate(kind, f"{tokens}x{outputs}x{inputs}", device_s(work), flops, 0)
+            flops = 2.0 * tokens * inputs * outputs
+            name = f"{tokens}x{outputs}x{inputs}"
+            yield Rate("product forward", name, device_s(linear, x, weight), flops, 0)
+            yield Rate("product by input", name, device_s(torch.matmul, gradient, weight), flops, 0)
+            yield Rate("product by weight", name, device_s(torch.matmul, gradient.t(), x), flops, 0)
 
 
 def attention() -> Iterator[Rate]:
     """Causal attention; FLOPs as torch counts them, which the mask halves."""
+    causal = partial(scaled_dot_product_attention, is_causal=True)
     for sequences, heads, size, positions in ATTENTION:
         shape = (sequences, heads, positions, size)
         q, k, v = (drawn(*shape).requires_grad_() for _ in range(3))
-        out = scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = causal(q, k, v)
         gradient, product = drawn(*shape), 2.0 * sequences * heads * positions**2 * size
         name = "x".join(map(str, shape))
-        forward = device_s(lambda q=q, k=k, v=v: scaled_dot_product_attention(q, k, v, is_causal=True))
+        forward = device_s(causal, q, k, v)
         yield Rate(f"attention forward {type(out.grad_fn).__name__}", name, forward, 2 * product, 0)
-        backward = device_s(
-            lambda out=out, g=gradient, qkv=(q, k, v): torch.autograd.grad(out, qkv, g, retain_graph=True)
-        )
+        backward = device_s(partial(torch.autograd.grad, retain_graph=True), out, (q, k, v), gradient)
         yield Rate("attention backward", name, backward, 5 * product, 0)
 
 
@@ -127,24 +126,27 @@ def elementwise() -> Iterator[Rate]:
     for numel in (1 << 16, 1 << 19, 1 << 21, 1 << 23, 1 << 25, 1 << 28):
         a, b = drawn(numel), drawn(numel)
         out = torch.empty_like(a)
-        yield Rate("copy", str(numel), device_s(lambda a=a, out=out: out.copy_(a)), 0, 4.0 * numel)
-        yield Rate("add", str(numel), device_s(lambda a=a, b=b, o=out: torch.add(a, b, out=o)), 0, 6.0 * numel)
-        yield Rate("fill", str(numel), device_s(lambda o=out: o.zero_()), 0, 2.0 * numel)
-        yield Rate("cast to fp32", str(numel), device_s(lambda a=a: a.float()), 0, 6.0 * numel)
-        yield Rate("silu", str(numel), device_s(lambda a=a: torch.nn.functional.silu(a)), 0, 4.0 * numel)
+        yield Rate("copy", str(numel), device_s(out.copy_, a), 0, 4.0 * numel)
+        yield Rate("add", str(numel), device_s(partial(torch.add, out=out), a, b), 0, 6.0 * numel)
+        yield Rate("fill", str(numel), device_s(out.zero_), 0, 2.0 * numel)
+        yield Rate("cast to fp32", str(numel), device_s(a.float), 0, 6.0 * numel)
+        yield Rate("silu", str(numel), device_s(silu, a), 0, 4.0 * numel)
     for rows, hidden in ((2048, 2048), (8192, 2048), (2048, 4096), (8192, 4096)):
         x = drawn(rows, hidden).float()
-        work = device_s(lambda x=x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
-        yield Rate("norm in fp32, by parts", f"{rows}x{hidden}", work, 0, 16.0 * x.numel())
+        yield Rate("norm in fp32, by parts", f"{rows}x{hidden}", device_s(_norm, x), 0, 16.0 * x.numel())
     for rows, words in ((2048, 32000), (8192, 32000), (2048, 128256)):
         logits, labels = drawn(rows, words), torch.randint(words, (rows,), device="cuda")
         held = logits.float().requires_grad_()
-        yield Rate("logits to fp32", f"{rows}x{words}", device_s(lambda x=logits: x.float()), 0, 6.0 * held.numel())
-        forward = device_s(lambda x=held, y=labels: cross_entropy(x, y))
+        yield Rate("logits to fp32", f"{rows}x{words}", device_s(logits.float), 0, 6.0 * held.numel())
+        forward = device_s(cross_entropy, held, labels)
         yield Rate("loss forward", f"{rows}x{words}", forward, 0, 8.0 * held.numel())
         loss = cross_entropy(held, labels)
-        backward = device_s(lambda o=loss, x=held: torch.autograd.grad(o, x, retain_graph=True))
+        backward = device_s(partial(torch.autograd.grad, retain_graph=True), loss, held)
         yield Rate("loss backward", f"{rows}x{words}", backward, 0, 8.0 * held.numel())
+
+
+def _norm(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
 def optimizers() -> Iterator[Rate]:
@@ -152,8 +154,9 @@ def optimizers() -> Iterator[Rate]:
     numel = 1 << 27
     parameter = torch.nn.Parameter(drawn(numel, dtype=torch.float32))
     parameter.grad = drawn(numel, dtype=torch.float32)
-    for name, how in (("fused", {"fused": True}), ("foreach", {"foreach": True})):
-        yield Rate(f"AdamW {name}", str(numel), device_s(torch.optim.AdamW([parameter], **how).step), 0, 28.0 * numel)
+    fused, foreach = torch.optim.AdamW([parameter], fused=True), torch.optim.AdamW([parameter], foreach=True)
+    yield Rate("AdamW fused", str(numel), device_s(fused.step), 0, 28.0 * numel)
+    yield Rate("AdamW foreach", str(numel), device_s(foreach.step), 0, 28.0 * numel)
     yield from _fused_adam(parameter, numel)
 
 
@@ -190,11 +193,11 @@ def copies() -> Iterator[Rate]:
     """Between host and device."""
     for numel in (1 << 20, 1 << 24, 1 << 28):
         device = torch.empty(numel, dtype=torch.uint8, device="cuda")
-        for name, host in (("pinned", torch.empty(numel, dtype=torch.uint8).pin_memory()), ("pageable", None)):
-            host = torch.zeros(numel, dtype=torch.uint8) if host is None else host
+        for name in ("pinned", "pageable"):
+            host = torch.zeros(numel, dtype=torch.uint8, pin_memory=name == "pinned")
             into, out_of = (
-                device_s(lambda d=device, h=host: d.copy_(h, non_blocking=True)),
-                device_s(lambda d=device, h=host: h.copy_(d, non_blocking=True)),
+                device_s(partial(device.copy_, non_blocking=True), host),
+                device_s(partial(host.copy_, non_blocking=True), device),
             )
             yield Rate(f"to device, {name}", str(numel), into, 0, numel)
             yield Rate(f"to host, {name}", str(numel), out_of, 0, numel)
@@ -208,8 +211,8 @@ def copies() -> Iterator[Rate]:
 def launches() -> Iterator[Rate]:
     """How fast the host issues work that takes the device no time."""
     x, weight = drawn(8, 64), drawn(64, 64)
-    yield Rate("host: add_", "8x64", host_s(lambda: x.add_(1.0)), 0, 0)
-    yield Rate("host: linear", "8x64x64", host_s(lambda: linear(x, weight)), 0, 0)
+    yield Rate("host: add_", "8x64", host_s(x.add_, 1.0), 0, 0)
+    yield Rate("host: linear", "8x64x64", host_s(linear, x, weight), 0, 0)
     yield from _block_launches()
 
 
@@ -221,12 +224,12 @@ def _block_launches() -> Iterator[Rate]:
         config.use_cache = False
         model = LlamaModel(config).to("cuda", torch.bfloat16)
         ids = torch.zeros(1, 32, dtype=torch.long, device="cuda")
+        yield Rate("host: Llama forward", f"{layers} layers", host_s(model, ids, count=20), 0, 0)
+        yield Rate("host: Llama forward and backward", f"{layers} layers", host_s(_passes, model, ids, count=20), 0, 0)
 
-        def passes(model: Any = model, ids: torch.Tensor = ids) -> None:
-            model(input_ids=ids).last_hidden_state.sum().backward()
 
-        yield Rate("host: Llama forward", f"{layers} layers", host_s(lambda m=model, i=ids: m(input_ids=i), 20), 0, 0)
-        yield Rate("host: Llama forward and backward", f"{layers} layers", host_s(passes, 20), 0, 0)
+def _passes(model: Any, ids: torch.Tensor) -> None:
+    model(ids).last_hidden_state.sum().backward()
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_campaign/step_times.py [--only WORD] [--out FOLDER]
 
-Nothing of zerobench but its presets: Hugging Face's model, DeepSpeed's engine or torch's AdamW alone, the clock and torch's
-profiler. `steps.csv` has the medians, `KEY.kernels.csv` the kernels of one profiled step (name, grid, how often, seconds),
-`KEY.trace.json.gz` its timeline. A configuration that fails is said, and the next one goes on.
+Nothing of zerobench but its presets: Hugging Face's model, DeepSpeed's engine or torch's AdamW alone, the clock and
+torch's profiler. `steps.csv` has the medians, `KEY.kernels.csv` the kernels of one profiled step (name, how often,
+seconds), `KEY.trace.json.gz` its timeline. A configuration that fails is said, and the next one goes on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import itertools
 import os
 import statistics
 import sys
@@ -25,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined] # torch exports it in no stub
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
@@ -110,7 +112,9 @@ def build(cell: Cell) -> tuple[Any, Any]:
         return model, torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     import deepspeed  # noqa: PLC0415
 
-    return model, deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=ds_config(cell))[0]
+    return model, deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=ds_config(cell))[
+        0
+    ]
 
 
 def phases(cell: Cell, model: Any, engine: Any) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[], None]]:
@@ -161,7 +165,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         event.record()
     torch.cuda.synchronize()
     row["step_s"] = (time.perf_counter() - begun) / TIMED
-    steps = [a.elapsed_time(b) / 1e3 for a, b in zip(events, events[1:], strict=False)]
+    steps = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
     row |= {"step_s_median": statistics.median(steps), "step_s_min": min(steps), "step_s_max": max(steps)}
     row |= {"loss": float(loss), "peak_allocated": torch.cuda.max_memory_allocated()}
     row |= {"allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
@@ -177,15 +181,18 @@ def _phase_seconds(
 ) -> dict[str, float]:
     """Each phase alone, the device waited for after it: on the device, and until the host had issued it."""
     times = defaultdict(list)
+
+    def timed(name: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        begun = time.perf_counter()
+        result = work(*arguments)
+        times[f"{name}_issued_s"].append(time.perf_counter() - begun)
+        torch.cuda.synchronize()
+        times[f"{name}_s"].append(time.perf_counter() - begun)
+        return result
+
     for _ in range(PHASED):
-        loss: Any = None
-        for name, work in (("forward", forward), ("backward", lambda: backward(loss)), ("update", update)):
-            begun = time.perf_counter()
-            found = work()
-            times[f"{name}_issued_s"].append(time.perf_counter() - begun)
-            torch.cuda.synchronize()
-            times[f"{name}_s"].append(time.perf_counter() - begun)
-            loss = found if name == "forward" else loss
+        timed("backward", backward, timed("forward", forward))
+        timed("update", update)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -194,14 +201,14 @@ def _trace(step: Callable[[], Any], place: Path, row: dict[str, Any]) -> None:
         step()
         torch.cuda.synchronize()
     profiler.export_chrome_trace(f"{place}.trace.json.gz")
-    kernels: dict[tuple[str, str], list[float]] = defaultdict(list)
+    kernels: dict[str, list[float]] = defaultdict(list)
     for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            kernels[(event.name, "")].append(event.device_time / 1e6)
+        if event.device_type == DeviceType.CUDA:
+            kernels[event.name].append(event.device_time / 1e6)
     with Path(f"{place}.kernels.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["seconds", "count", "median_s", "name"])
-        for (name, _), seconds in sorted(kernels.items(), key=lambda item: -sum(item[1])):
+        for name, seconds in sorted(kernels.items(), key=lambda item: -sum(item[1])):
             writer.writerow([f"{sum(seconds):.6g}", len(seconds), f"{statistics.median(seconds):.4g}", name[:300]])
     row["kernels_s"] = sum(map(sum, kernels.values()))
 

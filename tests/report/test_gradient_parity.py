@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zerobench.report.gradient_parity import NORM_TOLERANCES, distance, largest_distance
+from zerobench.report.gradient_parity import NORM_TOLERANCES, distance, largest_distance, num_stable_steps
 from zerobench.spec.trial import Precision
 
 FP32, BF16, FP16 = Precision.FP32, Precision.BF16, Precision.FP16
@@ -54,3 +54,19 @@ def test_twice_too_large_is_seen_in_fp16_though_steps_were_left_out() -> None:
 
 def test_nan_is_no_step_that_was_left_out() -> None:
     assert largest_distance([math.nan, 1.0], [1.0, 1.0], FP16) == math.inf
+
+
+def test_a_step_that_more_than_doubles_all_earlier_norms_ends_what_is_judged() -> None:
+    measured_on_an_h100 = [15.644, 13.745, 4.166, 8.088, 82.414, 12.642, 64.451]
+    assert num_stable_steps(measured_on_an_h100) == 4
+    assert num_stable_steps([15.644, 13.745, 4.166, 8.088, 31.2]) is None
+
+
+def test_the_first_two_steps_are_judged_whatever_their_norms() -> None:
+    assert num_stable_steps([1.0, 90.0, 120.0]) is None
+    assert num_stable_steps([1.0, 90.0, 190.0]) == 2
+
+
+def test_norms_that_nobody_knows_or_that_are_not_finite_end_nothing() -> None:
+    assert num_stable_steps([None, 2.0, math.inf, 3.0]) is None
+    assert num_stable_steps([]) is None

@@ -186,3 +186,34 @@ def test_a_trial_stripped_to_its_losses_keeps_its_norms() -> None:
     assert verdict == stripped.judge(TrialLosses.of(trials[1]))
     assert verdict is not None
     assert verdict.norm_difference == 0.25
+
+
+UNSTABLE = [15.6, 13.7, 4.2, 8.1, 82.4, 12.6]
+
+
+def test_losses_are_judged_until_training_turns_unstable_and_amplifies_rounding() -> None:
+    """As a Llama of 1B on an H100 did: at the fifth step rounding had become a difference of 1.5."""
+    right, drifted, wrong = (
+        with_norms(two_ranks(name, values, precision="bf16"), UNSTABLE)
+        for name, values in (
+            ("zero0", [12.2, 10.7, 9.57, 8.09, 7.14, 6.4]),
+            ("zero1", [12.2, 10.7, 9.57, 8.10, 5.67, 9.0]),
+            ("zero2", [12.2, 10.7, 9.60, 8.10, 5.67, 9.0]),
+        )
+    )
+    judge = ParityJudge([right, drifted, wrong])
+    kept, told = judge.judge(drifted), judge.judge(wrong)
+    assert kept is not None
+    assert told is not None
+    assert (kept.agrees, kept.num_steps, kept.is_cut) == (True, 4, True)
+    assert not told.agrees
+
+
+def test_gradients_twice_too_large_are_marked_though_training_turned_unstable_later() -> None:
+    right, wrong = (
+        with_norms(two_ranks(name, [12.2, 10.7, 9.6, 8.1, 7.1, 6.4], precision="bf16"), [n * factor for n in UNSTABLE])
+        for name, factor in (("zero0", 1.0), ("zero1", 2.0))
+    )
+    verdict = ParityJudge([right, wrong]).judge(wrong)
+    assert verdict is not None
+    assert verdict.disagreeing == "gradient norms"

@@ -37,6 +37,28 @@ DRIFTED_TOLERANCE = max(NORM_TOLERANCES.values())
 apart and the gradients with them."""
 
 
+_JUMP = 2.0
+_ALWAYS_STABLE = 2
+
+
+def num_stable_steps(norms: Norms) -> int | None:
+    """The leading steps before one whose gradients' norm is more than twice each earlier one's; None: all are stable.
+
+    From there on a run amplifies what rounding makes: a Llama of 1B on an H100, at a learning rate of 3e-4 and two
+    steps of warm-up, had norms of 16, 14, 4, 8, 82, and losses under ZeRO-3 that lay 0.011 from the single process's at
+    the fourth step and 1.5 at the fifth. A fault of a strategy shows in the steps before. The first two are always
+    stable: the gradients at the initial weights, and those after one update.
+    """
+    largest = 0.0
+    for step, norm in enumerate(norms):
+        if norm is None or not math.isfinite(norm):
+            continue
+        if step >= _ALWAYS_STABLE and norm > _JUMP * largest > 0:
+            return step
+        largest = max(largest, norm)
+    return None
+
+
 def largest_distance(ours: Norms, theirs: Norms, precision: Precision) -> float | None:
     """The largest distance over the steps in which both are known; infinite with a norm that is not finite.
 

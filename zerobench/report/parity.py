@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.gradient_parity import DRIFTED_TOLERANCE, NORM_TOLERANCES, largest_distance
+from zerobench.report.gradient_parity import DRIFTED_TOLERANCE, NORM_TOLERANCES, largest_distance, num_stable_steps
 from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_grad_norms, recorded_losses
 from zerobench.spec.strategy import STRATEGIES, has_exact_gradients, is_exact, paper_stage
 from zerobench.spec.trial import Compile, CrossEntropy, Precision, TrialSpec
@@ -43,9 +43,10 @@ class Parity:
     reference: str
     """trial_id of the reference."""
     difference: float
-    """Largest absolute difference over the steps that both have; infinite where a loss is not finite."""
+    """Largest absolute difference over the steps that are judged; infinite where a loss is not finite."""
     tolerance: float
     num_steps: int
+    """How many steps are judged: those that both have, until the reference's training turned unstable."""
     is_judged: bool = True
     """Whether the trial must compute what its reference computes; one that changes the arithmetic by design (compressed
     gradients) has a distance and no verdict."""
@@ -54,6 +55,8 @@ class Parity:
     norm_difference: float | None = None
     """Largest distance of the norms (gradient_parity.distance); None where one of the two knows none."""
     norm_tolerance: float = 0.0
+    is_cut: bool = False
+    """Whether it turned unstable (gradient_parity.num_stable_steps)."""
 
     @property
     def losses_agree(self) -> bool:
@@ -151,7 +154,9 @@ class ParityJudge:
         reference = self.reference(trial) if completed(trial) else None
         if reference is None or reference.spec.trial_id == trial.spec.trial_id:
             return None
-        ours, theirs = losses(trial), losses(reference)
+        norms = recorded_grad_norms(reference)
+        stable = num_stable_steps(norms)
+        ours, theirs = losses(trial), losses(reference)[:stable]
         difference = largest_difference(ours, theirs)
         if difference is None:
             return None
@@ -160,11 +165,10 @@ class ParityJudge:
             difference,
             tolerance(trial.spec),
             num_steps=min(len(ours), len(theirs)),
+            is_cut=stable is not None,
             is_judged=is_exact(trial.spec),
             are_norms_judged=has_exact_gradients(trial.spec),
-            norm_difference=largest_distance(
-                recorded_grad_norms(trial), recorded_grad_norms(reference), trial.spec.precision
-            ),
+            norm_difference=largest_distance(recorded_grad_norms(trial), norms[:stable], trial.spec.precision),
             norm_tolerance=NORM_TOLERANCES[trial.spec.precision] if is_exact(trial.spec) else DRIFTED_TOLERANCE,
         )
 

@@ -16,7 +16,7 @@ from zerobench.report.compare.environment import Fact, facts
 from zerobench.report.compare.memory import MemoryChange, Peak, memory_changes
 from zerobench.report.compare.sides import Repeat, Side, side_of
 from zerobench.report.compare.speed import SpeedChange, speed_change
-from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance
+from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance, num_stable_steps
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.parity import TOLERANCES, largest_difference
 from zerobench.spec.trial import TrialSpec
@@ -47,7 +47,7 @@ class SharedTrial:
     @property
     def losses_apart(self) -> tuple[float, float] | None:
         """How far the losses of the two runs lie apart, and the tolerance; None where they agree or are not known."""
-        pairs = [(a.losses, b.losses) for a in self.base for b in self.new]
+        pairs = [(a.losses[: num_stable_steps(a.grad_norms)], b.losses) for a in self.base for b in self.new]
         distances = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
         return _beyond(distances, TOLERANCES[self.base[0].spec.precision])
 
@@ -55,7 +55,7 @@ class SharedTrial:
     def norms_apart(self) -> tuple[float, float] | None:
         """The same of the gradients' norms, as a fraction: a wrong scale of them changes no loss under AdamW."""
         precision = self.base[0].spec.precision
-        pairs = [(a.grad_norms, b.grad_norms) for a in self.base for b in self.new]
+        pairs = [(a.grad_norms[: num_stable_steps(a.grad_norms)], b.grad_norms) for a in self.base for b in self.new]
         distances = [apart for a, b in pairs if (apart := largest_distance(a, b, precision)) is not None]
         return _beyond(distances, NORM_TOLERANCES[precision])
 

@@ -16,6 +16,10 @@ HOW_TO_READ = (
     "the last step; largest difference over all steps. Gradient norm: largest relative difference of the "
     "norms before clipping."
 )
+UNSTABLE = (
+    " To step n: the reference's gradient norm then more than doubles, and unstable training amplifies rounding; later "
+    "steps are not judged."
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
         Column[Losses]("norm tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
         Column[Losses]("verdict", lambda row: row.verdict, narrow="verdict", is_text=True),
     ]
-    return Table(TITLE, HOW_TO_READ, columns, lines_of(trials, rows))
+    is_cut = any(trial.parity is not None and trial.parity.is_cut for trial in trials)
+    return Table(TITLE, HOW_TO_READ + (UNSTABLE if is_cut else ""), columns, lines_of(trials, rows))
 
 
 def _of(value: Callable[[Parity], float | None]) -> Callable[[Losses], str]:
@@ -64,7 +69,8 @@ def _verdict(trial: TrialFigures, references: set[str], names: dict[str, str]) -
         whom = f" with {reference}" if len(references) > 1 else ""
         if not trial.parity.is_judged and trial.parity.agrees:
             return "unjudged" + (f", beside {reference}" if whom else "")
-        return f"{'agrees' if trial.parity.agrees else 'DISAGREES'}{whom}"
+        until = f" to step {trial.parity.num_steps}" if trial.parity.is_cut and trial.parity.agrees else ""
+        return f"{'agrees' if trial.parity.agrees else 'DISAGREES'}{whom}{until}"
     return "reference" if trial.trial_id in references else "no reference"
 
 
