@@ -6,7 +6,7 @@ the order written.
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
@@ -81,15 +81,25 @@ def read_grid(axes: Mapping[str, Any], where: str) -> Grid:
     return grid
 
 
+def replaced_by(names: Iterable[str]) -> set[str]:
+    """The axes that `names` take the place of: themselves; a world size that of nodes and GPUs per node, and either of
+    these that of a world size, and not of the other.
+    """
+    named = set(names)
+    layout = named & set(LAYOUT)
+    return named | (set(LAYOUT) if "world_size" in layout else {"world_size"} if layout else set())
+
+
 def replace_axes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`below` with the axes of `above` in place of its own, at their places; new axes come last.
 
-    The axes of the layout replace each other: a world size above takes the place of nodes and GPUs per node below.
+    A layout's axes below that those above replace (`replaced_by`) are gone.
     """
     layout = {axis: raw for axis, raw in above.items() if axis in LAYOUT}
+    replaced = replaced_by(above)
     out: dict[str, Any] = {}
     for axis, raw in below.items():
-        if layout and axis in LAYOUT:
+        if axis in replaced and axis in LAYOUT:
             out |= layout
         else:
             out[axis] = above.get(axis, raw)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axes import LAYOUT, LISTED_BY, READERS, replace_axes
+from zerobench.spec.axes import LISTED_BY, READERS, replace_axes, replaced_by
 from zerobench.spec.axis_readers import flat_overrides
 from zerobench.spec.paths import absolute_axis, absolute_field
 from zerobench.spec.plain import check_plain, load_plain, one_line
@@ -99,8 +99,8 @@ def _absolute(name: str, values: list[Any], base: Path) -> list[Any]:
 
 
 def _without(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
-    """`axes` without those set; the axes of the layout go together."""
-    gone = set(sets) | (set(LAYOUT) if any(axis in sets for axis in LAYOUT) else set())
+    """`axes` without those set, and without those of the layout that these replace."""
+    gone = replaced_by(sets)
     return {axis: raw for axis, raw in axes.items() if axis not in gone}
 
 
