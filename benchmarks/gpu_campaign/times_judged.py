@@ -107,7 +107,7 @@ class Work:
 
     @property
     def decoder(self) -> Decoder:
-        return replace(_known(decoder_of(self.spec)), is_apart=self.spec.model_type == "llama")
+        return _known(decoder_of(self.spec))
 
     @property
     def parameters(self) -> int:
