@@ -17,7 +17,7 @@ from zerobench.timing.passes import Decoder, elementwise_width
 
 
 class Words(NamedTuple):
-    """16-bit words that a block moves a token, forward and backward together, for each unit of a width."""
+    """16-bit words that a block's pass moves a token, for each unit of a width."""
 
     hidden: int
     heads: int
@@ -30,15 +30,22 @@ class Words(NamedTuple):
         return self.hidden * decoder.hidden + self.heads * heads + self.inner * decoder.mlp_width
 
 
-FUSED = Words(10 + 23, 0, 2 + 4)
+class BlockWords(NamedTuple):
+    """Of a block's two passes."""
+
+    forward: Words
+    backward: Words
+
+
+FUSED = BlockWords(Words(10, 0, 2), Words(23, 0, 4))
 """A GPT's, norms and activation one kernel each."""
-_LLAMA = Words(42 + 107, 10 + 16, 5 + 9)
-_WORDS = {"llama": _LLAMA, "mistral": _LLAMA, "gpt_neox": Words(19 + 48, 0, 2 + 4)}
-_GPT2 = {"gelu_new": Words(10 + 23, 0, 18 + 29), "gelu": FUSED}
+_LLAMA = BlockWords(Words(42, 10, 5), Words(107, 16, 9))
+_WORDS = {"llama": _LLAMA, "mistral": _LLAMA, "gpt_neox": BlockWords(Words(19, 0, 2), Words(48, 0, 4))}
+_GPT2 = {"gelu_new": BlockWords(Words(10, 0, 18), Words(23, 0, 29)), "gelu": FUSED}
 """By activation function."""
 
 
-def words_of(spec: ModelSpec) -> Words | None:
+def words_of(spec: ModelSpec) -> BlockWords | None:
     """A block's of the model as transformers runs it; None where it was not counted."""
     if spec.model_type == "gpt2":
         return _GPT2.get(str(complete(spec).get("activation_function", "gelu_new")))
@@ -48,5 +55,5 @@ def words_of(spec: ModelSpec) -> Words | None:
 def times_as_many(spec: ModelSpec, decoder: Decoder) -> float | None:
     """Over what is counted for such a block, which is the fitted GPT's by width; None where it was not counted."""
     words = words_of(spec)
-    counted = (FUSED.hidden + 4 * FUSED.inner) * elementwise_width(decoder)
-    return None if words is None else words.of(decoder) / counted
+    counted = sum(each.hidden + 4 * each.inner for each in FUSED) * elementwise_width(decoder)
+    return None if words is None else sum(each.of(decoder) for each in words) / counted

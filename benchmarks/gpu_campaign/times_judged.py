@@ -1,0 +1,425 @@
+"""The time model beside one H100: its constants, and whole steps told from kernels that were timed alone.
+
+    python benchmarks/gpu_campaign/times_judged.py               # writes h100/times_judged.md
+    python benchmarks/gpu_campaign/times_judged.py --replay RUN  # whole steps of RUN's simulated trials, replayed
+
+h100/kernel_rates.csv is of kernel_rates.py, h100/steps.csv and h100/*.kernels.csv of step_times.py, h100/trials.csv of
+h100_speed.yaml. `alone` makes its constants of kernel_rates.csv: no step is among what it reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Precision
+from zerobench.store import load_run
+from zerobench.timing.device import Device, device_of
+from zerobench.timing.eager import words_of
+from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
+from zerobench.timing.passes import (
+    Decoder,
+    decoder_of,
+    elementwise_bytes,
+    elementwise_width,
+    linears,
+    loss_bytes,
+    passes,
+)
+from zerobench.timing.replay import UPDATE, Pace, replay
+from zerobench.timing.trace import unpack
+
+Known = TypeVar("Known")
+
+FOLDER = Path(__file__).with_name("h100")
+OUT = FOLDER / "times_judged.md"
+GPU = "H100 SXM"
+TRACED = ("llama-7b-passes-mb4-s2048-ckpt", "llama-1b-zero1-mb4-s2048", "llama-1b-torch-mb1-s2048")
+
+LAUNCH_BOUND_S = 30e-6
+"""Products that took less waited for the host: it issues one in 22 us (`host: linear`)."""
+CACHED_BYTES = 1e8
+"""Elementwise work on fewer comes partly from the cache (50 MB), as little of a step does."""
+ADAM_BYTES = 28
+"""Of a parameter in fp32: itself, its gradient and two moments read, three of them written."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One row of kernel_rates.csv."""
+
+    kind: str
+    shape: str
+    seconds: float
+    flops: float
+    moved_bytes: float
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of its shape."""
+        return tuple(map(int, self.shape.split("x")))
+
+    @property
+    def product(self) -> tuple[int, int, int]:
+        """Rows, columns and the inner dimension of a linear layer's pass."""
+        tokens, outputs, inputs = self.sizes
+        return {
+            "product forward": (tokens, outputs, inputs),
+            "product by input": (tokens, inputs, outputs),
+            "product by weight": (outputs, inputs, tokens),
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step computes: a model, its tokens, and whether its blocks run forward again."""
+
+    spec: ModelSpec
+    tokens: int
+    positions: int
+    recomputed: float = 0.0
+    accumulates: bool = False
+    """Whether gradients are added to those of the step before."""
+
+    @classmethod
+    def of_key(cls, key: str) -> Work:
+        """Of a row of steps.csv."""
+        family, size, how, batch, length, *ckpt = key.split("-")
+        positions = int(length[1:])
+        spec = resolve_model(f"{family}-{size}")
+        return cls(spec, int(batch[2:]) * positions, positions, float(bool(ckpt)), how == "passes")
+
+    @property
+    def decoder(self) -> Decoder:
+        return _known(decoder_of(self.spec))
+
+    @property
+    def parameters(self) -> int:
+        return _known(count_parameters(self.spec)).total
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """What kernel_rates.py measured."""
+    return tuple(
+        Kernel(row["kind"], row["shape"], *(float(row[name]) for name in ("seconds", "flops", "moved_bytes")))
+        for row in read(FOLDER / "kernel_rates.csv")
+    )
+
+
+@cache
+def shipped() -> Device:
+    """The H100 as rates.yaml has it."""
+    return _known(device_of(_known(find_gpu(GPU)), Precision.BF16))
+
+
+def _known(value: Known | None) -> Known:
+    """What the presets and the catalogue have."""
+    if value is None:
+        raise ValueError("not in the catalogue")
+    return value
+
+
+def alone(work: Work, timed: tuple[Kernel, ...]) -> Device:
+    """The H100 for `work` by kernels timed alone, and by the bytes that its blocks' operations read and write."""
+    device = shipped()
+    share, half = product_rates(timed)
+    memory = memory_share(timed)
+    update: dict[str, float] = {"gemm_share": share, "gemm_half_length": half, "memory_share": memory, "step_s": 0.0}
+    update |= {f"attention_{name}_share": nearest_attention(work, timed, name) for name in ("forward", "backward")}
+    words, decoder = _known(words_of(work.spec)), work.decoder
+    for name, moved in zip(("forward_words", "backward_words"), words, strict=True):
+        update[name] = moved.of(decoder) / elementwise_width(decoder)
+    update["loss_words"] = loss_words(timed, memory)
+    update["block_launch_s"] = block_launch_s(timed)
+    return replace(device, rates=device.rates.model_copy(update=update))
+
+
+def products(timed: Iterable[Kernel]) -> list[Kernel]:
+    """Those that the device, not the host, is busy with."""
+    return [each for each in timed if each.kind.startswith("product") and each.seconds > LAUNCH_BOUND_S]
+
+
+@cache
+def product_rates(timed: tuple[Kernel, ...]) -> tuple[float, float]:
+    """The share of the peak and the half length with the least sum of absolute logarithms of errors."""
+    pairs = ((share / 100, half) for share in range(60, 90) for half in range(0, 401, 25))
+    chosen = products(timed)
+    return min(pairs, key=lambda pair: sum(abs(math.log1p(error)) for error in product_errors(chosen, *pair)))
+
+
+def product_errors(chosen: Iterable[Kernel], share: float, half: float) -> list[float]:
+    """(Predicted - measured) / measured."""
+    device = shipped()
+    rates = device.rates.model_copy(update={"gemm_share": share, "gemm_half_length": half})
+    at = replace(device, rates=rates)
+    return [gemm_s(at, *each.product) / each.seconds - 1 for each in chosen]
+
+
+def attention_share(kernel: Kernel) -> float:
+    """Of the matrix peak; the mask hides half of the FLOPs."""
+    return kernel.flops / 2 / kernel.seconds / shipped().peak_flops
+
+
+def nearest_attention(work: Work, timed: Iterable[Kernel], name: str) -> float:
+    """The share at the same size of a head and the nearest positions and tokens."""
+    size = dimensions(work.spec).head_dim
+
+    def distance(kernel: Kernel) -> float:
+        sequences, _, positions, _ = kernel.sizes
+        far = abs(math.log(positions / work.positions))
+        return far + abs(math.log(sequences * positions / work.tokens))
+
+    rows = [each for each in timed if each.kind.startswith(f"attention {name}") and each.sizes[3] == size]
+    return attention_share(min(rows, key=distance))
+
+
+def moving(timed: Iterable[Kernel]) -> list[Kernel]:
+    """Elementwise kernels whose bytes no cache holds."""
+    kinds = ("copy", "add", "fill", "cast to fp32", "silu", "norm in fp32, by parts")
+    return [each for each in timed if each.kind in kinds and each.moved_bytes > CACHED_BYTES]
+
+
+def memory_share(timed: Iterable[Kernel]) -> float:
+    """Of the memory's bandwidth, where each kernel moves as many bytes as the others."""
+    rates = [each.moved_bytes / each.seconds for each in moving(timed)]
+    return statistics.harmonic_mean(rates) / shipped().memory_bytes_per_s
+
+
+def loss_words(timed: tuple[Kernel, ...], share: float) -> float:
+    """Logits cast to fp32, the loss forward and backward, and the cast back, as 16-bit words at that share."""
+    seconds: dict[str, float] = defaultdict(float)
+    for each in timed:
+        if each.kind in {"logits to fp32", "loss forward", "loss backward"}:
+            seconds[each.shape] += each.seconds * (2 if each.kind.startswith("logits") else 1)
+    rate = shipped().memory_bytes_per_s * share / WORD_BYTES
+    return statistics.median(took * rate / math.prod(map(int, shape.split("x"))) for shape, took in seconds.items())
+
+
+def block_launch_s(timed: Iterable[Kernel]) -> float:
+    """Of a block more, forward."""
+    taken = {int(each.shape.split()[0]): each.seconds for each in timed if each.kind == "host: Llama forward"}
+    (few, sooner), (many, later) = sorted(taken.items())
+    return (later - sooner) / (many - few)
+
+
+def passes_s(work: Work, device: Device) -> float:
+    """Seconds of forward and backward; gradients that are kept are read and written once more, and one read."""
+    both = passes(work.decoder, device, work.tokens, work.positions, recomputed=work.recomputed)
+    kept = moved_s(device, 3 * WORD_BYTES * work.parameters) if work.accumulates else 0.0
+    return both.forward_s + both.backward_s + kept
+
+
+def without_host(device: Device) -> Device:
+    """The device where the host is never late."""
+    return replace(device, rates=device.rates.model_copy(update={"block_launch_s": 1e-9}))
+
+
+def classes_s(work: Work, device: Device) -> dict[str, float]:
+    """Seconds of the passes by class."""
+    decoder, again = work.decoder, 1 + work.recomputed
+    linear = [linear_s(device, work.tokens, *sizes) for sizes in linears(decoder)]
+    head = sum(linear_s(device, work.tokens, decoder.hidden, decoder.vocabulary))
+    forward, backward = attention_s(device, work.tokens, work.positions, decoder.attention_width)
+    moved = elementwise_bytes(decoder, device.rates, work.tokens)
+    kept = 3 * WORD_BYTES * work.parameters if work.accumulates else 0
+    rest = decoder.layers * (again * moved[0] + moved[1]) + loss_bytes(decoder, device.rates, work.tokens) + kept
+    return {
+        "products": decoder.layers * sum(again * first + second for first, second in linear) + head,
+        "attention forward": decoder.layers * again * forward,
+        "attention backward": decoder.layers * backward,
+        "all else": moved_s(device, rest),
+    }
+
+
+def class_of(name: str) -> str | None:
+    """The class of a kernel in a profile; None of what only names others."""
+    if name.startswith("Optimizer."):
+        return None
+    if "nvjet" in name or "cutlass" in name or "gemm" in name:
+        return "products"
+    if "cudnn" in name:
+        return "attention forward" if "fprop" in name else "attention backward"
+    return "optimizer" if "Adam" in name or "FusedOptimizer" in name else "all else"
+
+
+def traced_s(key: str) -> dict[str, float]:
+    """Seconds of a profiled step by class."""
+    seconds: dict[str, float] = defaultdict(float)
+    for row in read(FOLDER / f"{key}.kernels.csv"):
+        if (kind := class_of(row["name"])) is not None:
+            seconds[kind] += float(row["seconds"])
+    return seconds
+
+
+def update_s(work: Work, device: Device) -> float:
+    """AdamW in fp32, and what belongs to no kernel."""
+    return moved_s(device, ADAM_BYTES * work.parameters) + device.rates.step_s
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def off(predicted: float, measured: float) -> str:
+    """The error."""
+    return f"{100 * (predicted / measured - 1):+.1f}%"
+
+
+def _spread(errors: Sequence[float]) -> str:
+    sizes = sorted(map(abs, errors))
+    return f"{100 * statistics.median(sizes):.1f}% / {100 * sizes[int(0.9 * len(sizes))]:.1f}%"
+
+
+def constants(timed: tuple[Kernel, ...]) -> Iterator[tuple[str, str, str]]:
+    """Each constant as shipped and as kernels alone have it."""
+    rates, chosen = shipped().rates, products(timed)
+    share, half = product_rates(timed)
+    yield (
+        "products: share of the peak, half length",
+        f"{rates.gemm_share}, {rates.gemm_half_length:.0f}",
+        f"{share}, {half}",
+    )
+    for words, some in (
+        (f"... error of {len(chosen)} products, median / 90 %", chosen),
+        ("... of those with 2048 tokens or more", [each for each in chosen if each.sizes[0] >= 2048]),
+    ):
+        old = product_errors(some, rates.gemm_share, rates.gemm_half_length)
+        yield words, _spread(old), _spread(product_errors(some, share, half))
+    for name in ("forward", "backward"):
+        for size in (64, 128):
+            rows = [each for each in timed if each.kind.startswith(f"attention {name}") and each.sizes[3] == size]
+            shares = " ".join(f"{attention_share(each):.2f}" for each in rows if each.sizes[0] * each.sizes[2] >= 2048)
+            yield f"attention {name}, heads of {size}", f"{getattr(rates, f'attention_{name}_share')}", shares
+    slowest, *_, fastest = sorted(
+        each.moved_bytes / each.seconds / shipped().memory_bytes_per_s for each in moving(timed)
+    )
+    yield "memory: share", f"{rates.memory_share}", f"{memory_share(timed):.2f} ({slowest:.2f} to {fastest:.2f})"
+    for each in timed:
+        if each.kind.startswith("AdamW"):
+            reached = each.moved_bytes / each.seconds / shipped().memory_bytes_per_s
+            yield f"{each.kind}: share of the memory", f"{rates.memory_share}", f"{reached:.2f}"
+    yield "loss: words", f"{rates.loss_words}", f"{loss_words(timed, rates.memory_share):.1f}"
+    largest = max(each.moved_bytes for each in timed if each.kind.endswith("pinned"))
+    for each in timed:
+        if each.kind.startswith("to ") and each.moved_bytes == largest:
+            shipped_share = "0.8" if "pinned" in each.kind else "-"
+            yield f"PCIe {each.kind}: share", shipped_share, f"{each.moved_bytes / each.seconds / 64e9:.2f}"
+    yield "host: a Llama block forward", f"{1e3 * rates.block_launch_s:.2f} ms", f"{1e3 * block_launch_s(timed):.2f} ms"
+
+
+def by_class(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
+    """Each profiled step's classes, measured and predicted."""
+    for key in TRACED:
+        work, found = Work.of_key(key), traced_s(key)
+        old, new = (classes_s(work, device) for device in (shipped(), alone(work, timed)))
+        for name in ("products", "attention forward", "attention backward", "all else"):
+            yield [key, name, f"{1e3 * found[name]:.1f}", off(old[name], found[name]), off(new[name], found[name])]
+
+
+def passes_table(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
+    """The passes of whole steps, and how far each way to predict them is off."""
+    steps = [(row["key"], Work.of_key(row["key"]), row) for row in read(FOLDER / "steps.csv")]
+    for row in read(FOLDER / "trials.csv"):
+        name = f"zerobench: llama-1b {row['strategy']} mb{row['micro_batch_size']}"
+        steps.append((name, zerobench_work(row), row))
+    errors = []
+    for name, work, row in steps:
+        measured, own = float(row["forward_s"]) + float(row["backward_s"]), alone(work, timed)
+        predicted = [passes_s(work, device) for device in (shipped(), without_host(own), own)]
+        issued = row.get("forward_issued_s")
+        host = "-" if issued is None else f"{1e3 * float(issued) / work.decoder.layers:.2f}"
+        errors.append([abs(each / measured - 1) for each in predicted])
+        yield [name, f"{1e3 * measured:.1f}", host, *(off(each, measured) for each in predicted)]
+    medians = (f"{100 * statistics.median(column):.1f}%" for column in zip(*errors, strict=True))
+    yield ["median of the sizes", "", "", *medians]
+
+
+def whole_steps(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
+    """The four trials of zerobench: shipped, by kernels alone, and calibrated by the other three."""
+    steps: list[tuple[str, float, float, float]] = []
+    for row in read(FOLDER / "trials.csv"):
+        work = zerobench_work(row)
+        old, own = (passes_s(work, at) + update_s(work, at) for at in (shipped(), alone(work, timed)))
+        steps.append((f"{row['strategy']} mb{row['micro_batch_size']}", float(row["step_s"]), old, own))
+    for name, step_s, old, own in steps:
+        others = [math.log(each[1] / each[2]) for each in steps if each[0] != name]
+        calibrated = old * math.exp(statistics.fmean(others))
+        yield [name, f"{1e3 * step_s:.1f}", off(old, step_s), off(own, step_s), off(calibrated, step_s)]
+
+
+def zerobench_work(row: Mapping[str, str]) -> Work:
+    """Of a row of trials.csv."""
+    return Work(resolve_model("llama-1b"), 2048 * int(row["micro_batch_size"]), 2048)
+
+
+def text() -> str:
+    """All tables."""
+    timed = kernels()
+    shares = ("class", "shipped", "timed alone")
+    return "\n".join(
+        (
+            "# The time model beside one H100\n",
+            table(shares, constants(timed)),
+            "Kernels of three profiled steps, ms; errors of the shipped constants, and of those of kernels alone.\n",
+            table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
+            "Forward and backward together, ms; what the host took to issue a block forward; errors, of `alone`",
+            "without and with its launch rate.\n",
+            table(("passes", "measured", "host, ms a block", "shipped", "alone", "alone, host"), passes_table(timed)),
+            "Whole steps of zerobench's trials, ms; the last column is calibrated by the other three.\n",
+            table(("trial", "measured", "shipped", "alone", "calibrated"), whole_steps(timed)),
+        )
+    )
+
+
+def replayed(run: Path) -> Iterator[str]:
+    """Whole simulated steps at the rates of kernels alone, each byte that their operations move counted."""
+    timed = kernels()
+    for trial in load_run(run).trials():
+        if not trial.ranks or (trace := trial.ranks[0].step_trace) is None:
+            continue
+        spec = trial.spec
+        work = Work(spec.model, spec.micro_batch_size * spec.sequence_length, spec.sequence_length)
+        device = alone(work, timed)
+        rates = dict.fromkeys(("", "forward", "backward", UPDATE), moved_s(device, 1))
+        if (line := replay(unpack(trace), Pace(device, 1.0, 0.0, rates, lambda _: 0.0))) is not None:
+            yield f"{trial.record.trial_id}: passes {1e3 * line.passes_s:.1f} ms, step {1e3 * line.step_s:.1f} ms"
+
+
+def main() -> None:
+    """Write the tables, or print what a run's trials are replayed to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replay", type=Path, metavar="RUN", help="folder of a run with simulated trials")
+    asked = parser.parse_args()
+    if asked.replay is None:
+        OUT.write_text(text(), encoding="utf-8")
+        print(text())
+    else:
+        print("\n".join(replayed(asked.replay)))
+
+
+if __name__ == "__main__":
+    main()

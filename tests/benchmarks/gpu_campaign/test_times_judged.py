@@ -1,0 +1,57 @@
+"""The H100's figures are judged as committed, and constants come from kernels alone, each by its own shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.gpu_campaign.times_judged import (
+    OUT,
+    Kernel,
+    Work,
+    alone,
+    classes_s,
+    kernels,
+    passes_s,
+    product_rates,
+    shipped,
+    text,
+    traced_s,
+    without_host,
+)
+from zerobench.timing.kernels import gemm_s
+
+
+def test_the_committed_tables_are_those_of_the_committed_figures() -> None:
+    assert OUT.read_text(encoding="utf-8") == text()
+
+
+def test_products_that_a_gpu_of_known_rates_ran_tell_these_rates() -> None:
+    device = shipped()
+    device = replace(device, rates=device.rates.model_copy(update={"gemm_share": 0.7, "gemm_half_length": 125}))
+    ran = tuple(
+        replace(each, seconds=gemm_s(device, *each.product)) for each in kernels() if each.kind.startswith("product")
+    )
+    assert product_rates(ran) == (0.7, 125)
+
+
+@pytest.mark.parametrize(
+    ("kind", "product"),
+    [("forward", (64, 512, 256)), ("by input", (64, 256, 512)), ("by weight", (512, 256, 64))],
+)
+def test_a_linear_layers_passes_have_products_of_their_own(kind: str, product: tuple[int, int, int]) -> None:
+    assert Kernel(f"product {kind}", "64x512x256", 1.0, 1.0, 0.0).product == product
+
+
+def test_classes_add_up_to_the_passes() -> None:
+    work = Work.of_key("llama-7b-passes-mb4-s2048-ckpt")
+    device = without_host(alone(work, kernels()))
+    assert sum(classes_s(work, device).values()) == pytest.approx(passes_s(work, device), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("key", "busy_s"), [("llama-7b-passes-mb4-s2048-ckpt", 0.9385), ("llama-1b-torch-mb1-s2048", 0.05377)]
+)
+def test_a_profiles_classes_add_up_to_the_time_that_its_timeline_is_busy(key: str, busy_s: float) -> None:
+    assert sum(traced_s(key).values()) == pytest.approx(busy_s, rel=0.005)
