@@ -18,12 +18,13 @@ from zerobench.emulate.tries import ENOUGH
 from zerobench.records import Category, Place
 from zerobench.report.changes import slower_text
 from zerobench.report.explain.topic import phase_words
+from zerobench.report.figures.predicted_speed import work_of
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
-from zerobench.search.tried import script_row, tried_slower, why_no_work, work_of
+from zerobench.search.tried import script_row, tried_slower, why_no_work
 from zerobench.units import counted, format_bytes
 
 FITS = 0
