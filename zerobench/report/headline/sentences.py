@@ -237,7 +237,9 @@ def _untimed_sentence(contenders: Sequence[Candidate], choice: Choice[Candidate]
         return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(contenders) else ""
     best = choice.best
     unjudged = "; host memory unknown" if best.option.host_unchecked else ""
-    return f"Choose {best.label}: {choice.reason}{unjudged}."
+    tokens = best.expected and best.spec.global_batch_tokens / best.expected.step_s
+    speed = f" ({format_count(tokens)} tokens/s expected)" if tokens else ""
+    return f"Choose {best.label}{speed}: {choice.reason}{unjudged}."
 
 
 def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> str:
