@@ -107,13 +107,16 @@ class PlainView(Observer):
         return self._names_of.get(trial_id, trial_id)
 
     def say(self, text: str) -> None:
-        """Print one line, as it is."""
+        """Print one line."""
         self._print(Text(text))
 
     def _print(self, line: Text) -> None:
-        """Raises UserError: it cannot be printed, which says nothing of the run's folder. Raises BrokenPipeError."""
+        """A terminal gets it wrapped at words, anything else whole.
+
+        Raises UserError: it cannot be printed, which says nothing of the run's folder. Raises BrokenPipeError.
+        """
         try:
-            self.console.print(line, soft_wrap=True)
+            self.console.print(line, soft_wrap=not self.console.is_terminal)
         except BrokenPipeError:
             raise
         except OSError as error:

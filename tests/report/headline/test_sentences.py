@@ -32,6 +32,7 @@ from zerobench.report.plan.rows import recommended
 from zerobench.report.plan.view import read_plan
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.units import format_count
 
 
 def frames(folder: Path, trials: Sequence[SampleTrial]) -> RunFrames:
@@ -97,7 +98,7 @@ def test_gradients_of_another_size_are_no_choice_though_their_losses_agree(tmp_p
 
 def test_a_throughput_that_is_void_is_not_ranked(tmp_path: Path) -> None:
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.1, alloc_retries=2))
-    assert "zero0 is the only timed trial: 64.9 K tokens/s." in said
+    assert "zero0: 64.9 K tokens/s (no other trial to compare)." in said
     assert any("not ranked, allocator retries: zero1" in sentence.lower() for sentence in said)
 
 
@@ -121,7 +122,9 @@ def test_the_reference_is_not_ranked_among_the_strategies(tmp_path: Path) -> Non
 
 def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero0", gpus_per_node=1), step_s=9.0))
-    assert any("timed trial on 2 ranks: " in sentence and "timed trial on 1 rank: " in sentence for sentence in said)
+    assert any(
+        "(no other trial on 2 ranks)" in sentence and "(no other trial on 1 rank)" in sentence for sentence in said
+    )
 
 
 @pytest.mark.parametrize("processor", ["cpu", "AMD EPYC"])
@@ -143,7 +146,10 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
     taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
     assert taken is not None
-    assert choice.startswith(f"Choose {taken.best.shown.label} (")
+    best = taken.best
+    assert best.expected is not None
+    tokens_per_s = best.trial.spec.world_size * best.trial.spec.tokens_per_gpu / best.expected.step_s
+    assert choice.startswith(f"Choose {best.shown.label} ({format_count(tokens_per_s)} tokens/s expected): ")
     assert taken.reason in choice
 
 

@@ -199,7 +199,7 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     of = f" {name}" if name else ""
     rate = f"{format_count(best.tokens_per_s)} tokens/s"
     if len(group) == 1:
-        return f"{best.label} is the only timed trial{of}: {rate}"
+        return f"{best.label}: {rate} (no other trial{of or ' to compare'})"
     if len(alike) == len(group):
         return f"all trials{of} equally fast within step-time spread: {rate} ({best.label})"
     others = _names([candidate.label for candidate in alike if candidate is not best])
