@@ -201,7 +201,7 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     if len(group) == 1:
         return f"{best.label}: {rate} (no other trial{of or ' to compare'})"
     if len(alike) == len(group):
-        return f"all trials{of} equally fast within step-time spread: {rate} ({best.label})"
+        return f"{len(group)} trials{of} equally fast within step-time spread: {rate} ({best.label})"
     others = _names([candidate.label for candidate in alike if candidate is not best])
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
