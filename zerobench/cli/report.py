@@ -79,8 +79,8 @@ def _runs(request: ReportRequest) -> list[Run]:
 
 
 def _default_path(name: str, runs: RunFigures) -> Path:
-    """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs, with
-    the time in its name where the day's has another run's.
+    """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs, by
+    the run's own name where another run of the day has the usual one.
     """
     folder = runs.runs[-1].folder.path
     of = "" if len(runs.runs) == 1 else f"_of_{len(runs.runs)}_runs"
