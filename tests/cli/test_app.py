@@ -77,6 +77,8 @@ def test_the_list_of_commands_tells_each_in_a_whole_sentence(call: Call) -> None
 @pytest.mark.parametrize("verb", list(DECLARED))
 def test_usage_has_one_pair_of_brackets_around_what_may_be_left_out(call: Call, verb: str) -> None:
     code, out, _ = call(verb, "--help")
+    assert "<" not in out
+    assert "{" not in out
     assert code == 0
     assert "[[" not in out
 

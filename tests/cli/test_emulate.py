@@ -297,6 +297,17 @@ def test_what_cannot_be_judged_is_said_to_be_so(one, first, code):
     assert as_plain(made)["fits"] is None
 
 
+def test_of_a_script_that_failed_before_it_used_the_gpu_no_memory_is_told():
+    failed = Account(rank=0, end=End.FAILED, exit_code=1, message="ValueError: no", peak_bytes=0, reserved_bytes=0)
+    assert list(lines(emulation(failed))) == [
+        "rank 0: 0 steps, no optimizer step seen",
+        "Emulated: no values are computed; ignore losses, norms and times.",
+        "",
+        "The script failed on rank 0 (exit status 1): ValueError: no",
+        "Run: reports/train",
+    ]
+
+
 def test_programs_get_bytes_and_none_for_what_is_not_known():
     told = as_plain(emulation(refused(start_peak_bytes=None), needed=account(End.FAILED)))
     (rank,) = told["ranks"]

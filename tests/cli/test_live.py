@@ -127,6 +127,17 @@ def live(monkeypatch: pytest.MonkeyPatch) -> tuple[LiveView, io.StringIO]:
     return LiveView(Console(file=screen, width=100, force_terminal=True, color_system=None)), screen
 
 
+def test_a_long_line_is_wrapped_at_words_on_a_terminal_and_whole_elsewhere(live: tuple[LiveView, io.StringIO]) -> None:
+    view, screen = live
+    text = "buckets " * 40
+    view.say(text.strip())
+    assert set(screen.getvalue().split()) == {"buckets"}
+    assert max(map(len, screen.getvalue().splitlines())) <= 100
+    piped, lines = plain()
+    piped.say(text.strip())
+    assert lines.getvalue() == f"{text.strip()}\n"
+
+
 GIB = 2**30
 H100 = "NVIDIA H100 80GB HBM3"
 PEAK = {

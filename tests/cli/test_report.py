@@ -78,6 +78,19 @@ def test_markdown_is_kept_beside_the_runs_under_a_name_that_says_what_it_is(repo
     assert path.read_text().startswith("#")
 
 
+def test_the_markdown_of_a_second_run_of_the_day_leaves_the_first_ones(report: Call, tmp_path: Path) -> None:
+    first = Path(report("--markdown")[1].strip())
+    kept, other = first.read_text(), RUN_ID.replace("030405", "040506")
+    write_run(tmp_path / "reports" / other, cpu_trials()[:2], samples=False)
+    for path in (tmp_path / "reports" / other).rglob("*.json"):
+        path.write_text(path.read_text().replace(RUN_ID, other))
+    code, out, _ = report(other, "--markdown")
+    assert (code, out) == (0, f"reports/{other}.md\n")
+    assert other in Path(out.strip()).read_text()
+    assert first.read_text() == kept
+    assert report("--csv")[1].startswith(f"reports/{other}/"), "a file beside the runs is taken for none"
+
+
 def test_several_runs_make_one_report_and_a_run_named_twice_counts_once(report: Call, tmp_path: Path) -> None:
     other = "sample_20260103-030405"
     write_run(tmp_path / "reports" / other, cpu_trials()[:2], samples=False)

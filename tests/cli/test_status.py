@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.report.sample_run import completed_trial, spec, write_run
 from tests.slurm.run_folders import begin, end, job, make_run, submit
 from zerobench.cli.status_view import status_view
 from zerobench.folder import RunFolder
@@ -20,7 +21,7 @@ from zerobench.slurm.queue import JobStates
 from zerobench.slurm.tasks import TaskState
 from zerobench.slurm.watch.status import RunFacts, run_status
 from zerobench.slurm.watch.traces import read_traces
-from zerobench.store import Plan
+from zerobench.store import Plan, load_run
 
 Call = Callable[..., tuple[int, str, str]]
 NOW_S = 1_800_000_000.0
@@ -79,7 +80,7 @@ def test_a_run_on_a_cluster_is_told_in_80_columns(tmp_path: Path) -> None:
         "trial  task  phase                  silent for",
         "─" * 46,
         "c      42_1  timed, step 3 of 9  11 min 40 s !",
-        "! no progress for 10 min 00 s: it may hang; logs are in its folder",
+        "! no progress for 10 min 00 s: it may hang; logs: trials/c",
         "",
         "Waiting",
         "job     trials  reason",
@@ -91,6 +92,7 @@ def test_a_run_on_a_cluster_is_told_in_80_columns(tmp_path: Path) -> None:
         "trial  how                   why",
         "─" * 66,
         "b      out of device memory  rank 3: asked 2.50 GiB, 1.10 GiB free",
+        "logs: trials/b",
         "",
         "1 lost: started, without a record, and their job is over: f",
     ]
@@ -102,9 +104,10 @@ def test_names_and_reasons_that_do_not_fit_are_folded_never_cut(tmp_path: Path) 
     end(run, name, Status.CRASH, "rank 0: " + "x" * 200)
     lines = view(run, {}, Submission(run_id="run", cluster=None, jobs=[]))
     start = next(number for number, line in enumerate(lines) if line.startswith("llama"))
-    width = lines[start].index(" ")
-    assert "".join(line[:width].strip() for line in lines[start:]) == name
-    assert "".join(lines[start:]).count("x") == 200 + name.count("x")
+    rows = lines[start : next(number for number, line in enumerate(lines) if line.startswith("logs:"))]
+    width = rows[0].index(" ")
+    assert "".join(line[:width].strip() for line in rows) == name
+    assert "".join(rows).count("x") == 200 + name.count("x")
 
 
 def test_what_slurm_and_records_say_is_neither_markup_nor_steers_the_terminal(tmp_path: Path) -> None:
@@ -175,6 +178,16 @@ def test_a_silent_slurm_is_said_and_the_folder_shown(call: Call, tmp_path: Path)
     assert "Started, without a record" in out
     assert "timed, step 3 of 9" in out
     assert "go on with" not in out
+
+
+def test_trials_have_the_names_that_other_tables_give_them(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "reports" / "stages_20250101-120000"
+    run = write_run(path, [completed_trial(spec(strategy)) for strategy in ("zero2", "zero3")], samples=False)
+    lost = next(trial for trial in load_run(path).plan.trials if "zero3" in trial.trial_id)
+    run.trial(lost.trial_id).record.unlink()
+    begin(run, lost.trial_id, time.time() - 60)
+    _, out, _ = call("status")
+    assert "their job is over: zero3\n" in out
 
 
 def test_a_run_that_is_not_there_is_an_error_of_one_line(call: Call) -> None:

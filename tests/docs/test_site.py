@@ -43,7 +43,9 @@ def test_the_site_has_the_written_the_made_and_the_kept_pages(site: Path) -> Non
 
 
 def test_the_picture_of_a_page_is_shown(site: Path) -> None:
-    [name] = re.findall(r'<img[^>]*src="([^"]*report-1440[^"]*)"', (site / "index.html").read_text(encoding="utf-8"))
+    [name] = re.findall(
+        r'<img[^>]*src="([^"]*errand-figure1-1440[^"]*)"', (site / "index.html").read_text(encoding="utf-8")
+    )
     assert (site / name).is_file()
 
 

@@ -67,6 +67,15 @@ def test_a_failure_says_the_phase_and_step_in_which_it_was():
     assert failure.message == "ValueError in backward of step 1: first line"
 
 
+def test_torchs_refusal_is_told_to_its_last_figure_and_without_its_advice():
+    figures = (
+        "CUDA out of memory. Tried to allocate 590.00 MiB. " + "f" * 250 + " is reserved by PyTorch but unallocated."
+    )
+    advice = " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True"
+    _, failure = describe(torch.OutOfMemoryError(figures + advice), marks(Phase.STEP, 1), 0, CPU)
+    assert failure.message == f"OutOfMemoryError in the update of step 2: {figures}"
+
+
 def test_a_failure_between_the_engines_calls_is_in_none_of_its_phases():
     _, failure = describe(ValueError("it"), marks(), 0, CPU, between_calls=True)
     assert failure.phase is None

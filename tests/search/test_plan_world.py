@@ -47,7 +47,7 @@ def test_a_plan_is_made_on_an_emulated_gpu_where_that_is_at_hand() -> None:
 def test_elsewhere_it_is_simulated_and_one_line_says_how_to_get_the_better_one() -> None:
     plan = read_plan(PlanRequest(**ASKED))  # type: ignore[arg-type]
     assert {item.trial.evidence for item in plan.planned} == {Evidence.SIMULATED}
-    assert plan.world.note == f"simulated, since torch's own allocator is not available: {MISSING}"
+    assert plan.world.note == f"simulated; {MISSING}"
 
 
 @pytest.mark.usefixtures("made")

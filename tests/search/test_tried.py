@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from tests.report.sample_run import completed_trial
 from zerobench.emulate.changes import for_device, for_host
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Option
-from zerobench.search.tried import tried_slower
+from zerobench.report.figures.predicted_speed import predicted_step
+from zerobench.search.tried import script_row, tried_slower
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import OwnScript, TrialSpec
@@ -81,3 +83,17 @@ def test_what_copies_of_memory_that_is_not_page_locked_cost_nobody_knows() -> No
 @pytest.mark.parametrize("trial", [seen("sequence_length"), seen(precision="fp32"), seen(attention="eager")])
 def test_nothing_is_told_of_work_that_is_not_known(trial: TrialSpec) -> None:
     assert set(costs(trial, DS).values()) == {None}
+
+
+def test_the_page_of_a_script_expects_the_step_that_emulate_tells() -> None:
+    trial = seen("hyperparameters", evidence="emulated", prediction={"gpu": "H100 SXM"}, gpus_per_node=8)
+    told = script_row(trial, CLUSTER)
+    assert told is not None
+    assert told.expected is not None
+    shown = predicted_step(completed_trial(trial)).expected
+    assert shown is not None
+    assert (shown.step_s, shown.low_s, shown.high_s) == (
+        told.expected.step_s,
+        told.expected.low_s,
+        told.expected.high_s,
+    )

@@ -60,7 +60,7 @@ def sweep_of_both(folder: Path) -> Path:
 
 def test_a_processor_that_nobody_tried_is_not_taken_for_a_fast_one(tmp_path):
     assert {item.trial.precision for item in expand(sweep(tmp_path, "auto"), UNTRIED)} == {Precision.FP32}
-    assert sentence(UNTRIED) == "precision: auto: fp32; this processor's bf16 speed was not measured"
+    assert sentence(UNTRIED) == "precision: fp32 (auto; this processor's bf16 speed was not measured)"
 
 
 def test_a_processor_is_tried_only_where_auto_is_asked_of_it(tmp_path):
@@ -77,7 +77,7 @@ def test_a_prediction_of_gpus_made_on_a_slow_processor_is_in_bf16(tmp_path):
 
 
 def test_the_sentence_says_what_auto_came_to_and_why():
-    said = "precision: auto: fp32; bf16 takes 62 x as long as fp32 on this processor"
+    said = "precision: fp32 (auto; bf16 takes 62 x as long as fp32 on this processor)"
     assert sentence(SLOW_AT_IT) == said
 
 

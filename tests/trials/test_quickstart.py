@@ -112,7 +112,7 @@ def test_the_precision_is_what_the_processor_is_fast_at_and_the_screen_says_so(q
     slowdown = json.loads(quickstart.run.folder.environment.read_text())["bf16_slowdown"]
     expected = Precision.BF16 if slowdown < SLOW else Precision.FP32
     assert {trial.spec.precision for trial in quickstart.run.trials()} == {expected}
-    assert f"precision: auto: {expected}; bf16 takes {slowdown:.2g} x" in " ".join(quickstart.output.split())
+    assert f"precision: {expected} (auto; bf16 takes {slowdown:.2g} x" in " ".join(quickstart.output.split())
 
 
 def test_the_losses_of_all_stages_follow_the_single_process(quickstart):

@@ -18,19 +18,20 @@ from zerobench.emulate.tries import ENOUGH
 from zerobench.records import Category, Place
 from zerobench.report.changes import slower_text
 from zerobench.report.explain.topic import phase_words
+from zerobench.report.figures.predicted_speed import work_of
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
-from zerobench.search.tried import script_row, tried_slower, why_no_work, work_of
+from zerobench.search.tried import script_row, tried_slower, why_no_work
 from zerobench.units import counted, format_bytes
 
 FITS = 0
 FITS_NOT = 1
 INTERRUPTED = 130
 _GIB = 2**30
-_SMALLEST_SHOWN = 0.001
+_SMALLEST_SHOWN = 0.01
 """Categories below this part of a peak are shown together."""
 
 
@@ -56,7 +57,6 @@ def lines(made: Emulation) -> Iterator[str]:
     verdict = made.verdict
     for rank in verdict.ranks:
         yield from _rank(rank)
-        yield ""
     yield from _host(verdict)
     yield from _speed(made)
     yield from _tries(made)
@@ -124,16 +124,15 @@ def _rank(rank: RankFit) -> Iterator[str]:
         where = phase_words(rank.peak.step.value, rank.peak.phase.value)
         yield f"  {uncompiled}peak {_gib(rank.peak.total_bytes)}, in {where}:"
         yield from _categories(rank.peak.categories, rank.peak.total_bytes)
-    if account.peak_bytes is None:
+    if not account.peak_bytes:
         return
     whole = account.end is not End.OUT_OF_DEVICE_MEMORY
-    yield f"  peak allocated {_gib(account.peak_bytes)}, peak reserved {_gib(account.reserved_bytes)}"
+    start = "" if account.start_peak_bytes is None else f"; start-up peak {_gib(account.start_peak_bytes)}"
+    yield f"  peak allocated {_gib(account.peak_bytes)}, reserved {_gib(account.reserved_bytes)}{start}"
     if rank.needed_bytes is not None and whole:
         yield f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(rank.nvml_bytes)}"
     if account.managed_bytes:
         yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it fits, the rest on the host"
-    if account.start_peak_bytes is not None:
-        yield f"  start-up peak: {_gib(account.start_peak_bytes)}"
     if rank.nvme_bytes:
         yield f"  NVMe: {_gib(rank.nvme_bytes)} in swap files"
     if refusal is not None and account.end is not End.OUT_OF_DEVICE_MEMORY:
@@ -161,9 +160,7 @@ def _categories(held: Mapping[Category, int], total: int) -> Iterator[str]:
 
 def _host(verdict: Verdict) -> Iterator[str]:
     needed, has = verdict.host_node_bytes, verdict.host_memory_bytes
-    if needed is None:
-        yield "host memory: unknown"
-    else:
+    if needed is not None:
         per_rank = needed // verdict.ranks_per_node
         limit = "" if has is None else f" of {_gib(has)}"
         judged = "" if has is None else f": {_judged(verdict)}"
@@ -171,6 +168,8 @@ def _host(verdict: Verdict) -> Iterator[str]:
             f"host memory: {_gib(per_rank)} of tensors per rank, {_gib(needed)}{limit} per node of "
             f"{counted(verdict.ranks_per_node, 'rank')}{judged} ({verdict.host_basis}), plus Python and its libraries"
         )
+    elif verdict.failed is None:
+        yield "host memory: unknown"
     if verdict.fits_host is False and verdict.host_standing is not None:
         for title, lines in host_standing_lines(verdict.host_standing):
             yield f"  {title}{':' if lines else ''}"

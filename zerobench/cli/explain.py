@@ -20,12 +20,12 @@ from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief, says
 from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
+from zerobench.report.figures.predicted_speed import work_of
 from zerobench.report.notes import listed
 from zerobench.report.trials import Trial
 from zerobench.search.changes import changes_of_file, cluster_of, predict_changes
 from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
 from zerobench.search.plan import PlanRequest, read_plan
-from zerobench.search.tried import work_of
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
 

@@ -1,6 +1,7 @@
 """What `--help` says beside the options: the commands by errand, and for each a line or two to copy."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from typer.core import TyperGroup
@@ -59,8 +60,22 @@ def epilog(command: str) -> str | None:
     return "\n".join(["\b", "Examples:", *lines]) if lines else None
 
 
+def _usage(argument: Any, _: Any) -> list[str]:
+    name = argument.metavar + ("" if argument.nargs == 1 or argument.metavar.endswith("...") else "...")
+    return [name if argument.required else f"[{name}]"]
+
+
 class GroupedCommands(TyperGroup):
     """The commands under the headings of `GROUPS`."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command; help names its arguments without typer's types and braces."""
+        command: Any = super().get_command(ctx, cmd_name)
+        for parameter in command.params if command else ():
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda **_: None
+                parameter.get_usage_pieces = partial(_usage, parameter)
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature
         """Write each group; the help of a command is its first sentence."""

@@ -25,6 +25,7 @@ from zerobench.cli.live_trial import (
     groups_of,
     legend,
     memory,
+    names_of,
     ranks_view,
     share_done,
     speed,
@@ -58,7 +59,7 @@ class PlainView(Observer):
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Say what will be done."""
-        self._names_of = _names(store.load_run(run.path)) if run.plan.exists() else {}
+        self._names_of = names_of(run)
         parts = [
             f"{counted(to_do, 'trial')} to run",
             f"{kept} done before" if kept else "",
@@ -106,13 +107,16 @@ class PlainView(Observer):
         return self._names_of.get(trial_id, trial_id)
 
     def say(self, text: str) -> None:
-        """Print one line, as it is."""
+        """Print one line."""
         self._print(Text(text))
 
     def _print(self, line: Text) -> None:
-        """Raises UserError: it cannot be printed, which says nothing of the run's folder. Raises BrokenPipeError."""
+        """A terminal gets it wrapped at words, anything else whole.
+
+        Raises UserError: it cannot be printed, which says nothing of the run's folder. Raises BrokenPipeError.
+        """
         try:
-            self.console.print(line, soft_wrap=True)
+            self.console.print(line, soft_wrap=not self.console.is_terminal)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -220,12 +224,6 @@ class LiveView(PlainView):
         progress.update(sweep, completed=self._number - 1 + share)
         progress.update(trial, completed=share)
         return progress.get_renderable()
-
-
-def _names(run: store.Run) -> dict[str, str]:
-    """The names of the trials that no rule skips."""
-    ids = [entry.trial_id for entry in run.plan.trials if entry.reason is None]
-    return dict(zip(ids, labels([run.spec(trial_id) for trial_id in ids]), strict=True))
 
 
 def compiling(kernel: str) -> str:

@@ -10,10 +10,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from zerobench import store
 from zerobench.cli.live_bars import FULL, columns_of, stack, style_of
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.report import palette
 from zerobench.report.column_units import plain, show_whole
+from zerobench.report.labels import labels
 from zerobench.units import format_bytes
 
 COMPILING = "DeepSpeed compiles its C++ ops: minutes, once per machine"
@@ -21,6 +25,16 @@ MOST_RANKS = 8
 """Rows of ranks at most; of more the fullest are shown, and the others in one line."""
 _ROOM_LEFT = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 _SHORTEST_BAR = 8
+
+
+def names_of(run: RunFolder) -> Mapping[str, str]:
+    """The names of the trials that no rule skips, by their ids; empty where they cannot be read."""
+    try:
+        stored = store.load_run(run.path)
+        ids = [entry.trial_id for entry in stored.plan.trials if entry.reason is None]
+        return dict(zip(ids, labels([stored.spec(trial_id) for trial_id in ids]), strict=True))
+    except UserError:
+        return {}
 
 
 def describe(ranks: Sequence[Progress]) -> str:

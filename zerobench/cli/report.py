@@ -79,17 +79,19 @@ def _runs(request: ReportRequest) -> list[Run]:
 
 
 def _default_path(name: str, runs: RunFigures) -> Path:
-    """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs."""
+    """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs, by
+    the run's own name where another run of the day has the usual one.
+    """
     folder = runs.runs[-1].folder.path
+    of = "" if len(runs.runs) == 1 else f"_of_{len(runs.runs)}_runs"
     if name == "markdown":
         from zerobench.report.markdown.report import kept_name  # noqa: PLC0415 -- only this format needs it
 
         path = folder.parent / kept_name(runs)
         if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in runs.runs):
-            raise UserError(f"--out: {path} belongs to another run; choose another path")
+            return folder.parent / f"{folder.name}{of}.md"
         return path
-    stem = "report" if len(runs.runs) == 1 else f"report_of_{len(runs.runs)}_runs"
-    return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
+    return folder / (f"report{of}_csv" if name == "csv" else f"report{of}.{name}")
 
 
 Writer = Callable[[Path], str]

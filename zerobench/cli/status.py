@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from zerobench.cli.answer import Answer
+from zerobench.cli.live_trial import names_of
 from zerobench.cli.status_view import details, headline, next_step, status_view
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -27,7 +28,7 @@ def show_status(name: str | None, reports: Path) -> Answer:
     submission, status = watcher.look()
 
     def show() -> None:
-        console.print(status_view(watcher.run, submission, status))
+        console.print(status_view(watcher.run, submission, status, names_of(watcher.run)))
         _print_next_step(console, watcher.run, status)
 
     return Answer(lambda: _document(watcher.run, status), show, status.exit_code)
@@ -46,9 +47,10 @@ def follow_run(name: str | None, reports: Path, every_s: float) -> Answer:
 
 
 def _redraw(watcher: Watcher, console: Console, every_s: float) -> RunStatus:
+    names = names_of(watcher.run)
     with Live(console=console, auto_refresh=False) as live:
         for submission, status in _looks(watcher, every_s):
-            live.update(status_view(watcher.run, submission, status), refresh=True)
+            live.update(status_view(watcher.run, submission, status, names), refresh=True)
     return status
 
 
@@ -59,7 +61,7 @@ def _print_changes(watcher: Watcher, console: Console, every_s: float) -> RunSta
         if line != last_line:
             console.print(line, soft_wrap=True)
             last_line = line
-    console.print(details(*look))
+    console.print(details(*look, names_of(watcher.run)))
     return look[1]
 
 

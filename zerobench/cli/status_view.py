@@ -6,7 +6,8 @@ Text, without control characters.
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -55,14 +56,20 @@ _WAITS = {
 """What Slurm's words for why a job waits come to (squeue(1), section JOB REASON CODES), the common ones."""
 
 
-def status_view(run: RunFolder, submission: Submission, status: RunStatus) -> RenderableType:
-    return Group(headline(run, status), details(submission, status))
+Names = Mapping[str, str]
+"""Of trials, as other tables have them, by their ids."""
+_NO_NAMES: Names = MappingProxyType({})
 
 
-def details(submission: Submission, status: RunStatus) -> RenderableType:
+def status_view(run: RunFolder, submission: Submission, status: RunStatus, names: Names = _NO_NAMES) -> RenderableType:
+    return Group(headline(run, status), details(submission, status, names))
+
+
+def details(submission: Submission, status: RunStatus, names: Names = _NO_NAMES) -> RenderableType:
     """What stands below the line of counts."""
     parts = list(_about_slurm(submission, status))
-    for section in (_jobs(status), _running(status), _waiting(status), _failed(status), _undone(status)):
+    trials = (_running(status, names), _waiting(status), _failed(status, names), _undone(status, names))
+    for section in (_jobs(status), *trials):
         parts += section
     return Group(*parts)
 
@@ -98,16 +105,20 @@ def _job_cells(job: JobStatus) -> list[str]:
     return [job.job.name, job_id, str(job.job.num_nodes), f"{states}{again}", _rounded(job.time_left_s)]
 
 
-def _running(status: RunStatus) -> Iterator[RenderableType]:
+def _running(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     open_trials = [trial for trial in status.trials if trial.standing in {Standing.RUNNING, Standing.BEGUN}]
     open_trials.sort(key=lambda trial: -(trial.silence_s or 0.0))
-    rows = [[trial.trial_id, _task(trial), describe(trial.ranks), _silence(trial)] for trial in open_trials]
+    rows = [[_name(trial, names), _task(trial), describe(trial.ranks), _silence(trial)] for trial in open_trials]
     title = (
         "Running" if any(trial.standing is Standing.RUNNING for trial in open_trials) else "Started, without a record"
     )
     yield from _section(title, ("trial", "task", "phase", "silent for"), rows, numbers={3})
-    if any(_is_long_silent(trial) for trial in open_trials):
-        yield Text(f"! no progress for {_rounded(SILENT_S)}: it may hang; logs are in its folder")
+    if silent := [trial.trial_id for trial in open_trials if _is_long_silent(trial)]:
+        yield Text(plain(f"! no progress for {_rounded(SILENT_S)}: it may hang; logs: trials/{_listed(silent)}"))
+
+
+def _name(trial: TrialStatus, names: Names) -> str:
+    return names.get(trial.trial_id, trial.trial_id)
 
 
 def _task(trial: TrialStatus) -> str:
@@ -141,29 +152,31 @@ def _why(trial: TrialStatus) -> str:
     return f"{_WAITS[trial.reason]} ({trial.reason})" if trial.reason in _WAITS else trial.reason
 
 
-def _failed(status: RunStatus) -> Iterator[RenderableType]:
+def _failed(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     failed = [trial for trial in status.trials if trial.standing is Standing.FAILED]
     kinds = Counter(_words(trial.trace.status) for trial in failed)
     title = f"Failed: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
-    rows = [[trial.trial_id, _words(trial.trace.status), trial.reason or MISSING] for trial in failed]
+    rows = [[_name(trial, names), _words(trial.trace.status), trial.reason or MISSING] for trial in failed]
     yield from _section(title, ("trial", "how", "why"), rows)
+    if failed:
+        yield Text(plain(f"logs: trials/{_listed([trial.trial_id for trial in failed])}"))
 
 
 def _words(status: str | None) -> str:
     return (status or MISSING).replace("_", " ")
 
 
-def _undone(status: RunStatus) -> Iterator[RenderableType]:
+def _undone(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     sentences = {
         Standing.LOST: "started, without a record, and their job is over",
         Standing.LEFT_OVER: "never started, and their jobs are over",
         Standing.NOT_STARTED: "never started, and in no job",
     }
     for standing, sentence in sentences.items():
-        names = [trial.trial_id for trial in status.trials if trial.standing is standing]
-        if names:
+        labels = [_name(trial, names) for trial in status.trials if trial.standing is standing]
+        if labels:
             yield Text()
-            yield Text(plain(f"{len(names)} {standing.value}: {sentence}: {_listed(names)}"))
+            yield Text(plain(f"{len(labels)} {standing.value}: {sentence}: {_listed(labels)}"))
 
 
 def _listed(names: Sequence[str]) -> str:

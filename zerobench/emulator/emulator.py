@@ -119,7 +119,7 @@ def find_emulator(made: Environment | None = None) -> Emulator:
     torch = usable_torch(made.path)
     where = places(made, torch)
     if not is_made(where, torch):
-        raise UserError(f"emulator: not set up for torch {torch.version} in {where.folder}; {_REMEDY}")
+        raise UserError(f"emulator: not set up for torch {torch.version}; {_REMEDY}")
     over = torch if torch.cuda else check_cuda_build(where.overlay)
     try:
         build_missing(where, over.lib)

@@ -11,8 +11,13 @@ import torch
 
 from zerobench.memory.device import Device
 from zerobench.memory.recorder import Marks
-from zerobench.records import Failure, HostStanding, Status
+from zerobench.records import Failure, HostStanding, Phase, Status
 from zerobench.redaction import redact_text, secret_values
+
+_ADVICE = " If reserved but unallocated"
+"""How torch goes on after the figures of a refusal (CUDACachingAllocator.cpp)."""
+_LONGEST = 400
+"""Characters of an exception's message."""
 
 
 def describe(
@@ -33,7 +38,8 @@ def describe(
     # Before anything else is written: it frees the room to write in.
     on_host = _host_standing(device) if status is Status.OUT_OF_HOST_MEMORY else None
     known = secret_values(os.environ)
-    first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
+    first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)
+    first_line = first_line.partition(_ADVICE)[0][:_LONGEST]
     evidence = "the allocator's exception" if asked is not None else None
     if is_compilers(error):
         evidence = "torch.compile failed with the compiler's exception"
@@ -71,7 +77,8 @@ def _what(error: BaseException) -> str:
 
 
 def _where(marks: Marks, *, between_calls: bool) -> str:
-    begun = f"{marks.phase} of step {marks.step_index + 1}" if marks.step_index >= 0 else str(marks.phase)
+    phase = "the update" if marks.phase is Phase.STEP else str(marks.phase)
+    begun = f"{phase} of step {marks.step_index + 1}" if marks.step_index >= 0 else phase
     return f"outside of the engine's calls, after {begun}" if between_calls else f"in {begun}"
 
 

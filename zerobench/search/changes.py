@@ -14,6 +14,7 @@ from zerobench.emulate.options import Option
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.changes import MOST, ChangeOutcome, share_slower
+from zerobench.report.figures.predicted_speed import work_of
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import TableTrial
@@ -21,7 +22,7 @@ from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
-from zerobench.search.tried import changed_fields, why_no_work, work_of
+from zerobench.search.tried import changed_fields, why_no_work
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.hardware import find_gpu

@@ -1,25 +1,15 @@
 """What the closed forms say of a trial, in this process and in milliseconds: thousands can be asked."""
 
-from dataclasses import dataclass
-
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
-from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.records import Status
+from zerobench.report.figures.predicted_speed import UnsavedTrial
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import TableTrial
 from zerobench.running.trial_record import trial_record
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, TrialSpec
-
-
-@dataclass(frozen=True)
-class UnsavedTrial:
-    """A trial that is in no run."""
-
-    spec: TrialSpec
-    record: TrialRecord
-    ranks: tuple[RankRecord, ...]
 
 
 def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = False) -> PlanRow | None:

@@ -44,5 +44,5 @@ def plan_world(asked: str | None, gpu: Gpu, *, by_formula: bool) -> PlanWorld:
     except UserError as error:
         if asked is not None:
             raise
-        return PlanWorld(Evidence.SIMULATED, f"simulated, since torch's own allocator is not available: {error}")
+        return PlanWorld(Evidence.SIMULATED, f"simulated; {error}")
     return PlanWorld(Evidence.EMULATED)

@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from zerobench.ds_config import obeyed_only
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Kind
 from zerobench.report.changes import share_slower
+from zerobench.report.figures.predicted_speed import WORK, work_of
 from zerobench.report.plan.rows import PlanRow
 from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.trial import Offload, Precision, TrialSpec
 
-_WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
 _OFFLOADS = ("offload_optimizer", "offload_param")
 _NUMBERS = {
     "micro_batch_size": ("train_micro_batch_size_per_gpu", Kind.BATCH),
@@ -44,19 +43,10 @@ def why_no_work(trial: TrialSpec | None) -> str:
     """Why a script's work has no closed form; None of a trial: its ranks did not say that they train all of a model."""
     if trial is None:
         return "the script's tracker saw no model all of which is trained"
-    unknown = sorted(_WORK & set(() if trial.own is None else trial.own.unknown))
+    unknown = sorted(WORK & set(() if trial.own is None else trial.own.unknown))
     if unknown:
         return f"the script does not tell its {', '.join(unknown)}".replace("_", " ")
     return f"no closed form of {trial.model.name}, a model of the script's own"
-
-
-def work_of(trial: TrialSpec) -> TrialSpec | None:
-    """`trial`, or what a script's tracker saw, as one that can be predicted; None where too little of it is known."""
-    if trial.own is None:
-        return trial
-    if _WORK & set(trial.own.unknown):
-        return None
-    return obeyed_only(trial.model_copy(update={"own": None}))
 
 
 def _seen(trial: TrialSpec, cluster: Cluster) -> TrialSpec | None:

@@ -46,5 +46,5 @@ def sentence(machine: Machine) -> str:
     """What `auto` came to on a machine of CPU ranks, and why."""
     times = machine.bf16_slowdown
     if times is None:
-        return f"precision: auto: {auto_precision(machine)}; this processor's bf16 speed was not measured"
-    return f"precision: auto: {auto_precision(machine)}; bf16 takes {times:.2g} x as long as fp32 on this processor"
+        return f"precision: {auto_precision(machine)} (auto; this processor's bf16 speed was not measured)"
+    return f"precision: {auto_precision(machine)} (auto; bf16 takes {times:.2g} x as long as fp32 on this processor)"

@@ -22,9 +22,10 @@ from tests.report.explain.runs import (
 )
 from tests.report.sample_run import RUN_ID, SampleTrial, completed_trial, spec, write_run
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.explain.topic import as_text
+from zerobench.report.explain.topic import as_text, heads, says
 from zerobench.report.explain.trial import explain
 from zerobench.report.memory_view import largest_peak
+from zerobench.spec.trial import OwnScript
 from zerobench.store import load_run
 
 
@@ -126,6 +127,22 @@ def _with_start_up(sample: SampleTrial, nbytes: int) -> SampleTrial:
 def test_repeats_differ_in_nothing_that_was_asked() -> None:
     assert "No setting." in text(BUCKETS, LARGE_2, LARGE_2)
     assert "as much as" in text(BUCKETS, LARGE_2, LARGE_2)
+
+
+def test_the_stage_of_scripts_is_named_once(tmp_path: Path) -> None:
+    for stage in (2, 3):
+        own = OwnScript(name="train")
+        script = spec(f"zero{stage}", own=own, ds_config={"zero_optimization.stage": stage})
+        write_run(tmp_path / str(stage), [completed_trial(script)], samples=False)
+    topics = explain(load_run(tmp_path / "2"), "zero2", (load_run(tmp_path / "3"), "zero3"))
+    [lines] = [topic.lines for topic in topics if topic.title.endswith("differ in")]
+    assert [line.text for line in lines] == ["strategy: zero2 -> zero3"]
+
+
+def test_one_sentence_more_is_told_and_several_are_counted() -> None:
+    lines = says("a", "b", "c", "d")
+    assert [line.text for line in heads(lines, 3)] == ["a", "b", "c", "d"]
+    assert [line.text for line in heads(lines, 2)] == ["a", "b", "and 2 more"]
 
 
 def test_trials_of_two_runs_are_told_apart_by_their_runs() -> None:

@@ -259,10 +259,10 @@ def test_what_predictions_said_stands_beside_a_trial_that_ran_out(tmp_path: Path
 def test_an_explanation_opens_with_the_answer_and_the_settings_that_change_it() -> None:
     run = load_run(QUICKSTART)
     assert explain(run, "zero3")[0].title == "Answer"
-    assert explain(run, "zero3")[0].lines[0].text.startswith("zero3 needs ")
+    assert explain(run, "zero3")[0].lines[0].text.startswith("zero3 peaks at ")
     answer, *settings = [line.text for line in explain(run, "zero2", (run, "zero3"))[0].lines]
     assert answer == (
-        "zero2 needs 37.20 MiB more device memory than zero3: temporaries +80.53 MiB, gradients +20.13 MiB, "
+        "zero2 peaks 37.20 MiB higher than zero3 in device memory: temporaries +80.53 MiB, gradients +20.13 MiB, "
         "parameters +20.13 MiB."
     )
     assert settings == [

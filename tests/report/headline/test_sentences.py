@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from zerobench.report.plan.rows import recommended
 from zerobench.report.plan.view import read_plan
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.units import format_count
 
 
 def frames(folder: Path, trials: Sequence[SampleTrial]) -> RunFrames:
@@ -76,7 +78,7 @@ def test_one_trial_alone_is_no_choice(tmp_path: Path, *, is_timed: bool) -> None
 
 def test_nothing_is_ranked_inside_the_spread(tmp_path: Path) -> None:
     said = told(tmp_path, *(completed_trial(small(f"zero{stage}"), step_s=0.2 + stage / 1e4) for stage in range(4)))
-    assert any(sentence.startswith("All trials equally fast within step-time spread") for sentence in said)
+    assert any(sentence.startswith("4 trials equally fast within step-time spread") for sentence in said)
     assert any(sentence.startswith("Choose zero3: least device memory of 4 equally fast trials") for sentence in said)
 
 
@@ -96,7 +98,7 @@ def test_gradients_of_another_size_are_no_choice_though_their_losses_agree(tmp_p
 
 def test_a_throughput_that_is_void_is_not_ranked(tmp_path: Path) -> None:
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.1, alloc_retries=2))
-    assert "zero0 is the only timed trial: 64.9 K tokens/s." in said
+    assert "zero0: 64.9 K tokens/s (no other trial to compare)." in said
     assert any("not ranked, allocator retries: zero1" in sentence.lower() for sentence in said)
 
 
@@ -120,7 +122,9 @@ def test_the_reference_is_not_ranked_among_the_strategies(tmp_path: Path) -> Non
 
 def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero0", gpus_per_node=1), step_s=9.0))
-    assert any("timed trial on 2 ranks: " in sentence and "timed trial on 1 rank: " in sentence for sentence in said)
+    assert any(
+        "(no other trial on 2 ranks)" in sentence and "(no other trial on 1 rank)" in sentence for sentence in said
+    )
 
 
 @pytest.mark.parametrize("processor", ["cpu", "AMD EPYC"])
@@ -142,7 +146,10 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
     taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
     assert taken is not None
-    assert choice.startswith(f"Choose {taken.best.shown.label}:")
+    best = taken.best
+    assert best.expected is not None
+    tokens_per_s = best.trial.spec.world_size * best.trial.spec.tokens_per_gpu / best.expected.step_s
+    assert choice.startswith(f"Choose {best.shown.label} ({format_count(tokens_per_s)} tokens/s expected): ")
     assert taken.reason in choice
 
 
@@ -163,7 +170,9 @@ def test_a_report_of_a_plan_recommends_what_the_plan_does(
     else:
         [choice], best = choices, taken.best
         told_by_the_report = choice.replace(" fused_adamw", "").replace(" cpu_adam", "")
-        assert told_by_the_report.startswith(f"Choose {best.shown.label}: ")
+        assert re.match(
+            rf"Choose {re.escape(best.shown.label)}(: | \([\d.]+ \w tokens/s expected\): )", told_by_the_report
+        )
 
 
 def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_does(tmp_path: Path) -> None:
@@ -175,7 +184,7 @@ def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_
     assert taken is not None
     assert not taken.best.trial.spec.activation_checkpointing
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
-    assert choice.startswith(f"Choose {taken.best.shown.label}: ")
+    assert choice.startswith(f"Choose {taken.best.shown.label} (")
 
 
 def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:

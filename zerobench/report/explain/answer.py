@@ -25,7 +25,7 @@ Causes = dict[str, tuple[Category, int]]
 
 
 def pair_answer(pair: Pair) -> Topic:
-    """Which of the two needs more, by what, and what would make the larger one smaller."""
+    """Which of the two peaks higher, by what, and what would make the larger one smaller."""
     more = pair.more_bytes
     if not more:
         return _topic([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
@@ -37,7 +37,7 @@ def pair_answer(pair: Pair) -> Topic:
     }
     causes = _largest(sizes, abs(more))
     mostly = ", ".join(f"{name} {signed_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
-    sentence = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
+    sentence = f"{pair.names[at]} peaks {format_bytes(abs(more))} higher than {pair.names[1 - at]} in device memory"
     lines = says(gathered_again(pair), depth=1)
     return _topic(
         [f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], lines
@@ -51,9 +51,8 @@ def trial_answer(trial: Trial, label: str) -> Topic | None:
         return None
     causes = _largest(seen.categories, seen.total_bytes)
     mostly = ", ".join(f"{name} {format_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
-    sentence = (
-        f"{label} needs {format_bytes(seen.total_bytes)} of device memory in {phase_words('steady', seen.phase.value)}"
-    )
+    where = phase_words("steady", seen.phase.value)
+    sentence = f"{label} peaks at {format_bytes(seen.total_bytes)} of device memory, in {where}"
     return _topic([f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
 
 

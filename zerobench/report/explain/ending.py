@@ -43,7 +43,8 @@ def _where(failure: Failure | None) -> str:
     if failure is None:
         return ""
     step = "" if failure.step_index is None or failure.step_index < 0 else f" of step {failure.step_index + 1}"
-    phase = "" if failure.phase is None else "initialization" if failure.phase == "init" else failure.phase.value + step
+    names = {"init": "initialization", "step": f"the update{step}"}
+    phase = "" if failure.phase is None else names.get(failure.phase.value, failure.phase.value + step)
     return f"{f', in {phase}' if phase else ''}{'' if failure.rank is None else f', on rank {failure.rank}'}"
 
 

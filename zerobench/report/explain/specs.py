@@ -48,6 +48,7 @@ def _deepspeed(a: Trial, b: Trial) -> list[str]:
     """The DeepSpeed keys that either sets and that differ, as they take effect; defaults are those of DeepSpeed."""
     cases = case_of(a), case_of(b)
     keys = dict.fromkeys([*a.spec.ds_config, *b.spec.ds_config])
+    keys.pop("zero_optimization.stage", None)  # as the strategy says
     lines = []
     for key in keys:
         values = [_effective(case, trial, key) for case, trial in _both(cases, a, b)]

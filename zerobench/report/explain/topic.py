@@ -50,10 +50,10 @@ def in_brief(topics: Sequence[Topic], most_rows: int, width: int = 80) -> list[T
 
 
 def heads(lines: Sequence[Line], most: int) -> list[Line]:
-    """The first `most` sentences, without those that say more of them, and how many there are besides."""
+    """The first `most` sentences, without those that say more of them, and how many there are besides, if several."""
     sentences = [line for line in lines if not line.depth]
     more = len(sentences) - most
-    return sentences if more <= 0 else [*sentences[:most], Line(f"and {more} more")]
+    return sentences if more <= 1 else [*sentences[:most], Line(f"and {more} more")]
 
 
 def as_text(topics: Sequence[Topic], width: int = 80) -> str:

@@ -1,7 +1,12 @@
 """Which GPU a trial is about, and what a predicted step takes on it: at least, and expected."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from zerobench.ds_config import obeyed_only
+from zerobench.errors import UserError
+from zerobench.formulas.record import formula_record
+from zerobench.records import RankRecord, TrialRecord
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, roofline, timeline
 from zerobench.report.trials import Trial, completed
@@ -9,10 +14,22 @@ from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Interval
+
+WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
+"""Of a script's trial: what a prediction of it must know."""
+
+
+@dataclass(frozen=True)
+class UnsavedTrial:
+    """A trial that is in no run."""
+
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: tuple[RankRecord, ...]
 
 
 def gpu_of(trial: Trial) -> Gpu | None:
@@ -33,11 +50,34 @@ class PredictedStep(NamedTuple):
 def predicted_step(trial: Trial) -> PredictedStep:
     """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
     place = place_of(trial)
+    if place is not None and trial.spec.own is not None:
+        trial = _by_formula(trial) or trial
     if place is None:
         return PredictedStep()
     bound = step_bound(trial, *place)
     bound_s = bound.step_s if bound is not None and bound.is_whole else None
     return PredictedStep(bound_s, expected_step(trial, *place))
+
+
+def _by_formula(trial: Trial) -> Trial | None:
+    """A script's work by closed forms: its tracker counts no collectives. None where too little of it is known."""
+    work = work_of(trial.spec)
+    if work is None:
+        return None
+    asked = work.model_copy(update={"evidence": Evidence.FORMULA, "ds_config": {}, "ds_config_file": None})
+    try:
+        return UnsavedTrial(asked, trial.record, (formula_record(asked),))
+    except UserError:
+        return None
+
+
+def work_of(trial: TrialSpec) -> TrialSpec | None:
+    """`trial`, or what a script's tracker saw, as one that can be predicted; None where too little of it is known."""
+    if trial.own is None:
+        return trial
+    if WORK & set(trial.own.unknown):
+        return None
+    return obeyed_only(trial.model_copy(update={"own": None}))
 
 
 def predicted_timeline(trial: Trial) -> Timeline | None:

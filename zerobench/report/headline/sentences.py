@@ -199,9 +199,9 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     of = f" {name}" if name else ""
     rate = f"{format_count(best.tokens_per_s)} tokens/s"
     if len(group) == 1:
-        return f"{best.label} is the only timed trial{of}: {rate}"
+        return f"{best.label}: {rate} (no other trial{of or ' to compare'})"
     if len(alike) == len(group):
-        return f"all trials{of} equally fast within step-time spread: {rate} ({best.label})"
+        return f"{len(group)} trials{of} equally fast within step-time spread: {rate} ({best.label})"
     others = _names([candidate.label for candidate in alike if candidate is not best])
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
@@ -237,7 +237,9 @@ def _untimed_sentence(contenders: Sequence[Candidate], choice: Choice[Candidate]
         return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(contenders) else ""
     best = choice.best
     unjudged = "; host memory unknown" if best.option.host_unchecked else ""
-    return f"Choose {best.label}: {choice.reason}{unjudged}."
+    tokens = best.expected and best.spec.global_batch_tokens / best.expected.step_s
+    speed = f" ({format_count(tokens)} tokens/s expected)" if tokens else ""
+    return f"Choose {best.label}{speed}: {choice.reason}{unjudged}."
 
 
 def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> str:
