@@ -21,6 +21,7 @@ from tests.schedule import (  # noqa: F401
 )
 from tests.tools import forked_launcher
 from tests.tools.emulated import emulated, emulator  # noqa: F401
+from tests.tools.kept_simulator import kept_simulator, simulate  # noqa: F401
 from tests.tools.rank_forker import rank_forker
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.store import Run, Trial, load_run

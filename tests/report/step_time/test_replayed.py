@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
+from tests.tools.kept_simulator import Simulate
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
@@ -129,8 +130,8 @@ PASSES = {
 
 
 @pytest.fixture(scope="module")
-def records() -> dict[str, RankRecord]:
-    """Of all that is asked for here, by trial: one simulator plays them."""
+def records(simulate: Simulate) -> dict[str, RankRecord]:
+    """Of all that is asked for here, by trial."""
     specs = [*ASKED.values(), *TWICE.values(), *PASSES.values()]
     return {spec.trial_id: record for spec, record in zip(specs, simulate(specs), strict=True)}
 
