@@ -115,9 +115,11 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 
 @pytest.fixture(scope="session")
-def quickstart(kernels: None, sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
-    """The sweep that `make sweep` runs; not beside a compilation, which would take it the cores."""
-    return sweep_once("quickstart")
+def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
+    """The sweep that `make sweep` runs; not beside a compilation, which would take it the cores. Ranks that DeepSpeed's
+    launcher starts, as it does there, are in tests/trials/test_live_view.py.
+    """
+    return forked_sweep_once("quickstart")
 
 
 @pytest.fixture(scope="session")
