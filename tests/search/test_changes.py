@@ -167,11 +167,11 @@ def test_without_page_locks_a_part_just_above_a_power_of_two_fits_a_smaller_host
     monkeypatch.setattr(changes, "plan_world", lambda *_, **__: PlanWorld(Evidence.SIMULATED))
     shape = {
         "model_type": "gpt2",
-        "n_embd": 2048,
-        "n_layer": 19,
-        "n_head": 16,
+        "n_embd": 4096,
+        "n_layer": 5,
+        "n_head": 32,
         "n_positions": 1024,
-        "vocab_size": 56200,
+        "vocab_size": 15358,
     }
     (tmp_path / "gpt2.json").write_text(json.dumps(shape))
     words = {"gpus": "1", "gpus_per_node": "1", "gpu": "h200", "host_memory": "24GB", "stage": "2"}
