@@ -26,11 +26,14 @@ from zerobench.spec.trial import TrialSpec
 
 MIB = 2**20
 REST = 300 * MIB
+TWO_LAYERS = resolve_model(
+    {"family": "llama", "name": "two layers", "num_layers": 2, "hidden_size": 512, "num_heads": 8, "vocab_size": 2048}
+)
 
 
 def killed(**fields: Any) -> SampleTrial:
     """A trial of two CPU ranks whose host memory was refused; the rest of each process was 300 MiB."""
-    usual = {"model": resolve_model("llama-20m"), "strategy": "zero1", "gpus_per_node": 2, "precision": "bf16"}
+    usual = {"model": TWO_LAYERS, "strategy": "zero1", "gpus_per_node": 2, "precision": "bf16"}
     sizes = {"micro_batch_size": 8, "sequence_length": 256}
     spec = TrialSpec.model_validate(usual | sizes | fields)
     standing = HostStanding(at="the failed allocation", by_category={Category.REST_OF_PROCESS: REST})
@@ -71,7 +74,7 @@ def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_
     kept_simulator: Kept, tmp_path: Path
 ) -> None:
     """One sequence at a time instead of eight computes the same and takes longer: it is gathered eight times."""
-    sizes = {"strategy": "zero3", "model": resolve_model("llama-10m"), "sequence_length": 128}
+    sizes = {"strategy": "zero3", "sequence_length": 128}
     trial = killed(precision="fp32", **sizes)
     with kept_simulator():
         made = judged_on_cpu(trial, changes_on_cpu(trial, tmp_path, Observer()), None, 2)
