@@ -40,7 +40,8 @@ from benchmarks.overhead_tables import (
 )
 from benchmarks.watched_runs import VIEWS, watched_run
 from zerobench.errors import UserError
-from zerobench.spec.machine import Accelerator, detect_machine
+from zerobench.running.this_machine import detect_machine
+from zerobench.spec.machine import Accelerator
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
 

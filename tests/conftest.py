@@ -21,6 +21,7 @@ from tests.schedule import (  # noqa: F401
 )
 from tests.tools import forked_launcher
 from tests.tools.emulated import emulated, emulator  # noqa: F401
+from tests.tools.kept_simulator import kept_simulator, simulate  # noqa: F401
 from tests.tools.rank_forker import rank_forker
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.store import Run, Trial, load_run
@@ -114,9 +115,11 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 
 @pytest.fixture(scope="session")
-def quickstart(kernels: None, sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
-    """The sweep that `make sweep` runs; not beside a compilation, which would take it the cores."""
-    return sweep_once("quickstart")
+def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
+    """The sweep that `make sweep` runs; not beside a compilation, which would take it the cores. Ranks that DeepSpeed's
+    launcher starts, as it does there, are in tests/trials/test_live_view.py.
+    """
+    return forked_sweep_once("quickstart")
 
 
 @pytest.fixture(scope="session")

@@ -215,6 +215,7 @@ def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
     lower = ("zerobench.spec", "zerobench.ds_config", "zerobench.memory", "zerobench.records", "zerobench.store")
     upper = ("zerobench.running", "zerobench.report", "zerobench.cli")
     assert [line for low in lower for high in upper for line in imports_from(low, high)] == []
+    assert imports_from("zerobench.spec", "zerobench.memory") == []
 
 
 def test_the_command_line_reaches_no_training_framework_and_no_pandas_before_a_command_needs_them() -> None:

@@ -33,6 +33,7 @@ from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import start_sweep
 from zerobench.running.setup import resolved_configs
+from zerobench.running.this_machine import detect_machine
 from zerobench.search.changes import keep_config
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import read_plan, request_of
@@ -40,7 +41,6 @@ from zerobench.search.predict import predict as run_predictions
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import expand
-from zerobench.spec.machine import detect_machine
 from zerobench.spec.sweep import load_sweep
 from zerobench.store import Run, find_run, load_run
 

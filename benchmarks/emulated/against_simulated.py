@@ -24,8 +24,8 @@ from benchmarks.prediction.simulated import simulate
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.records import Category, DeviceMemory, Place, RankRecord
+from zerobench.running.this_machine import detect_machine
 from zerobench.spec.expand import expand
-from zerobench.spec.machine import detect_machine
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 

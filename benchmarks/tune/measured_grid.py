@@ -20,12 +20,12 @@ from statistics import median
 from benchmarks.csv_rows import as_csv
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
+from zerobench.running.this_machine import detect_machine
 from zerobench.search.formula import formula_row
 from zerobench.search.measured_best import MeasuredRow, measure, measure_best
 from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.machine import detect_machine
 from zerobench.spec.plan import cells, read_work
 from zerobench.spec.trial import Offload
 

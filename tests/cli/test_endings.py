@@ -17,6 +17,12 @@ ZEROBENCH = [sys.executable, "-m", "zerobench"]
 NOTHING_TO_DO = ["run", "quickstart", "--set", "world_size=4096", "--only", "strategy=zero1"]
 
 
+@pytest.fixture(autouse=True)
+def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: what a failed write left in the buffer fails once more as the interpreter ends."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], NOTHING_TO_DO])
 def test_output_that_cannot_be_written_is_one_line_and_exit_status_2(tmp_path: Path, arguments: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, links
+from tests.tools.kept_simulator import Simulate
 from zerobench.formulas import formula_record
 from zerobench.formulas.deepspeed.gathers import Gathers, gathers
 from zerobench.formulas.module_order import module_order
@@ -63,7 +64,7 @@ ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
 
 
 @pytest.fixture(scope="module")
-def simulated() -> dict[str, RankRecord]:
+def simulated(simulate: Simulate) -> dict[str, RankRecord]:
     return dict(zip(ASKED, simulate(list(ASKED.values())), strict=True))
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
+from tests.tools.kept_simulator import Simulate
 from zerobench.formulas import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.spec.hf_config import spec_from_config
@@ -69,7 +70,7 @@ ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
 
 
 @pytest.fixture(scope="module")
-def simulated() -> dict[str, RankRecord]:
+def simulated(simulate: Simulate) -> dict[str, RankRecord]:
     return dict(zip(ASKED, simulate(list(ASKED.values())), strict=True))
 
 

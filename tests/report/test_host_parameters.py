@@ -2,9 +2,10 @@
 
 import pytest
 
-from benchmarks.prediction.simulated import TINY, gpu_trial, simulate
+from benchmarks.prediction.simulated import TINY, gpu_trial
 from tests.report.explain.runs import BUCKETS, OFFLOADED, QUICKSTART, named
 from tests.report.sample_run import SampleTrial, trial_record
+from tests.tools.kept_simulator import Simulate
 from zerobench.report.host_parameters import Holder, holders
 from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.parameters import count_parameters
@@ -30,7 +31,7 @@ def test_a_trial_that_offloads_nothing_has_no_such_table():
     assert list(holders(named(QUICKSTART, "zero2").trial)) == []
 
 
-def test_sixteen_bytes_become_twenty_eight_where_page_locking_rounds_up_to_powers_of_two():
+def test_sixteen_bytes_become_twenty_eight_where_page_locking_rounds_up_to_powers_of_two(simulate: Simulate):
     """10 bytes a parameter are pinned at start-up (fp32 masters and gradients, a 16-bit copy), 8 come with the first
     step: 18 without page-locking, and close to twice 10 and 8 where the rank's part lies just above a power of two.
     """

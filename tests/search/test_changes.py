@@ -11,6 +11,7 @@ import pytest
 
 from tests.report.sample_run import GIB, SampleTrial, trial_record
 from tests.search.by_arithmetic import predict_by_arithmetic
+from tests.tools.kept_simulator import Kept
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
@@ -160,23 +161,24 @@ def test_a_key_of_the_trials_own_that_locks_no_pages_is_not_offered_again(tmp_pa
 
 
 def test_without_page_locks_a_part_just_above_a_power_of_two_fits_a_smaller_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept_simulator: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """28 bytes a parameter of a part above 2^30 parameters with them, 18 without (docs/out-of-memory.md)."""
     monkeypatch.setattr(changes, "plan_world", lambda *_, **__: PlanWorld(Evidence.SIMULATED))
     shape = {
         "model_type": "gpt2",
-        "n_embd": 2048,
-        "n_layer": 19,
-        "n_head": 16,
+        "n_embd": 4096,
+        "n_layer": 5,
+        "n_head": 32,
         "n_positions": 1024,
-        "vocab_size": 56200,
+        "vocab_size": 15358,
     }
     (tmp_path / "gpt2.json").write_text(json.dumps(shape))
     words = {"gpus": "1", "gpus_per_node": "1", "gpu": "h200", "host_memory": "24GB", "stage": "2"}
     plan = asked(model=str(tmp_path / "gpt2.json"), **words)
     trial = next(one.trial for one in plan.planned if one.trial.offload_optimizer == "cpu")
-    found = predict_changes(trial, plan.cluster, tmp_path / "reports", Observer(), of_host=True)
+    with kept_simulator():
+        found = predict_changes(trial, plan.cluster, tmp_path / "reports", Observer(), of_host=True)
     assert found.unchanged is not None
     assert not found.unchanged.fits
     fitting = {change.says: change for change in found.changes if change.fits}

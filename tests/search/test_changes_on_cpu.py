@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, trial_record
+from tests.tools.kept_simulator import Kept
 from zerobench.records import Category, Failure, HostStanding, Status
 from zerobench.report.changes import ChangeOutcome, changes_topic, smallest
 from zerobench.running.observer import Observer
@@ -25,11 +26,14 @@ from zerobench.spec.trial import TrialSpec
 
 MIB = 2**20
 REST = 300 * MIB
+TWO_LAYERS = resolve_model(
+    {"family": "llama", "name": "two layers", "num_layers": 2, "hidden_size": 512, "num_heads": 8, "vocab_size": 2048}
+)
 
 
 def killed(**fields: Any) -> SampleTrial:
     """A trial of two CPU ranks whose host memory was refused; the rest of each process was 300 MiB."""
-    usual = {"model": resolve_model("llama-20m"), "strategy": "zero1", "gpus_per_node": 2, "precision": "bf16"}
+    usual = {"model": TWO_LAYERS, "strategy": "zero1", "gpus_per_node": 2, "precision": "bf16"}
     sizes = {"micro_batch_size": 8, "sequence_length": 256}
     spec = TrialSpec.model_validate(usual | sizes | fields)
     standing = HostStanding(at="the failed allocation", by_category={Category.REST_OF_PROCESS: REST})
@@ -37,8 +41,9 @@ def killed(**fields: Any) -> SampleTrial:
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[SimulatedChange]:
-    return changes_on_cpu(killed(), tmp_path_factory.mktemp("reports"), Observer())
+def simulated(kept_simulator: Kept, tmp_path_factory: pytest.TempPathFactory) -> list[SimulatedChange]:
+    with kept_simulator():
+        return changes_on_cpu(killed(), tmp_path_factory.mktemp("reports"), Observer())
 
 
 def test_each_change_is_simulated_and_moves_nothing(simulated: list[SimulatedChange]) -> None:
@@ -65,11 +70,14 @@ def test_each_change_is_simulated_and_moves_nothing(simulated: list[SimulatedCha
     assert basis.text == "Slower: FLOPs alone, which is not time (bf16; rates are known in fp32)."
 
 
-def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_known(tmp_path: Path) -> None:
+def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_known(
+    kept_simulator: Kept, tmp_path: Path
+) -> None:
     """One sequence at a time instead of eight computes the same and takes longer: it is gathered eight times."""
-    sizes = {"strategy": "zero3", "model": resolve_model("llama-10m"), "sequence_length": 128}
+    sizes = {"strategy": "zero3", "sequence_length": 128}
     trial = killed(precision="fp32", **sizes)
-    made = judged_on_cpu(trial, changes_on_cpu(trial, tmp_path, Observer()), None, 2)
+    with kept_simulator():
+        made = judged_on_cpu(trial, changes_on_cpu(trial, tmp_path, Observer()), None, 2)
     found = {change.says: change for change in made.changes}
     smaller, again = found["micro batch 1 instead of 8",], found["activation checkpointing",]
     assert smaller.slower is not None

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.test_speed_rules import CPU, skip
+from tests.spec.machines import CPU
+from tests.spec.test_speed_rules import skip
 from zerobench.errors import UserError
 from zerobench.spec.adapter import Lora, lora_of
 from zerobench.spec.axes import read_axis

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.spec.machines import CPU
 from zerobench.errors import UserError
 from zerobench.spec.axes import read_axis
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.expand import expand
-from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
@@ -20,7 +20,6 @@ from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import StepsSpec, TrialSpec
 
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=2**34)
 KEPT_HASHES = ("108daddb80a7", "8cff23dea77a")
 """Of `trial(batch_ramp=None)`, before there were ramps."""
 STEPS = {"warmup": 1, "memory": 1, "timed": 4}

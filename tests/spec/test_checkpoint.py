@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU
 from zerobench.errors import UserError
 from zerobench.formulas.checkpoint import checkpoint_bytes, room_bytes
 from zerobench.spec.axes import read_axis
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.expand import expand
-from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
@@ -21,7 +21,6 @@ from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import TrialSpec
 
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2)
 TWO_BLOCKS = ModelSpec(name="two blocks", hf_config={"model_type": "llama", "num_hidden_layers": 2})
 STEPS = {"warmup": 1, "memory": 1, "timed": 4}
 

@@ -2,24 +2,14 @@
 
 import pytest
 
+from tests.spec.machines import CPU, EIGHT_H200
 from zerobench.report.parity import TOLERANCES
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.strategy import STRATEGIES, is_exact
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Compression, Consistency, Precision, TfStrategy, TrialSpec
-
-GIB = 2**30
-TWO_CORES = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
-EIGHT_GPUS = Machine(
-    accelerator=Accelerator.CUDA,
-    num_gpus=8,
-    gpu_names=("NVIDIA H200",) * 8,
-    cpu_cores=96,
-    host_memory_bytes=1024 * GIB,
-)
-
 
 EVERY = set(STRATEGIES)
 
@@ -32,7 +22,7 @@ def trials(machine: Machine) -> list[TrialSpec]:
     return [one.trial for one in planned(machine) if one.skipped is None]
 
 
-@pytest.mark.parametrize("machine", [TWO_CORES, EIGHT_GPUS], ids=["two cores", "eight GPUs"])
+@pytest.mark.parametrize("machine", [CPU, EIGHT_H200], ids=["two cores", "eight GPUs"])
 def test_every_trial_trains_the_same_batch_of_the_same_model_so_that_losses_and_seconds_compare(machine: Machine):
     found = trials(machine)
     assert len({trial.parity_hash for trial in found}) == 1
@@ -43,13 +33,13 @@ def test_every_trial_trains_the_same_batch_of_the_same_model_so_that_losses_and_
 
 
 def test_on_two_cores_everything_runs_and_each_rank_is_a_worker_of_one_thread():
-    assert [one.skipped for one in planned(TWO_CORES)] == [None] * len(planned(TWO_CORES))
-    assert {trial.threads_per_rank for trial in trials(TWO_CORES)} == {1}
-    assert {trial.world_size for trial in trials(TWO_CORES)} == {1, 2, 3}
+    assert [one.skipped for one in planned(CPU)] == [None] * len(planned(CPU))
+    assert {trial.threads_per_rank for trial in trials(CPU)} == {1}
+    assert {trial.world_size for trial in trials(CPU)} == {1, 2, 3}
 
 
 def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_servers():
-    found = trials(TWO_CORES)
+    found = trials(CPU)
     assert {trial.strategy for trial in found} == EVERY
     assert {trial.strategy for trial in found if autotp_size(trial) > 1} == {"zero0"}
     assert {trial.compression for trial in found} == set(Compression) - {Compression.BF16}
@@ -60,7 +50,7 @@ def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_server
 
 
 def test_what_needs_an_environment_of_its_own_is_skipped_with_the_command_that_makes_it():
-    without = TWO_CORES.model_copy(update={"missing_environments": ("horovod", "tensorflow")})
+    without = CPU.model_copy(update={"missing_environments": ("horovod", "tensorflow")})
     skipped = [one for one in planned(without) if one.skipped is not None]
     assert {one.trial.strategy for one in skipped} == {"horovod", "tensorflow"}
     for one in skipped:
@@ -69,14 +59,14 @@ def test_what_needs_an_environment_of_its_own_is_skipped_with_the_command_that_m
 
 
 def test_eight_gpus_are_used_by_all_that_eight_can_divide():
-    found = trials(EIGHT_GPUS)
+    found = trials(EIGHT_H200)
     on_eight = {trial.strategy for trial in found if trial.world_size == 8}
     assert on_eight >= {"ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor"}
     assert {trial.world_size for trial in found} == {1, 2, 3, 4, 8}
 
 
 def test_some_steps_are_watched_for_communication_and_none_of_them_is_timed():
-    steps = trials(TWO_CORES)[0].steps
+    steps = trials(CPU)[0].steps
     assert (steps.communication, steps.timed) == (1, 5)
     assert steps.total == 1 + 2 * steps.warmup + steps.memory + steps.timed + steps.communication
 
@@ -90,5 +80,5 @@ def test_threads_of_a_rank_are_part_of_the_work_only_where_they_are_said():
 
 
 def _ddp_on_two(*sets: str) -> list[TrialSpec]:
-    found = [one.trial for one in planned(TWO_CORES, *sets)]
+    found = [one.trial for one in planned(CPU, *sets)]
     return [t for t in found if (t.strategy, t.world_size, t.compression) == ("ddp", 2, Compression.NONE)]

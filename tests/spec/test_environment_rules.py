@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.test_strategy_rules import CPU, GPU, skip
+from tests.spec.machines import CPU, GPUS
+from tests.spec.test_strategy_rules import skip
 from zerobench.errors import UserError
 from zerobench.slurm.own_environments import refuse_own_environments
 from zerobench.spec import tpu
@@ -114,7 +115,7 @@ def test_what_horovod_has_is_not_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_ranks_in_an_environment_of_their_own_are_on_the_cpu_of_one_node(name: str) -> None:
-    on_gpu, on_two_nodes = skip(GPU, strategy=name), skip(strategy=name, num_nodes=2)
+    on_gpu, on_two_nodes = skip(GPUS, strategy=name), skip(strategy=name, num_nodes=2)
     assert on_gpu is not None
     assert on_two_nodes is not None
     assert (on_gpu.rule, on_two_nodes.rule) == ("environment_needs_cpu", "environment_needs_one_node")

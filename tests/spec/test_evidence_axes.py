@@ -9,21 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.spec.machines import CPU, EIGHT_H200
 from zerobench.errors import UserError
 from zerobench.spec.expand import NOWHERE, PlannedTrial, expand
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.sweep import load_sweep, shipped_sweeps
 from zerobench.spec.trial import Evidence, TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
-H200 = Machine(
-    accelerator=Accelerator.CUDA,
-    num_gpus=4,
-    gpu_names=("NVIDIA H200",) * 4,
-    cpu_cores=96,
-    host_memory_bytes=1024 * GIB,
-)
+H200 = EIGHT_H200.model_copy(update={"num_gpus": 4, "gpu_names": EIGHT_H200.gpu_names[:4]})
 FOUR_NODES = H200.model_copy(update={"num_nodes": 4})
 UNKNOWN = H200.model_copy(update={"gpu_names": ("NVIDIA Abacus",) * 4})
 ALL = [evidence.value for evidence in Evidence]

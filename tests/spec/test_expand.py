@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.spec.machines import CPU, GIB, GPUS
 from zerobench.errors import UserError
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.sweep import load_sweep, shipped_sweeps
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
-ONE_GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=1, cpu_cores=16, host_memory_bytes=128 * GIB)
-EIGHT_GPUS = Machine(accelerator=Accelerator.CUDA, num_gpus=8, cpu_cores=96, host_memory_bytes=1024 * GIB)
-FOUR_NODES = EIGHT_GPUS.model_copy(update={"num_nodes": 4})
+ONE_GPU = GPUS.model_copy(update={"num_gpus": 1, "cpu_cores": 16, "host_memory_bytes": 128 * GIB})
+FOUR_NODES = GPUS.model_copy(update={"num_nodes": 4})
 
 
 @pytest.fixture
@@ -64,7 +62,7 @@ def test_all_trials_run_once_before_any_is_repeated(plan: Any):
 
 def test_single_trains_the_same_global_batch_in_one_process(plan: Any):
     axes = {"strategy": ["single", "zero2"], "world_size": 8, "micro_batch_size": 2, "gradient_accumulation_steps": 3}
-    single, zero = trials(plan(axes, EIGHT_GPUS))
+    single, zero = trials(plan(axes, GPUS))
     assert (single.num_nodes, single.gpus_per_node) == (1, 1)
     assert (single.micro_batch_size, single.gradient_accumulation_steps) == (2, 24)
     assert single.global_batch_size == zero.global_batch_size == 48
@@ -155,7 +153,7 @@ def test_axes_for_the_cpu_replace_the_others_there_alone(plan: Any):
     [
         ({}, CPU, (1, 2)),
         ({}, ONE_GPU, (1, 1)),
-        ({}, EIGHT_GPUS, (1, 8)),
+        ({}, GPUS, (1, 8)),
         ({"world_size": "auto"}, FOUR_NODES, (4, 8)),
         ({"world_size": 4}, FOUR_NODES, (1, 4)),
         ({"world_size": 16}, FOUR_NODES, (2, 8)),
@@ -265,7 +263,7 @@ def test_a_reference_is_skipped_where_the_machine_has_too_few_ranks_for_all_its_
 
 
 @pytest.mark.parametrize("name", list(shipped_sweeps()))
-@pytest.mark.parametrize("machine", [CPU, ONE_GPU, EIGHT_GPUS, FOUR_NODES])
+@pytest.mark.parametrize("machine", [CPU, ONE_GPU, GPUS, FOUR_NODES])
 def test_every_shipped_sweep_has_something_to_run_on_every_machine(name: str, machine: Machine):
     planned = expand(load_sweep(name), machine)
     running = [one.trial for one in planned if one.skipped is None]

@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU
 from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
 from zerobench.formulas.pipeline import bubble_fraction
 from zerobench.spec.host_memory import host_state_bytes
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Accelerator
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, why_not_divided
 from zerobench.spec.roles import num_loss_ranks
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
-
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=8)
 
 
 def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False, **fields: Any) -> TrialSpec:

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.expand import expand
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Accelerator
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.roles import Role, num_workers, role_of
 from zerobench.spec.rules import Skip, why_skipped
@@ -16,16 +17,13 @@ from zerobench.spec.strategy import is_exact
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import TrialSpec
 
-GIB = 2**30
-MACHINE = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=64 * GIB)
-
 
 def spec(strategy: str = "parameter-server", **fields: Any) -> TrialSpec:
     return TrialSpec(model=resolve_model("llama-10m"), strategy=strategy, **fields)
 
 
 def skip(strategy: str = "parameter-server", **fields: Any) -> Skip | None:
-    return why_skipped(Situation(spec(strategy, **fields), MACHINE, None))
+    return why_skipped(Situation(spec(strategy, **fields), CPU, None))
 
 
 @pytest.mark.parametrize(("ranks", "accumulation"), [(2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (5, 8)])
@@ -100,7 +98,7 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
         "name: s\naxes: {model: llama-10m, strategy: [single, parameter-server], consistency: [sync, async],"
         " world_size: 2, precision: fp32}\n"
     )
-    planned = expand(load_sweep(str(file)), MACHINE)
+    planned = expand(load_sweep(str(file)), CPU)
     found = [(one.trial.strategy, one.trial.consistency.value, one.skipped) for one in planned]
     assert found == [
         ("single", "sync", None),

@@ -4,18 +4,16 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU, GPUS
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.toolchain import torch_has_rpc
 from zerobench.spec.trial import TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=64 * GIB)
-GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=8, cpu_cores=64, host_memory_bytes=512 * GIB)
 TWO_NODES = CPU.model_copy(update={"num_nodes": 2})
 
 
@@ -37,7 +35,7 @@ def test_two_cpu_ranks_of_one_node_can_run_it() -> None:
     ("machine", "fields", "rule", "told"),
     [
         (CPU.model_copy(update={"has_rpc": False}), {}, "rpc_not_in_torch", "use pipeline"),
-        (GPU, {}, "rpc_not_on_gpus", "CPU ranks"),
+        (GPUS, {}, "rpc_not_on_gpus", "CPU ranks"),
         (TWO_NODES, {"num_nodes": 2, "gpus_per_node": 1}, "rpc_on_one_node", "loopback"),
         (CPU, {"gpus_per_node": 16}, "blocks_not_divisible", "blocks cannot be divided among 16 stages"),
         (CPU, {"model": "gpt2-125m"}, "rpc_not_tied", "untied"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU, GIB, GPUS
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
 from zerobench.spec.model import ModelSpec
@@ -16,16 +17,7 @@ from zerobench.spec.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
-GPU = Machine(
-    accelerator=Accelerator.CUDA,
-    num_gpus=8,
-    gpu_names=("NVIDIA A100",) * 8,
-    cpu_cores=64,
-    host_memory_bytes=512 * GIB,
-    has_flash_attention=True,
-)
+GPU = GPUS.model_copy(update={"gpu_names": ("NVIDIA A100",) * 8, "has_flash_attention": True})
 
 
 def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **trial: Any) -> Skip | None:

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU, GPUS
 from zerobench.spec.axes import read_axis
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import CrossEntropy, TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=64 * GIB)
-GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=4, cpu_cores=64, host_memory_bytes=512 * GIB, has_liger=True)
+GPU = GPUS.model_copy(update={"num_gpus": 4, "has_liger": True})
 BARE_GPU = GPU.model_copy(update={"has_liger": False})
 NO_COMPILER = CPU.model_copy(update={"has_inductor": False})
 OTHER = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

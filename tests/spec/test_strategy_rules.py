@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU, GPUS
 from zerobench.spec.availability import needs, unavailable
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip, why_skipped
@@ -14,9 +15,6 @@ from zerobench.spec.strategy import STRATEGIES, StrategyInfo, is_exact, paper_st
 from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.trial import Evidence, TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB)
-GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=8, cpu_cores=64, host_memory_bytes=512 * GIB)
 BOTH = {"offload_optimizer": "cpu", "offload_param": "cpu"}
 
 
@@ -80,8 +78,8 @@ def test_what_ddp_and_fsdp_have_is_not_refused(fields: dict[str, Any]):
 
 
 def test_bf16_and_several_buckets_are_no_trouble_to_nccl():
-    assert skip(GPU, compression="bf16") is None
-    assert skip(GPU, compression="powersgd") is None
+    assert skip(GPUS, compression="bf16") is None
+    assert skip(GPUS, compression="powersgd") is None
 
 
 def test_a_strategy_whose_package_is_missing_is_refused_with_the_remedy():
@@ -91,7 +89,7 @@ def test_a_strategy_whose_package_is_missing_is_refused_with_the_remedy():
 
 
 def test_a_machine_without_the_frameworks_skips_nothing_since_trials_may_run_elsewhere():
-    login = GPU.model_copy(update={"missing_packages": ("deepspeed", "torch")})
+    login = GPUS.model_copy(update={"missing_packages": ("deepspeed", "torch")})
     assert unavailable(STRATEGIES["zero1"], login) is not None
     assert skip(login, strategy="zero1") is None
 
@@ -100,7 +98,7 @@ def test_what_a_strategy_needs_of_ranks_and_gpus_is_said_and_refused():
     info = StrategyInfo(name="wide", summary="wide", least_processes=16, needs_gpu=True)
     assert needs(info) == "16 ranks or more, GPUs, torch"
     assert unavailable(info, CPU) == "needs a GPU"
-    assert unavailable(info, GPU) == "needs 16 ranks; 8 can run here"
+    assert unavailable(info, GPUS) == "needs 16 ranks; 8 can run here"
 
 
 def test_each_strategy_says_why_it_is_not_in_the_worlds_that_it_is_not_in():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.spec.test_rules import CPU
+from tests.spec.machines import CPU
 from zerobench.ds_config import build_ds_config
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.presets import resolve_model

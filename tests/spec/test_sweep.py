@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.spec.machines import CPU
 from zerobench.errors import UserError
 from zerobench.spec.axes import READERS
 from zerobench.spec.expand import expand
-from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import Sweep, SweepFile, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, supports_fp16=False)
 BASE = {"model": "llama-10m", "strategy": "zero1"}
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.spec.machines import CPU, GPUS
 from zerobench.spec.expand import expand
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
@@ -14,15 +15,7 @@ from zerobench.spec.strategy import is_exact
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import TrialSpec
 
-GIB = 2**30
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB)
-GPU = Machine(
-    accelerator=Accelerator.CUDA,
-    num_gpus=4,
-    num_nodes=4,
-    cpu_cores=64,
-    host_memory_bytes=512 * GIB,
-)
+GPU = GPUS.model_copy(update={"num_gpus": 4, "num_nodes": 4})
 TWO_NODES = {"num_nodes": 2, "precision": "fp16"}
 SIMULATED = {"evidence": "simulated", "prediction": {"gpu": "h200"}}
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
 from tests.timing.predicted_trials import expected, predicted
+from tests.tools.kept_simulator import Simulate
 from zerobench.records import RankRecord
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer
@@ -42,7 +43,7 @@ def moved(rank: RankRecord) -> int:
 
 
 @pytest.fixture(scope="module")
-def block_words() -> dict[str, float]:
+def block_words(simulate: Simulate) -> dict[str, float]:
     """Of one block a token: what two more blocks add."""
     usual: dict[str, Any] = {"strategy": "single", "optimizer": Optimizer.ADAMW, "activation_checkpointing": False}
     usual |= {"sequence_length": TOKENS // 2, "micro_batch_size": 2}

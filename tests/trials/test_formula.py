@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
+from benchmarks.prediction.simulated import simulate as simulate_anew
 from tests.report.sample_run import SampleTrial, trial_record
+from tests.tools.kept_simulator import Simulate
 from zerobench.formulas import formula_record
 from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
@@ -111,7 +113,7 @@ def by_formula(trial: TrialSpec) -> RankRecord:
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Pairs:
+def pairs(simulate: Simulate) -> Pairs:
     trials = {name: asked(name) for name in (*GRID, *FROZEN)}
     ranks = simulate(list(trials.values()))
     return {name: (trials[name], rank, by_formula(trials[name])) for name, rank in zip(trials, ranks, strict=True)}
@@ -263,7 +265,7 @@ def test_the_largest_micro_batch_by_formula_is_the_simulated_one_with_expandable
         for largest in [frontier_by_formula(name, capacity)]
         for factor in (1 - WITHIN, 1 + WITHIN)
     ]
-    ranks = simulate([trial for trial, _ in around])
+    ranks = simulate_anew([trial for trial, _ in around])  # in a process that reads the variable
     for (trial, fits), rank in zip(around, ranks, strict=True):
         assert (need_bytes(trial, rank) <= capacity) == fits, trial.micro_batch_size
         assert any("expandable_segments:True, as asked" in note for note in rank.notes)

@@ -1,4 +1,6 @@
-"""A small sweep on real ranks, watched on a terminal of 80 columns and 24 lines."""
+"""A small sweep from the command line to its records, as it is started everywhere (no forks of one process, as in most
+tests), watched on a terminal of 80 columns and 24 lines.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,6 @@ import sys
 
 import pytest
 
-from tests.tools import forked_launcher
-from tests.tools.rank_forker import rank_forker
 from tests.tools.terminal import on_a_terminal, terminal_environment
 
 SWEEP = """
@@ -30,12 +30,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     """All that was painted while the sweep ran."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
-    command = [sys.executable, "-m", "tests.tools.forked_zerobench", "run", str(folder / "sweep.yaml")]
-    with rank_forker(folder / "s"):
-        output, exit_code = on_a_terminal(
-            [*command, "--reports", str(folder / "reports")],
-            {**terminal_environment(), forked_launcher.SOCKET: str(folder / "s")},
-        )
+    command = [sys.executable, "-m", "zerobench", "run", str(folder / "sweep.yaml")]
+    output, exit_code = on_a_terminal([*command, "--reports", str(folder / "reports")], terminal_environment())
     assert exit_code == 0, output
     return ESCAPES.sub("", output)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
+from tests.tools.kept_simulator import Simulate
 from tests.trials.test_formula import GPT2, LLAMA, PLAIN
 from zerobench.formulas import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
@@ -43,7 +44,7 @@ Pair = tuple[TrialSpec, RankRecord, RankRecord]
 
 
 @pytest.fixture(scope="module")
-def pairs() -> dict[str, Pair]:
+def pairs(simulate: Simulate) -> dict[str, Pair]:
     asked = {}
     for name, (model, stages, rank, axes) in CELLS.items():
         usual = {"strategy": "pipeline", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
-from tests.spec.test_speed_rules import CPU
+from tests.spec.machines import CPU
 from tests.worker.real_ranks import Ranks, RunTrial, Tiny
 from zerobench.formulas import formula_record
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind

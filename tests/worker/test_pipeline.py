@@ -41,10 +41,9 @@ def distance(ours: Ranks, reference: Ranks) -> float:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_stages_lose_what_one_process_loses_to_5e_6(ran, optimizer, schedule):
-    ours = ran(spec(optimizer=optimizer, pipeline_schedule=schedule))
-    assert distance(ours, ran(single(optimizer=optimizer))) <= 5e-6
+def test_stages_lose_what_one_process_loses_to_5e_6(ran, schedule):
+    ours = ran(spec(pipeline_schedule=schedule))
+    assert distance(ours, ran(single())) <= 5e-6
     assert ours[0].losses == ours[1].losses
 
 

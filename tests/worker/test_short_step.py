@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import TINY, gpu_trial, simulate
+from benchmarks.prediction.simulated import TINY, gpu_trial
+from tests.tools.kept_simulator import Simulate
 from zerobench.records import Category, RankRecord
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Offload, TrialSpec
@@ -33,7 +34,7 @@ def trials(stage: int, more: dict[str, Any]) -> list[TrialSpec]:
 
 
 @pytest.fixture(scope="module")
-def records() -> dict[str, list[RankRecord]]:
+def records(simulate: Simulate) -> dict[str, list[RankRecord]]:
     """By case the record of the whole step, then of the short one."""
     found = simulate([trial for stage, more in CASES.values() for trial in trials(stage, more)])
     return {name: found[2 * index : 2 * index + 2] for index, name in enumerate(CASES)}

@@ -30,6 +30,7 @@ from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.running.runner import RunResult
+from zerobench.running.this_machine import detect_machine
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.measured_best import MeasuredBest, check_measurable, measure_best
 from zerobench.search.plan import Plan, PlanRequest, read_plan, request_of
@@ -37,7 +38,6 @@ from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.search.searched import WIDTH, SearchOutcome, searched
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
-from zerobench.spec.machine import detect_machine
 from zerobench.spec.recomputation import checkpointing_code
 from zerobench.spec.training import Training, read_training
 from zerobench.spec.trial import Evidence, Offload, slug

@@ -22,8 +22,9 @@ from zerobench.running.executor import LocalExecutor
 from zerobench.running.launcher import read_hosts
 from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep
 from zerobench.running.setup import resolved_configs
+from zerobench.running.this_machine import detect_machine
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.precision import said_of
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec

@@ -25,6 +25,7 @@ from zerobench.running.mending import mend_skipped
 from zerobench.running.runner import mend_run, refuse_own_script
 from zerobench.running.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.running.stop import stop_on_signals
+from zerobench.running.this_machine import detect_machine
 from zerobench.slurm.jobs import JobKind, SubmittedJob, read_submission
 from zerobench.slurm.options import (
     Launcher,
@@ -44,7 +45,7 @@ from zerobench.slurm.submit.scripts import log_pattern
 from zerobench.slurm.submit.submission import array_names, missing, plan_arrays
 from zerobench.slurm.submit.submission import submit as submit_jobs
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.machine import Machine
 from zerobench.spec.precision import said_of
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec

@@ -2,8 +2,8 @@
 
 DeepSpeed's launcher sets the variable for the ranks of each node, on CPU runs too (deepspeed/launcher/launch.py, main).
 A device too many costs a little time, one too few loses a peak: where it is not clear which devices CUDA's names mean,
-none is left out. `zerobench.spec.machine.visible_devices` counts GPUs by the same rules for laying out a sweep; the
-sampler's process, which this is for, starts without what that module needs.
+none is left out. `zerobench.running.this_machine.visible_devices` counts GPUs by the same rules for laying out a sweep;
+the sampler's process, which this is for, starts without what that module needs.
 """
 
 from __future__ import annotations

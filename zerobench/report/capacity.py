@@ -4,7 +4,6 @@ What a device needs is more than its tensors: the allocator's segments, the CUDA
 those count in which something lies: the allocator gives the others, such as start-up's, back before it fails.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from zerobench.records import Place, RankRecord, Status, StepKind
@@ -61,10 +60,6 @@ class Fit:
     host_room_bytes: int | None
     nvme_needed_bytes_per_node: int | None
     nvme_room_bytes: int | None
-    start_up_peak_bytes: int | None
-    """What the device needs while the engine is built and in the first step."""
-    steady_peak_bytes: int | None
-    """What the device needs in the steps after that."""
 
 
 def fits(trial: Trial, capacity: Capacity) -> Fit:
@@ -91,8 +86,6 @@ def fits(trial: Trial, capacity: Capacity) -> Fit:
         host_room_bytes=rooms[1],
         nvme_needed_bytes_per_node=nvme,
         nvme_room_bytes=rooms[2],
-        start_up_peak_bytes=_step_peak(trial, StepKind.FIRST),
-        steady_peak_bytes=_step_peak(trial, StepKind.STEADY),
     )
 
 
@@ -100,21 +93,19 @@ def _room(capacity: int | None, needed: int | None) -> int | None:
     return None if capacity is None or needed is None else capacity - needed
 
 
-def device_need(trial: Trial, steps: Iterable[StepKind] = tuple(StepKind)) -> DeviceNeed | None:
-    """What the rank that needs most needs in `steps`; None where nobody watched."""
-    kinds = tuple(steps)
-    needs = [need for rank in trial.ranks if (need := _rank_need(rank, kinds)) is not None]
+def device_need(trial: Trial) -> DeviceNeed | None:
+    """What the rank that needs most needs in any step; None where nobody watched."""
+    needs = [need for rank in trial.ranks if (need := _rank_need(rank)) is not None]
     return max(needs, key=lambda need: need.total_bytes, default=None)
 
 
-def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | None:
-    instants = [seen for step in steps if (seen := peak_instant(rank, step, Place.DEVICE)) is not None]
+def _rank_need(rank: RankRecord) -> DeviceNeed | None:
+    instants = [seen for step in StepKind if (seen := peak_instant(rank, step, Place.DEVICE)) is not None]
     instant = max(instants, key=lambda peak: peak.total_bytes, default=None)
-    rows = [row for row in rank.device_memory if row.step in steps]
-    held = max((row.held_bytes for row in rows), default=None)
+    held = max((row.held_bytes for row in rank.device_memory), default=None)
     if instant is None and held is None:
         return None
-    allocated = max((row.peak_allocated_bytes for row in rows), default=0)
+    allocated = max((row.peak_allocated_bytes for row in rank.device_memory), default=0)
     tensors = allocated if instant is None else instant.total_bytes
     outside, failure = rank.context, rank.failure
     context = (outside.context_bytes if outside else None) or 0
@@ -127,11 +118,6 @@ def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | No
         context_bytes=context,
         collectives_bytes=collectives,
     )
-
-
-def _step_peak(trial: Trial, step: StepKind) -> int | None:
-    need = device_need(trial, (step,))
-    return None if need is None else need.total_bytes
 
 
 def host_instant(trial: Trial) -> Instant | None:

@@ -24,12 +24,13 @@ from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ParameterTensor, Phase, PhaseMark, RankRecord, Status, StepBatch, StepKind, StepTime
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, component_of
-from zerobench.spec.roles import role_of
+from zerobench.spec.roles import Role, role_of
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import TfStrategy, TrialSpec
 from zerobench.worker_tensorflow.engine import Engine
-from zerobench.worker_tensorflow.engines import make_engine
 from zerobench.worker_tensorflow.memory import MemoryBook
+from zerobench.worker_tensorflow.parameter_server import Server, Worker
+from zerobench.worker_tensorflow.replicated import ReplicatedModel
 from zerobench.worker_tensorflow.start import Start
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
@@ -82,7 +83,7 @@ class TensorflowRun:
 
     def run(self) -> None:
         """Run the whole trial; the record says completed only at its end."""
-        self._engine = make_engine(self.trial, self._rank.rank)
+        self._engine = _make_engine(self.trial, self._rank.rank)
         self._checkpoints = Checkpoints(
             self.trial, self._folder, self._rank, TensorflowPeers(self._engine), self.record
         )
@@ -175,3 +176,10 @@ class TensorflowRun:
         start = time.time()
         yield
         self.record.marks.append(PhaseMark(step_index=index, kind=kind, phase=phase, start_s=start, end_s=time.time()))
+
+
+def _make_engine(trial: TrialSpec, rank: int) -> Engine:
+    """The engine of process `rank`; it joins the other processes, so nothing of TensorFlow may have run before."""
+    if trial.tf_strategy is TfStrategy.PARAMETER_SERVER:
+        return Server(trial) if role_of(trial, rank) is Role.SERVER else Worker(trial)
+    return ReplicatedModel(trial)

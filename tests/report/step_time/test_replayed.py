@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial, simulate
+from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
+from tests.tools.kept_simulator import Simulate
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
@@ -59,7 +60,7 @@ AXES: dict[str, dict[str, Any]] = {
     "second copy": {"stage": 3, "hpz_partition_size": 8, "gradient_accumulation_steps": 4, "micro_batch_size": 2},
     "tensor": {
         "stage": 0,
-        "model": LLAMA.to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 3}).to_model(),
         "strategy": "tensor",
         "optimizer": Optimizer.ADAMW,
         "world_size": 8,
@@ -113,7 +114,7 @@ PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 USUAL: dict[str, Any] = {"model": SHAPE.to_model(), "world_size": 16, "sequence_length": 1024, "micro_batch_size": 8}
 ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
-LARGER = ("zero1", "zero3", "fsdp", "offloaded", "tensor", "pipeline")
+LARGER = ("zero1", "zero3", "offloaded", "tensor")
 TWICE = {name: ASKED[name].model_copy(update={"micro_batch_size": 2 * ASKED[name].micro_batch_size}) for name in LARGER}
 SHORT: dict[str, Any] = {**USUAL, "model": SHAPE.model_copy(update={"num_layers": 3}).to_model(), "micro_batch_size": 4}
 LONG: dict[str, dict[str, Any]] = {
@@ -129,8 +130,8 @@ PASSES = {
 
 
 @pytest.fixture(scope="module")
-def records() -> dict[str, RankRecord]:
-    """Of all that is asked for here, by trial: one simulator plays them."""
+def records(simulate: Simulate) -> dict[str, RankRecord]:
+    """Of all that is asked for here, by trial."""
     specs = [*ASKED.values(), *TWICE.values(), *PASSES.values()]
     return {spec.trial_id: record for spec, record in zip(specs, simulate(specs), strict=True)}
 

@@ -25,7 +25,7 @@ def strategies(
     """List strategies and optimizers, and which can run here."""
     from zerobench.cli.strategies import as_plain, brief, listing
     from zerobench.report.render.terminal import screen_width
-    from zerobench.spec.machine import detect_machine
+    from zerobench.running.this_machine import detect_machine
 
     machine = detect_machine()
     is_brief = name is None and not details

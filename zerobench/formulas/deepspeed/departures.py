@@ -66,7 +66,7 @@ def _stage_0(setting: Setting, _: Case) -> Iterator[str]:
         )
     casts = _size(half_precision_casts(setting))
     if info.is_flattened_in_16_bits:
-        yield (f"fp32 gradients during the step: {casts}, beside the 16-bit ones, and twice: per tensor and flattened")
+        yield f"fp32 gradients during the step: {casts}, beside the 16-bit ones, and twice: per tensor and flattened"
     else:
         yield f"fp32 gradients during the step: {casts}, beside the 16-bit ones"
 
@@ -139,7 +139,7 @@ def _stage_3(setting: Setting, case: Case) -> Iterator[str]:
         )
     place = "in host memory" if setting.offloads else "on the device"
     gradients = setting.share(Category.GRADIENTS, case.gradient_element, setting.sharded)
-    yield (f"gradients of the partition: {_size(gradients)} {place} for the whole run, not only from backward to step")
+    yield f"gradients of the partition: {_size(gradients)} {place} for the whole run, not only from backward to step"
     yield from _master_copy(setting)
     if (ranks := int(case.zero("zero_hpz_partition_size"))) > 1:
         yield (
@@ -152,7 +152,7 @@ def _stage_3(setting: Setting, case: Case) -> Iterator[str]:
     yield from _gathering(case)
     if not setting.offloads:
         copy = format_bytes(case.gradient_element * setting.sub_group)
-        yield (f"flat copy of each sub-group's gradients in turn at the step: {copy}" + _cast(case, setting.sub_group))
+        yield f"flat copy of each sub-group's gradients in turn at the step: {copy}" + _cast(case, setting.sub_group)
 
 
 _LINEAR = {
@@ -220,7 +220,7 @@ def _host(setting: Setting) -> Iterator[str]:
             f"({in_fp32})"
         )
     if case.offload_param is Offload.CPU:
-        yield (f"parameters of the partition: one host buffer of {share}, page-locked whatever pin_memory says")
+        yield f"parameters of the partition: one host buffer of {share}, page-locked whatever pin_memory says"
 
 
 def _nvme(setting: Setting) -> Iterator[str]:

@@ -16,7 +16,6 @@ from zerobench.report.exporters.figures import FIGURES
 from zerobench.report.exporters.libraries import require
 
 Labels = Mapping[str, str]
-Sample = tuple[Labels, float]
 
 _PEAK_HELP = "Bytes in {place} memory at a steady step's peak, by category, largest rank."
 

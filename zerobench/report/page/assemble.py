@@ -1,7 +1,7 @@
 """The page of runs: every section as plain values, for the template that escapes them all."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.figure import Figure
@@ -17,20 +17,27 @@ from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
 from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.host_parameters import TITLE as HOST
 from zerobench.report.tables.host_parameters import host_parameters_table
-from zerobench.report.tables.model import Column
-from zerobench.report.tables.outcomes import TITLE as OUTCOMES
+from zerobench.report.tables.model import Column, Table
 from zerobench.report.tables.outcomes import outcomes_table
-from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
-from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
-from zerobench.report.tables.standing import TITLE as STOOD
 from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table
-from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
+
+
+class _Section(NamedTuple):
+    """A section after the figures."""
+
+    key: str
+    title: str
+    grid: Grid | None = None
+    """None where the template has something else there."""
+
+    @classmethod
+    def of(cls, key: str, table: Table[Any]) -> "_Section":
+        return cls(key, table.title, table_grid(table))
 
 
 def page_html(frames: RunFigures, figures: Iterable[Figure] | None = None) -> str:
@@ -55,23 +62,22 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
 def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
-    compared = table_grid(strategies_table(frames.comparison))
-    stages = table_grid(pipeline_table(trials))
-    failed, notes = [trial for trial in trials if not trial.summary.is_completed], _notes(trials)
-    sides, held = table_grid(server_table(trials)), table_grid(host_parameters_table(trials))
-    stood = table_grid(standing_table(failed))
+    failed = [trial for trial in trials if not trial.summary.is_completed]
     against = reasons(runs, trials)
-    parts = (
-        ("compared", compared.rows),
-        ("reasons", against),
-        ("pipeline", stages.rows),
-        ("servers", sides.rows),
-        ("host", held.rows),
-        ("outcomes", failed),
-        ("stood", stood.rows),
-        ("notes", notes.rows),
-    )
-    absent = {key for key, is_there in parts if not is_there}
+    sections = [
+        _Section.of("compared", strategies_table(frames.comparison)),
+        _Section("trials", "Trials"),
+        *([_Section("reasons", "Why not the others")] if against else []),
+        _Section.of("pipeline", pipeline_table(trials)),
+        _Section.of("servers", server_table(trials)),
+        _Section.of("host", host_parameters_table(trials)),
+        _Section.of("outcomes", outcomes_table(failed)),
+        _Section.of("stood", standing_table(failed)),
+        _Section("notes", "Notes", _notes(trials)),
+        _Section("environment", "Environment"),
+        _Section("configuration", "Configuration"),
+    ]
+    shown = [section for section in sections if section.grid is None or section.grid.rows]
     return {
         "kind": "report",
         "title": overview.title(runs),
@@ -79,20 +85,14 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
         "facts": overview.facts(runs, trials),
         "headline": [visible(sentence) for sentence in headline(frames)],
         "letters": visible(frames.letters_sentence),
-        "contents": list(_contents(figures, absent)),
+        "contents": list(_contents(figures, shown)),
+        "sections": shown,
         "figures": figures,
         "legend": overview.legend(trials),
-        "compared": compared,
         "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
         "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
-        "stages": stages,
-        "sides": sides,
-        "held": held,
-        "stood": stood,
-        "notes": notes,
-        "outcomes": table_grid(outcomes_table(failed)),
         "outcome_counts": outcomes.outcome_counts(failed),
         "evidence": list(outcomes.evidence_blocks(frames, failed)),
         "environment": environment_grids({run.run_id: run.environment for run in runs}),
@@ -113,25 +113,8 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
     return grid("Unavailable figures, and remarks.", columns, list(by_note.items()))
 
 
-_SECTIONS = {
-    "compared": COMPARED,
-    "trials": "Trials",
-    "reasons": "Why not the others",
-    "pipeline": PIPELINE,
-    "servers": SERVERS,
-    "host": HOST,
-    "outcomes": OUTCOMES,
-    "stood": STOOD,
-    "notes": "Notes",
-    "environment": "Environment",
-    "configuration": "Configuration",
-}
-"""The sections after the figures, by their ids."""
-
-
-def _contents(figures: Sequence[PageFigure], absent: Collection[str]) -> Iterator[Entry]:
+def _contents(figures: Sequence[PageFigure], sections: Iterable[_Section]) -> Iterator[Entry]:
     for figure in figures:
         yield Entry(figure.key, str(figure.number or ""), figure.title)
-    for key, title in _SECTIONS.items():
-        if key not in absent:
-            yield Entry(key, "", title)
+    for section in sections:
+        yield Entry(section.key, "", section.title)

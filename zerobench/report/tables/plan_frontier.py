@@ -78,10 +78,6 @@ def _too_large(row: FrontierRow, axis: FrontierAxis) -> str:
     return MISSING if row.frontier.too_large is None else show_whole(row.frontier.too_large.value * axis.unit)
 
 
-def _parameters(row: PlanRow) -> str:
-    return format_count(num_params(row.trial))
-
-
 def _row(row: FrontierRow) -> PlanRow | None:
     return row.row
 

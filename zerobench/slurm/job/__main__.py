@@ -26,6 +26,7 @@ from zerobench.running.lock import trial_locked
 from zerobench.running.lost import close, is_begun, read_start
 from zerobench.running.runner import RunResult, run_beside_others
 from zerobench.running.stop import Stop, stop_on_signals
+from zerobench.running.this_machine import detect_machine
 from zerobench.slurm.job import interruption
 from zerobench.slurm.job.allocation import read_allocation
 from zerobench.slurm.job.executor import SlurmExecutor, capture_nodes
@@ -33,7 +34,6 @@ from zerobench.slurm.job.log import Log
 from zerobench.slurm.job.steps import Interpreter
 from zerobench.slurm.jobs import read_tasks
 from zerobench.slurm.options import ContainerRuntime, Launcher
-from zerobench.spec.machine import detect_machine
 from zerobench.store import load_run
 
 

@@ -4,31 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from zerobench.spec import machine as module
-from zerobench.spec.machine import (
-    DEFAULT_CPU_RANKS,
-    Accelerator,
-    Machine,
-    cpu_supports_fp16,
-    detect_machine,
-    visible_devices,
-)
+from zerobench.memory.nvml import DeviceInfo
+from zerobench.running import this_machine as module
+from zerobench.running.this_machine import cpu_supports_fp16, detect_machine, visible_devices
+from zerobench.spec.machine import DEFAULT_CPU_RANKS, Accelerator, Machine
 from zerobench.spec.toolchain import can_build_ops, has_libaio, op_is_built, torch_has_cuda
 
-
-@dataclass(frozen=True)
-class Gpu:
-    uuid: str
-    name: str = "NVIDIA H100"
-    total_bytes: int | None = 80 * 2**30
-
-
-GPUS = [Gpu(f"GPU-{i}abc", total_bytes=(80 + i) * 2**30) for i in range(4)]
+GPUS = [DeviceInfo(i, f"GPU-{i}abc", "NVIDIA H100", (80 + i) * 2**30, None) for i in range(4)]
 
 
 def test_a_machine_without_gpus_has_two_cpu_ranks_by_default():
@@ -101,7 +87,7 @@ def test_what_is_found_agrees_with_torch_and_deepspeed_where_they_are_asked():
 def test_looking_at_the_machine_imports_neither_torch_nor_deepspeed():
     ask = (
         "import sys\n"
-        "from zerobench.spec.machine import detect_machine\n"
+        "from zerobench.running.this_machine import detect_machine\n"
         "detect_machine()\n"
         "print(sorted({'torch', 'deepspeed', 'transformers'} & set(sys.modules)))\n"
     )
