@@ -77,6 +77,17 @@ PARTS: tuple[Part, ...] = (
     _sweep("quickstart", "ZeRO's stages on one GPU, tracker and real driver", "quickstart"),
     _own("cells", "every byte named, and predicted: 1B and 7B, stages, offload, one rank of 1, 8 and 64"),
     _own("figure1", "the ZeRO paper's figure 1: 7.5B on 64 GPUs, one rank of them"),
+    Part(
+        "rates",
+        "kernels alone: products, attention, element-wise work, copies, launches",
+        _python("benchmarks/gpu_campaign/kernel_rates.py", "--out", "{folder}/kernel_rates.csv"),
+    ),
+    Part(
+        "steps",
+        "a plain loop's steps: times, memory, each kernel",
+        _python("benchmarks/gpu_campaign/step_times.py", "--out", "{folder}"),
+        least_s=120.0,
+    ),
     _sweep("ladder", "what each setting gains in speed, 1B and 7B", str(HERE / "ladder.yaml")),
     Part(
         "gains",

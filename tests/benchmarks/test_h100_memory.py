@@ -1,0 +1,63 @@
+"""What an H100 measured beside what was predicted: kept figures hold what the READMEs say."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.tools.imports import ROOT
+
+KEPT = ROOT / "benchmarks" / "gpu_campaign" / "h100"
+BENCHMARKS = " ".join((ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").split())
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def rows(path: Path) -> list[Mapping[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def off(row: Mapping[str, str]) -> tuple[int, float]:
+    """By how much a prediction is off: in bytes, and as a share of what was measured."""
+    predicted, measured = int(row["predicted_bytes"]), int(row["measured_bytes"])
+    return abs(predicted - measured), abs(predicted - measured) / measured
+
+
+def test_live_and_peak_memory_of_each_phase_are_as_near_as_the_pages_say() -> None:
+    figures = [row for row in rows(KEPT / "memory.csv") if row["quantity"] in {"live", "peak"}]
+    trials = {row["trial"] for row in figures}
+    small = {row["trial"] for row in figures if "llama-20m-single" in row["trial"]}
+    assert (len(trials), len(small)) == (15, 1)
+    assert len({row["trial"] for row in figures if row["predicted_before"] == "True"}) == 9
+    assert max(off(row)[0] for row in figures if row["trial"] not in small) <= 6_000
+    peaks = [row for row in figures if row["quantity"] == "peak"]
+    assert round(100 * max(off(row)[1] for row in peaks), 2) == 0.05
+    assert re.search(r"fifteen trials.* at most 0\.05% off, in fourteen of them at most 6 kB", README)
+
+
+def test_most_trials_reserved_what_was_predicted_to_the_byte() -> None:
+    largest: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows(KEPT / "memory.csv"):
+        if row["quantity"] == "reserved":
+            both = int(row["predicted_bytes"]), int(row["measured_bytes"])
+            largest[row["trial"]] = [max(pair) for pair in zip(largest[row["trial"]], both, strict=True)]
+    errors = [predicted / measured - 1 for predicted, measured in largest.values()]
+    assert (len(errors), errors.count(0)) == (15, 11)
+    assert -0.017 < min(errors) < -0.016
+    assert max(errors) == 0
+    assert "equal to the byte in eleven, at most 1.7 % too low in four" in BENCHMARKS
+
+
+def test_an_unmodified_loops_peak_is_as_near_as_the_pages_say() -> None:
+    apart = [
+        (int(row["emulated_peak_bytes"]) - int(row["measured_peak_bytes"]), int(row["measured_peak_bytes"]))
+        for row in rows(KEPT / "loops.csv")
+    ]
+    assert len(apart) == 7
+    assert sum(abs(more) == 512 for more, _ in apart) == 2
+    assert round(100 * max(abs(more) / measured for more, measured in apart), 2) == 0.07
+    assert "512 bytes off in two of seven configurations and at most 0.07 % in the others" in BENCHMARKS
+    assert re.search(r"`emulate` .* within 0\.07% in seven of seven", README)
