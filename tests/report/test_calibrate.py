@@ -36,10 +36,11 @@ MIB, GIB = 2**20, 2**30
 
 
 def with_context(asked: TrialSpec, context_mib: list[int | None], collectives_mib: int | None = 300) -> SampleTrial:
-    """A trial whose ranks measured these contexts."""
+    """A trial whose ranks measured these contexts, and whose processes took no more later."""
     whole = completed_trial(asked)
     ranks = [
-        rank.model_copy(update={"context": context(context_mib[rank.rank], collectives_mib)}) for rank in whole.ranks
+        rank.model_copy(update={"context": context(context_mib[rank.rank], collectives_mib), "device_memory": []})
+        for rank in whole.ranks
     ]
     return SampleTrial(whole.spec, whole.record, ranks)
 
@@ -65,6 +66,17 @@ def test_median_and_extremes_are_those_of_the_ranks_that_read_the_driver(tmp_pat
     (entry,) = calibration_of(load_run(write_run(tmp_path / "run", trials, samples=False).path)).gpus
     assert entry.num_ranks == 4
     assert entry.context_bytes == Spread(median=510 * MIB, min=500 * MIB, max=540 * MIB)
+
+
+def test_kernels_that_cuda_loads_at_their_first_launch_are_part_of_the_context(tmp_path: Path) -> None:
+    """An H100's context took 616 MiB when it was made, and 758 once a step had run."""
+    whole = completed_trial(spec("zero1", gpus_per_node=1))
+    [rank] = whole.ranks
+    assert {(row.nvml_process_bytes or 0) - row.reserved_bytes for row in rank.device_memory} == {834 * MIB}
+    late = rank.model_copy(update={"context": context(500, 300)})
+    run = write_run(tmp_path / "run", [SampleTrial(whole.spec, whole.record, [late])], samples=False)
+    (entry,) = calibration_of(load_run(run.path)).gpus
+    assert entry.context_bytes == Spread(median=534 * MIB, min=534 * MIB, max=534 * MIB)
 
 
 def test_a_solo_trial_tells_the_context_and_not_what_nccl_takes(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Turns what a run on GPUs measured into a calibration file, which predictions on such GPUs then use.
 
-Per model of GPU and world size, because NCCL's buffers depend on the number of ranks: the CUDA context, NCCL's buffers
-and the host memory of a rank that no tensor holds. Solo trials are real processes on real GPUs, so their context and
-their host memory count; their collectives move nothing and make no buffers, so those do not.
+Per model of GPU and world size, because NCCL's buffers depend on the number of ranks: the CUDA context with a step's
+kernels, NCCL's buffers and the host memory of a rank that no tensor holds. Solo trials are real processes on real GPUs,
+so their context and their host memory count; their collectives move nothing and make no buffers, so those do not.
 
 And per model of GPU by how much its measured steps took longer than the time model expects of them, and how much the
 trials differ in that. With the spread of the published runs as one trial more, so that a single trial is no certainty.
@@ -20,7 +20,7 @@ import yaml
 
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.records import Category, Place, RankRecord, StepKind
+from zerobench.records import Category, ContextMemory, Place, RankRecord, StepKind
 from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
 from zerobench.report.speed import speed_of
 from zerobench.report.step_time.expected import uncalibrated_step
@@ -49,9 +49,22 @@ class _Readings:
     def add(self, rank: RankRecord, evidence: Evidence) -> None:
         self.num_ranks += 1
         if rank.context is not None:
-            self.context += _known(rank.context.context_bytes)
+            self.context += _known(_context_bytes(rank, rank.context))
             self.collectives += _known(rank.context.collectives_bytes) if evidence is Evidence.MEASURED else []
         self.rest_of_process += _known(_rest_of_process_bytes(rank))
+
+
+def _context_bytes(rank: RankRecord, read: ContextMemory) -> int | None:
+    """What the rank's process held outside torch, less NCCL's first communicator: more than the context took when it
+    was made, since CUDA loads kernels when they are first launched and engines make communicators of their own.
+    """
+    known = read.collectives_bytes or 0
+    later = [
+        row.nvml_process_bytes - row.reserved_bytes - known
+        for row in rank.device_memory
+        if row.nvml_process_bytes is not None
+    ]
+    return None if read.context_bytes is None else max([read.context_bytes, *later])
 
 
 def calibration_of(run: Run) -> Calibration:

@@ -12,6 +12,8 @@ from zerobench.units import format_bytes, format_seconds
 
 TITLE = "NVML memory breakdown"
 
+LEFT = "used minus all of these: kernels loaded late, further communicators."
+
 
 @dataclass(frozen=True)
 class NvmlRow:
@@ -69,11 +71,11 @@ def nvml_table(lines: Sequence[Line[NvmlRow]], why_not: Sequence[str]) -> Table[
     missing = [Mark(f"Not sampled in some trials: {reason}") for reason in why_not]
     return Table(
         TITLE,
-        f"{caption}unexplained: used minus all of these.",
+        f"{caption}unexplained: {LEFT}",
         columns,
         lines,
         [*_sampling(figures_of(lines)), *missing, *_spikes(lines)],
-        narrow_caption=f"{caption}unexpl: unexplained, used minus all of these.",
+        narrow_caption=f"{caption}unexpl: unexplained, {LEFT}",
         heading=f"{TITLE}, {unit.name}",
     )
 
