@@ -120,6 +120,13 @@ def test_the_reference_is_not_ranked_among_the_strategies(tmp_path: Path) -> Non
     assert any("Fastest: zero0" in sentence for sentence in said)
 
 
+def test_on_one_rank_the_single_process_is_ranked_like_the_others(tmp_path: Path) -> None:
+    """On an H100 it was the fastest, and zero1 had been called so."""
+    alone = [completed_trial(spec(name, gpus_per_node=1), step_s=s) for name, s in (("single", 0.2), ("zero1", 0.4))]
+    said = told(tmp_path, *alone)
+    assert any("Fastest: single" in sentence for sentence in said)
+
+
 def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero0", gpus_per_node=1), step_s=9.0))
     assert any(

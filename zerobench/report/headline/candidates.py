@@ -85,9 +85,11 @@ class Candidate:
 def candidates(runs: RunFigures) -> list[Candidate]:
     """The trials whose work was whole and that agree with their reference, repeats joined, in the runs' order.
 
-    A prediction of what was measured too is left out: the measurement counts.
+    A prediction of what was measured too is left out: the measurement counts. On one rank the reference is a way to
+    train like the others.
     """
-    known = [_candidate(repeats) for repeats in _repeats(runs.figures)]
+    is_one_rank = all(trial.spec.world_size == 1 for trial in runs.figures)
+    known = [_candidate(repeats, has_reference=not is_one_rank) for repeats in _repeats(runs.figures)]
     ran_out = {
         trial.summary.config_hash
         for trial in runs.figures
@@ -110,7 +112,7 @@ def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]
     return groups.values()
 
 
-def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
+def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candidate:
     first, spec = repeats[0].summary, repeats[0].spec
     known = [need for trial in repeats if (need := trial.summary.device_needed_bytes) is not None]
     timed = [rates for trial in repeats if (rates := _rates(trial))]
@@ -119,7 +121,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         label=_label(repeats),
         work=_work(spec),
         config_hash=first.config_hash,
-        is_reference=spec.strategy in _REFERENCES,
+        is_reference=has_reference and spec.strategy in _REFERENCES,
         evidence=spec.evidence.value,
         spec=spec,
         needed_bytes=max(known, default=None),
