@@ -48,9 +48,9 @@ def _sweep(name: str, what: str, sweep: str, *options: str, least_s: float = 90.
     return Part(name, what, argv, least_s=least_s, is_sweep=True)
 
 
-def _own(name: str, what: str) -> Part:
+def _own(name: str, what: str, evidence: str = "solo") -> Part:
     """A sweep that lies beside this file and was predicted: for the GPU that it names, on the one that is there."""
-    part = _sweep(name, what, str(HERE / f"{name}.yaml"), "--set", "evidence=solo", "--set", "gpu=auto")
+    part = _sweep(name, what, str(HERE / f"{name}.yaml"), "--set", f"evidence={evidence}", "--set", "gpu=auto")
     return Part(part.name, what, part.argv, least_s=120.0, is_sweep=True, needs=(HERE / f"{name}_predicted.csv",))
 
 
@@ -77,6 +77,8 @@ PARTS: tuple[Part, ...] = (
     _sweep("quickstart", "ZeRO's stages on one GPU, tracker and real driver", "quickstart"),
     _own("cells", "every byte named, and predicted: 1B and 7B, stages, offload, one rank of 1, 8 and 64"),
     _own("figure1", "the ZeRO paper's figure 1: 7.5B on 64 GPUs, one rank of them"),
+    _own("h100", "of the cells what 80 GB hold, those first that tell most"),
+    _own("h100_speed", "steps of a 1B model on one H100, beside the expected ones", "measured"),
     Part(
         "rates",
         "kernels alone: products, attention, element-wise work, copies, launches",
