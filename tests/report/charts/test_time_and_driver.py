@@ -43,7 +43,7 @@ def test_samples_of_the_driver_lie_over_the_step_they_were_taken_in(gpu_figures:
     inside = [tick for tick in range(400) if begin <= tick / 10 <= begin + 1.52]
     found = [text for text in said(figure) if text.startswith("single n1 ga8, NVML: ")]
     assert [round(numbers(text.partition("NVML:")[2])[0]) for text in found] == inside
-    assert "memory used by NVML" in figure.caption
+    assert "used memory by NVML" in figure.caption
 
 
 def test_of_many_samples_the_peak_is_never_lost() -> None:

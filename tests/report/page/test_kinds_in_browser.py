@@ -20,15 +20,18 @@ from tests.report.page.conftest import write_frames
 from tests.report.plan.run import cluster, plan_trials
 from tests.report.sample_courses import write_courses
 from tests.report.sample_predictions import predicted_trials
-from tests.report.sample_run import RUN_ID, cpu_trials, sample_trials
+from tests.report.sample_run import RUN_ID, SampleTrial, cpu_trials, failed_trial, sample_trials
 from tests.report.test_batch_ramp import fixed, ramped
+from tests.report.test_standing import HELD
 from tests.timing.predicted_trials import predicted, traced
+from zerobench.records import Failure
 from zerobench.report.charts import MAKERS, recovery
 from zerobench.report.compare.comparison import compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.report.page.comparison import comparison_pieces
+from zerobench.report.tables.standing import TITLE as STOOD
 from zerobench.store import load_run
 
 STRATEGIES = Path(__file__).parent.with_name("strategies") / "records"
@@ -133,6 +136,22 @@ def test_nothing_but_charts_and_tables_scrolls_sideways_on_a_telephone(
 def test_paper_takes_five_pages(browser: Browser, written: Callable[[str], Path], kind: str) -> None:
     browser.open(written(kind))
     assert len(PdfReader(io.BytesIO(browser.pdf())).pages) <= MOST_PAGES
+
+
+def test_paper_does_not_list_again_what_a_plan_s_reasons_account_for(browser: Browser, tmp_path: Path) -> None:
+    first, *others = plan_trials(cluster(gpu="h200"))
+    refused = failed_trial(first.spec, Failure(message="out of memory", standing=HELD))
+    page = tmp_path / "page.html"
+
+    def printed(folder: str, trials: list[SampleTrial]) -> str:
+        page.write_text(page_html(write_frames(tmp_path / folder / RUN_ID, trials, samples=False)), encoding="utf-8")
+        browser.open(page)
+        return "".join(sheet.extract_text() for sheet in PdfReader(io.BytesIO(browser.pdf())).pages)
+
+    assert STOOD in printed("sweep", [refused])
+    planned = printed("plan", [refused, *others])
+    assert STOOD in page.read_text(encoding="utf-8")
+    assert STOOD not in planned
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -230,7 +230,7 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:
     text = "Block height: the phase's peak in a steady step, largest rank. Line: live memory at the end of each phase."
     if any(panel.samples for panel in panels):
-        text += " Dashed, with points: memory used by NVML, including reserved memory and other processes."
+        text += " Dashed, with points: used memory by NVML, including reserved memory and other processes."
     elif any(panel.is_timed for panel in panels):
         text += " No NVML samples."
     if any(panel.is_timed for panel in panels):

@@ -54,7 +54,7 @@ FIGURES = (
         "host_highest_peak_bytes",
         "Peak host memory of the largest rank, including start-up.",
     ),
-    Figure("nvml_peak_bytes", "memory", "nvml_used_peak_bytes", "Peak memory used by NVML, fullest GPU."),
+    Figure("nvml_peak_bytes", "memory", "nvml_used_peak_bytes", "Peak used memory by NVML, fullest GPU."),
     Figure("loss_first", "loss", "loss_first", "Mean loss of the first step's global batch."),
     Figure("loss_last", "loss", "loss_last", "Mean loss of the last step's global batch."),
     Figure(

@@ -50,7 +50,7 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         _parity("gradient norm off", lambda parity: parity.norm_difference),
         _text("nodes", lambda summary: listed(summary.nodes)),
         _text("Slurm job", lambda summary: summary.job or ""),
-        Column[TrialFigures]("beware", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_text=True),
+        Column[TrialFigures]("notes", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_text=True),
     ]
     return Table("Trials", _caption(figures_of(lines)), columns, lines)
 
