@@ -1,8 +1,10 @@
 """Which trials and which lines a chart shows where there are more than a person reads."""
 
+import pytest
+
 from tests.report.sample_run import model, skipped_trial, spec
 from zerobench.report.charts.series import MOST_LINES, Place, left_out_sentence, with_series
-from zerobench.report.charts.shown import most_telling
+from zerobench.report.charts.shown import axis_top, most_telling
 from zerobench.report.figures.trial import TrialFigures, trial_figures
 
 
@@ -55,3 +57,18 @@ def test_a_frame_is_added_only_where_all_of_it_has_room() -> None:
     ]
     found, number = with_series(places, ("num_nodes", "world_size"))
     assert (number, len(found)) == (21, 15)
+
+
+@pytest.mark.parametrize(
+    ("tops", "ends"),
+    [
+        ([10.0, 20.0, 30.0], [(30.0, False)] * 3),
+        ([10.0, 20.0, 61.0], [(20.0, False), (20.0, False), (61.0, True)]),
+        ([10.0, 61.0], [(61.0, False)] * 2),
+        ([61.0], [(61.0, False)]),
+    ],
+)
+def test_the_largest_panel_has_an_axis_of_its_own_where_it_would_flatten_the_others(
+    tops: list[float], ends: list[tuple[float, bool]]
+) -> None:
+    assert [axis_top(top, tops) for top in tops] == ends

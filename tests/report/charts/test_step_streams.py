@@ -10,6 +10,7 @@ from zerobench import store
 from zerobench.report.charts import step_streams
 from zerobench.report.figures.predicted_speed import predicted_timeline
 from zerobench.report.figures.runs import run_figures
+from zerobench.spec.trial import PredictionSpec
 
 
 def test_lanes_of_trials_with_a_trace_are_drawn_and_told_in_seconds(tmp_path: Path) -> None:
@@ -26,6 +27,18 @@ def test_lanes_of_trials_with_a_trace_are_drawn_and_told_in_seconds(tmp_path: Pa
         told["compute"], abs=0.3
     )
     assert "exposed: 0 s to" in (found.svg or ""), "the first gather, which nothing runs beside"
+
+
+@pytest.mark.parametrize(("played", "told"), [(3, "(3 of 8 micro-batches)"), (None, None)])
+def test_a_panel_tells_that_some_micro_batches_of_an_accumulated_step_were_played(
+    tmp_path: Path, played: int | None, told: str | None
+) -> None:
+    prediction = PredictionSpec(gpu="H100 SXM", micro_batches=played)
+    trial = traced(predicted(gradient_accumulation_steps=8, prediction=prediction))
+    found = step_streams.figure(run_figures([store.load_run(write_run(tmp_path / "run", [trial], samples=False).path)]))
+    assert found is not None
+    assert ("micro-batches)" in (found.svg or "")) == (told is not None)
+    assert (told or "") in (found.svg or "")
 
 
 def test_a_run_without_a_trace_has_no_such_chart(tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
 from zerobench.report.charts.bar_marks import group_colour, group_names
 from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
-from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence, whole
+from zerobench.report.charts.shown import (
+    OWN_AXIS,
+    axis_top,
+    doubt_sentence,
+    evidence_sentence,
+    most_telling,
+    shown_sentence,
+    whole,
+)
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of
@@ -29,7 +37,6 @@ MOST_TRIALS = 6
 _HEIGHT = 170
 _THINNEST = 0.003
 """Of the axis: what is thinner at its thickest is left to the table."""
-_FLATTENS = 3
 
 
 @dataclass(frozen=True)
@@ -118,11 +125,8 @@ def _panel_plot(
     colour: alt.Color,
     names: Mapping[str, str],
 ) -> Specification:
-    has_own_axis = _has_own_axis(panel, panels)
-    top = (
-        unit.of(panel.top if has_own_axis else max(other.top for other in panels if not _has_own_axis(other, panels)))
-        * 1.16
-    )
+    highest, has_own_axis = axis_top(panel.top, [other.top for other in panels])
+    top = unit.of(highest) * 1.16
     y = alt.Y(
         "low:Q",
         title=unit.name,
@@ -131,13 +135,7 @@ def _panel_plot(
     )
     x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
     layers = [_areas(panel, unit, top, (x, y), colour, names), *_phases(panel, x), *_peak(panel, unit, x, y)]
-    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (" (own axis)" if has_own_axis else ""))
-
-
-def _has_own_axis(panel: _Panel, panels: Sequence[_Panel]) -> bool:
-    """Whether it would flatten the others: the largest, and more than thrice the next."""
-    others = [other.top for other in panels if other is not panel]
-    return len(others) > 1 and panel.top > _FLATTENS * max(others)
+    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (OWN_AXIS if has_own_axis else ""))
 
 
 def _areas(

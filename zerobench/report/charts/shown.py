@@ -9,6 +9,9 @@ from zerobench.spec.trial import Evidence
 
 MOST_ROWS = 30
 """Trials in a chart with a row for each: what a person can read."""
+OWN_AXIS = " (own axis)"
+"""After a panel's title."""
+_FLATTENS = 3
 
 
 def whole(trials: Sequence[TrialFigures]) -> list[TrialFigures]:
@@ -66,3 +69,13 @@ def doubt_sentence(trials: Sequence[TrialFigures]) -> str:
     if all(trial.is_believed for trial in trials):
         return ""
     return " `!`: losses or gradient norms differ from the reference."
+
+
+def axis_top(top: float, tops: Sequence[float]) -> tuple[float, bool]:
+    """Where the axis of a panel ends that reaches `top`, beside panels that reach `tops` (its own among them), and
+    whether it has it alone: the largest does where it would flatten the others, being more than thrice the next.
+    """
+    *_, second, largest = [0.0, *sorted(tops)]
+    if len(tops) > 2 and largest > _FLATTENS * second:
+        return (top, True) if top == largest else (second, False)
+    return largest, False

@@ -14,6 +14,7 @@ from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.predicted_speed import predicted_timeline
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.spec.batch import as_played
 from zerobench.timing.replay import Timeline
 from zerobench.units import format_seconds
 
@@ -81,7 +82,13 @@ def _drawn(panel: _Panel, width: float) -> Specification:
     mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
     colour = alt.Color("colour:N", scale=None)
     bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("description:N"))
-    return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), panel.trial.marked_label)
+    return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), _title(panel.trial))
+
+
+def _title(trial: TrialFigures) -> str:
+    """A prediction plays some micro-batches of an accumulated step; the rest are like them."""
+    played, asked = as_played(trial.spec).gradient_accumulation_steps, trial.spec.gradient_accumulation_steps
+    return trial.marked_label + ("" if played == asked else f" ({played} of {asked} micro-batches)")
 
 
 def _table(panels: Sequence[_Panel]) -> Columns:

@@ -15,7 +15,7 @@ from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
 from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
-from zerobench.report.charts.shown import doubt_sentence, most_telling, whole
+from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -151,7 +151,7 @@ def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
 def _panel_plot(
     panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float, *, is_lowest: bool
 ) -> Specification:
-    top = max(other.largest_bytes for other in panels)
+    top, has_own_axis = axis_top(panel.largest_bytes, [other.largest_bytes for other in panels])
     y = alt.Y(
         "size:Q",
         title=unit.name,
@@ -165,7 +165,7 @@ def _panel_plot(
     layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x, width)]
     if panel.samples:
         layers += _nvml(panel, unit, x, y)
-    return layered(layers, width, 110, panel.name)
+    return layered(layers, width, 110, panel.name + (OWN_AXIS if has_own_axis else ""))
 
 
 def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
