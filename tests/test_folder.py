@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from zerobench.folder import write_pieces, write_whole
+from zerobench.errors import UserError
+from zerobench.folder import check_writable, write_pieces, write_whole
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -34,3 +36,16 @@ def test_a_pipe_that_somebody_names_is_written_to_and_stays_a_pipe(tmp_path: Pat
     os.close(reader)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("-", "standard output has the tables already"),
+        ("no/such/report.md", "its folder does not exist"),
+        (".", "exist"),
+    ],
+)
+def test_a_file_that_work_would_end_in_is_refused_before_it_begins(path: str, why: str) -> None:
+    with pytest.raises(UserError, match=f"--markdown: {re.escape(path)}: .*{why}"):
+        check_writable("--markdown", Path(path))

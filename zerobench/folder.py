@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from zerobench.errors import UserError
+
 TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
 """Environment variable that every process of a trial inherits; its value is the trial's folder. It is how a trial's
 processes are told from all others, and how a tracker inside of a watched script finds where to write."""
@@ -267,6 +269,17 @@ def remove_outside(path: Path) -> None:
 
 def _node_name(node: int | str) -> str:
     return f"node{node}" if isinstance(node, int) else node
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Hours of work must not end in a file that cannot be written, or in one called `-`.
+
+    Raises UserError: no folder to write in, or standard output, which has what is shown.
+    """
+    if str(path) == "-":
+        raise UserError(f"{option}: -: name a file; standard output has the tables already")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{option}: {path}: its folder does not exist")
 
 
 def write_whole(path: Path, text: str) -> None:

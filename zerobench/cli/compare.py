@@ -13,7 +13,7 @@ import typer
 from zerobench.baselines import find_baseline
 from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
-from zerobench.folder import write_pieces, write_whole
+from zerobench.folder import check_writable, write_pieces, write_whole
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.document import comparison_document
 from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
@@ -55,7 +55,9 @@ def compare_runs(request: CompareRequest) -> Answer:
         if path is not None
     }
     for option, path in files.items():
-        _check_writable(option, path)
+        check_writable(option, path)
+        if option == "--html":
+            require_page()
     paths = _paths(request)
     comparison = compare(*(load_run(path) for path in paths))
     if not comparison.same:
@@ -109,11 +111,3 @@ def _write(option: str, path: Path, comparison: Comparison, verdicts: Sequence[V
             write_whole(path, document(TITLE, document_parts(comparison, verdicts), level=2))
     except OSError as error:
         raise UserError(f"{option}: {path}: cannot be written: {error.strerror or error}") from None
-
-
-def _check_writable(option: str, path: Path) -> None:
-    """A comparison must not end in a file that cannot be written."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"{option}: {path}: its folder does not exist")
-    if option == "--html":
-        require_page()

@@ -17,7 +17,7 @@ import typer
 from zerobench.cli import run
 from zerobench.cli.answer import Answer
 from zerobench.errors import UserError, unknown_choice
-from zerobench.folder import write_whole
+from zerobench.folder import check_writable, write_whole
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.trials import refusing_impossible_values
@@ -52,7 +52,7 @@ def validate(request: ValidateRequest) -> Answer:
     """
     sets = _sets(request)
     if request.markdown is not None:
-        _check_writable(request.markdown)
+        check_writable("--markdown", request.markdown)
     if request.run is not None:
         path = find_run(request.run, request.reports)
         return _report(path, request)
@@ -99,12 +99,6 @@ def _worlds(written: str | None) -> list[Evidence]:
     if not names:
         raise UserError(f"--worlds: {written!r} no world given; choices: {', '.join(PREDICTING)}")
     return [Evidence(name) for name in names]
-
-
-def _check_writable(path: Path) -> None:
-    """Hours of trials must not end in a file that cannot be written."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--markdown: {path}: its folder does not exist")
 
 
 def _report(path: Path, request: ValidateRequest) -> Answer:
