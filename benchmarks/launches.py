@@ -240,17 +240,20 @@ class Bench:
         """What zerobench's own launches have; malloc's settings and zerobench's mark are not the bare loop's."""
         added = launch_environment(trial, folder, num_cpus=self.machine.cpu_cores, num_gpus=self.machine.num_gpus)
         kept = {k: v for k, v in added.items() if pinned_malloc or k not in {*PINNED_MALLOC, MARK}}
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # packages may lie beside the interpreter's
-        return {**os.environ, **kept, "PYTHONPATH": os.pathsep.join(paths)}
+        return {**os.environ, **kept, "PYTHONPATH": _before(str(ROOT), "PYTHONPATH")}
 
     def _standin_variables(self, devices: int | None) -> dict[str, str]:
         scenario = standin_driver.scenario(max(standin_driver.DEVICES, devices or 0))
         variables = Standin.build(self.folder / "standin").environment(scenario)
-        paths = [variables["LD_LIBRARY_PATH"], os.environ.get("LD_LIBRARY_PATH", "")]
         return {
-            "LD_LIBRARY_PATH": ":".join(path for path in paths if path),
+            "LD_LIBRARY_PATH": _before(variables["LD_LIBRARY_PATH"], "LD_LIBRARY_PATH"),
             "FAKE_NVML_SCENARIO": variables["FAKE_NVML_SCENARIO"],
         }
+
+
+def _before(path: str, variable: str) -> str:
+    """`path` before what the variable has: packages may lie beside the interpreter's."""
+    return os.pathsep.join(filter(None, [path, os.environ.get(variable)]))
 
 
 def script_argv(trial: TrialSpec, script: str, job: Path) -> list[str]:

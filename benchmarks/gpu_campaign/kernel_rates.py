@@ -15,12 +15,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 import torch
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention, silu
+
+from benchmarks.gpu_campaign.measured import ADAM_BYTES, Kernel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -38,21 +43,6 @@ ATTENTION = (
 )
 """Sequences, heads, their size, positions."""
 SAMPLES, SAMPLE_S = 5, 0.005
-
-
-class Rate(NamedTuple):
-    """One kernel class at one size."""
-
-    kind: str
-    shape: str
-    seconds: float
-    flops: float
-    moved_bytes: float
-
-    @property
-    def tera_per_s(self) -> float:
-        """TFLOP/s where it computes, TB/s where it moves."""
-        return (self.flops or self.moved_bytes) / self.seconds / 1e12
 
 
 def device_s(work: Callable[..., object], *arguments: Any) -> float:
@@ -93,7 +83,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
 
 
-def products() -> Iterator[Rate]:
+def products() -> Iterator[Kernel]:
     """A linear layer's forward pass, and its backward by input and by weight."""
     for inputs, outputs in LAYERS:
         weight = drawn(outputs, inputs)
@@ -101,12 +91,12 @@ def products() -> Iterator[Rate]:
             x, gradient = drawn(tokens, inputs), drawn(tokens, outputs)
             flops = 2.0 * tokens * inputs * outputs
             name = f"{tokens}x{outputs}x{inputs}"
-            yield Rate("product forward", name, device_s(linear, x, weight), flops, 0)
-            yield Rate("product by input", name, device_s(torch.matmul, gradient, weight), flops, 0)
-            yield Rate("product by weight", name, device_s(torch.matmul, gradient.t(), x), flops, 0)
+            yield Kernel("product forward", name, device_s(linear, x, weight), flops, 0)
+            yield Kernel("product by input", name, device_s(torch.matmul, gradient, weight), flops, 0)
+            yield Kernel("product by weight", name, device_s(torch.matmul, gradient.t(), x), flops, 0)
 
 
-def attention() -> Iterator[Rate]:
+def attention() -> Iterator[Kernel]:
     """Causal attention; FLOPs as torch counts them, which the mask halves."""
     causal = partial(scaled_dot_product_attention, is_causal=True)
     for sequences, heads, size, positions in ATTENTION:
@@ -116,80 +106,81 @@ def attention() -> Iterator[Rate]:
         gradient, product = drawn(*shape), 2.0 * sequences * heads * positions**2 * size
         name = "x".join(map(str, shape))
         forward = device_s(causal, q, k, v)
-        yield Rate(f"attention forward {type(out.grad_fn).__name__}", name, forward, 2 * product, 0)
+        yield Kernel(f"attention forward {type(out.grad_fn).__name__}", name, forward, 2 * product, 0)
         backward = device_s(partial(torch.autograd.grad, retain_graph=True), out, (q, k, v), gradient)
-        yield Rate("attention backward", name, backward, 5 * product, 0)
+        yield Kernel("attention backward", name, backward, 5 * product, 0)
 
 
-def elementwise() -> Iterator[Rate]:
+def elementwise() -> Iterator[Kernel]:
     """Work that moves bytes: what is read plus what is written."""
     for numel in (1 << 16, 1 << 19, 1 << 21, 1 << 23, 1 << 25, 1 << 28):
         a, b = drawn(numel), drawn(numel)
         out = torch.empty_like(a)
-        yield Rate("copy", str(numel), device_s(out.copy_, a), 0, 4.0 * numel)
-        yield Rate("add", str(numel), device_s(partial(torch.add, out=out), a, b), 0, 6.0 * numel)
-        yield Rate("fill", str(numel), device_s(out.zero_), 0, 2.0 * numel)
-        yield Rate("cast to fp32", str(numel), device_s(a.float), 0, 6.0 * numel)
-        yield Rate("silu", str(numel), device_s(silu, a), 0, 4.0 * numel)
+        yield Kernel("copy", str(numel), device_s(out.copy_, a), 0, 4.0 * numel)
+        yield Kernel("add", str(numel), device_s(partial(torch.add, out=out), a, b), 0, 6.0 * numel)
+        yield Kernel("fill", str(numel), device_s(out.zero_), 0, 2.0 * numel)
+        yield Kernel("cast to fp32", str(numel), device_s(a.float), 0, 6.0 * numel)
+        yield Kernel("silu", str(numel), device_s(silu, a), 0, 4.0 * numel)
     for rows, hidden in ((2048, 2048), (8192, 2048), (2048, 4096), (8192, 4096)):
         x = drawn(rows, hidden).float()
-        yield Rate("norm in fp32, by parts", f"{rows}x{hidden}", device_s(_norm, x), 0, 20.0 * x.numel())
+        yield Kernel("norm in fp32, by parts", f"{rows}x{hidden}", device_s(_norm, x), 0, 20.0 * x.numel())
     for rows, words in ((2048, 32000), (8192, 32000), (2048, 128256)):
         logits, labels = drawn(rows, words), torch.randint(words, (rows,), device="cuda")
         held = logits.float().requires_grad_()
-        yield Rate("logits to fp32", f"{rows}x{words}", device_s(logits.float), 0, 6.0 * held.numel())
+        yield Kernel("logits to fp32", f"{rows}x{words}", device_s(logits.float), 0, 6.0 * held.numel())
         forward = device_s(cross_entropy, held, labels)
-        yield Rate("loss forward", f"{rows}x{words}", forward, 0, 8.0 * held.numel())
+        yield Kernel("loss forward", f"{rows}x{words}", forward, 0, 8.0 * held.numel())
         loss = cross_entropy(held, labels)
         backward = device_s(partial(torch.autograd.grad, retain_graph=True), loss, held)
-        yield Rate("loss backward", f"{rows}x{words}", backward, 0, 8.0 * held.numel())
+        yield Kernel("loss backward", f"{rows}x{words}", backward, 0, 8.0 * held.numel())
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
-def optimizers() -> Iterator[Rate]:
-    """AdamW over fp32: parameter, gradient and two moments read, three of them written."""
+def optimizers() -> Iterator[Kernel]:
+    """AdamW over fp32."""
     numel = 1 << 27
+    parameter = _parameter(numel)
+    fused, foreach = torch.optim.AdamW([parameter], fused=True), torch.optim.AdamW([parameter], foreach=True)
+    yield Kernel("AdamW fused", str(numel), device_s(fused.step), 0, ADAM_BYTES * numel)
+    yield Kernel("AdamW foreach", str(numel), device_s(foreach.step), 0, ADAM_BYTES * numel)
+
+
+def fused_adam() -> Iterator[Kernel]:
+    """DeepSpeed's own, which wants a compiler."""
+    from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415
+
+    parameter = _parameter(1 << 27)
+    seconds = device_s(FusedAdam([parameter]).step)
+    yield Kernel("DeepSpeed FusedAdam", str(parameter.numel()), seconds, 0, ADAM_BYTES * parameter.numel())
+
+
+def _parameter(numel: int) -> torch.nn.Parameter:
     parameter = torch.nn.Parameter(drawn(numel, dtype=torch.float32))
     parameter.grad = drawn(numel, dtype=torch.float32)
-    fused, foreach = torch.optim.AdamW([parameter], fused=True), torch.optim.AdamW([parameter], foreach=True)
-    yield Rate("AdamW fused", str(numel), device_s(fused.step), 0, 28.0 * numel)
-    yield Rate("AdamW foreach", str(numel), device_s(foreach.step), 0, 28.0 * numel)
-    yield from _fused_adam(parameter, numel)
+    return parameter
 
 
-def _fused_adam(parameter: torch.nn.Parameter, numel: int) -> Iterator[Rate]:
-    try:
-        from deepspeed.ops.adam import FusedAdam  # noqa: PLC0415
-
-        yield Rate("DeepSpeed FusedAdam", str(numel), device_s(FusedAdam([parameter]).step), 0, 28.0 * numel)
-    except Exception as error:  # noqa: BLE001 - no compiler, no kernel: the others are worth having
-        print(f"FusedAdam: {error!r}"[:300], file=sys.stderr)
-
-
-def host_optimizer() -> Iterator[Rate]:
+def host_optimizer() -> Iterator[Kernel]:
     """DeepSpeed's CPUAdam on this machine's cores."""
-    try:
-        from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415
+    from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415
 
-        numel = 1 << 28
-        parameter = torch.nn.Parameter(torch.zeros(numel))
-        parameter.grad = torch.full((numel,), 1e-3)
-        step = DeepSpeedCPUAdam([parameter]).step
+    numel = 1 << 28
+    parameter = torch.nn.Parameter(torch.zeros(numel))
+    parameter.grad = torch.full((numel,), 1e-3)
+    step = DeepSpeedCPUAdam([parameter]).step
+    step()
+    times = []
+    for _ in range(SAMPLES):
+        begun = time.perf_counter()
         step()
-        times = []
-        for _ in range(SAMPLES):
-            begun = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - begun)
-        yield Rate("CPUAdam", f"{numel} on {torch.get_num_threads()} threads", min(times), 0, 28.0 * numel)
-    except Exception as error:  # noqa: BLE001 - as above
-        print(f"CPUAdam: {error!r}"[:300], file=sys.stderr)
+        times.append(time.perf_counter() - begun)
+    yield Kernel("CPUAdam", f"{numel} on {torch.get_num_threads()} threads", min(times), 0, ADAM_BYTES * numel)
 
 
-def copies() -> Iterator[Rate]:
+def copies() -> Iterator[Kernel]:
     """Between host and device."""
     for numel in (1 << 20, 1 << 24, 1 << 28):
         device = torch.empty(numel, dtype=torch.uint8, device="cuda")
@@ -199,24 +190,24 @@ def copies() -> Iterator[Rate]:
                 device_s(partial(device.copy_, non_blocking=True), host),
                 device_s(partial(host.copy_, non_blocking=True), device),
             )
-            yield Rate(f"to device, {name}", str(numel), into, 0, numel)
-            yield Rate(f"to host, {name}", str(numel), out_of, 0, numel)
+            yield Kernel(f"to device, {name}", str(numel), into, 0, numel)
+            yield Kernel(f"to host, {name}", str(numel), out_of, 0, numel)
     a, b = (torch.zeros(1 << 28) for _ in range(2))
     begun = time.perf_counter()
     for _ in range(5):
         a.copy_(b)
-    yield Rate("host copy", f"{1 << 28} fp32", (time.perf_counter() - begun) / 5, 0, 8.0 * a.numel())
+    yield Kernel("host copy", f"{1 << 28} fp32", (time.perf_counter() - begun) / 5, 0, 8.0 * a.numel())
 
 
-def launches() -> Iterator[Rate]:
+def launches() -> Iterator[Kernel]:
     """How fast the host issues work that takes the device no time."""
     x, weight = drawn(8, 64), drawn(64, 64)
-    yield Rate("host: add_", "8x64", host_s(x.add_, 1.0), 0, 0)
-    yield Rate("host: linear", "8x64x64", host_s(linear, x, weight), 0, 0)
+    yield Kernel("host: add_", "8x64", host_s(x.add_, 1.0), 0, 0)
+    yield Kernel("host: linear", "8x64x64", host_s(linear, x, weight), 0, 0)
     yield from _block_launches()
 
 
-def _block_launches() -> Iterator[Rate]:
+def _block_launches() -> Iterator[Kernel]:
     from transformers import LlamaConfig, LlamaModel  # noqa: PLC0415
 
     for layers in (2, 10):
@@ -224,8 +215,10 @@ def _block_launches() -> Iterator[Rate]:
         config.use_cache = False
         model = LlamaModel(config).to("cuda", torch.bfloat16)
         ids = torch.zeros(1, 32, dtype=torch.long, device="cuda")
-        yield Rate("host: Llama forward", f"{layers} layers", host_s(model, ids, count=20), 0, 0)
-        yield Rate("host: Llama forward and backward", f"{layers} layers", host_s(_passes, model, ids, count=20), 0, 0)
+        yield Kernel("host: Llama forward", f"{layers} layers", host_s(model, ids, count=20), 0, 0)
+        yield Kernel(
+            "host: Llama forward and backward", f"{layers} layers", host_s(_passes, model, ids, count=20), 0, 0
+        )
 
 
 def _passes(model: Any, ids: torch.Tensor) -> None:
@@ -240,11 +233,14 @@ def main() -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with asked.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*Rate._fields, "tera_per_s", torch.cuda.get_device_name(), torch.__version__])
-        for part in (launches, copies, products, attention, elementwise, optimizers, host_optimizer):
+        writer.writerow(
+            [*(field.name for field in fields(Kernel)), "tera_per_s", torch.cuda.get_device_name(), torch.__version__]
+        )
+        for part in (launches, copies, products, attention, elementwise, optimizers, fused_adam, host_optimizer):
             try:
-                for rate in part():
-                    writer.writerow([*rate[:2], f"{rate.seconds:.4g}", *rate[3:], f"{rate.tera_per_s:.5g}"])
+                for kernel in part():
+                    shown = replace(kernel, seconds=float(f"{kernel.seconds:.4g}"))
+                    writer.writerow([*astuple(shown), f"{kernel.tera_per_s:.5g}"])
                     file.flush()
             except Exception as error:  # noqa: BLE001 - the machine is lent for minutes: one part's end is not the others'
                 print(f"{part.__name__}: {error!r}"[:500], file=sys.stderr)

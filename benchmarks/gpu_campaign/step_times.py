@@ -19,7 +19,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,50 +30,11 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
+from benchmarks.gpu_campaign.measured import CELLS, Cell
 from zerobench.spec.presets import resolve_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WARMUP, TIMED, PHASED = 4, 8, 4
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One configuration."""
-
-    model: str
-    how: str
-    """`torch` (fused AdamW), `passes` (no optimizer), `zero0` to `zero3`, with `-cpu` for states on the host."""
-    micro_batch_size: int = 1
-    sequence_length: int = 2048
-    checkpointing: bool = False
-    traced: bool = False
-
-    @property
-    def key(self) -> str:
-        """A file's name."""
-        ckpt = "-ckpt" if self.checkpointing else ""
-        return f"{self.model}-{self.how}-mb{self.micro_batch_size}-s{self.sequence_length}{ckpt}"
-
-
-CELLS = (
-    Cell("llama-1b", "passes"),
-    Cell("llama-7b", "passes", micro_batch_size=4, checkpointing=True, traced=True),
-    Cell("llama-7b", "passes", checkpointing=True),
-    Cell("llama-7b", "passes"),
-    Cell("llama-13b", "passes", micro_batch_size=2, checkpointing=True),
-    Cell("gpt2-125m", "torch", micro_batch_size=8, sequence_length=1024),
-    Cell("llama-1b", "torch", traced=True),
-    Cell("llama-1b", "zero1", micro_batch_size=4, traced=True),
-    Cell("llama-1b", "zero1"),
-    Cell("llama-1b", "zero3", micro_batch_size=4, traced=True),
-    Cell("llama-1b", "zero2-cpu", micro_batch_size=4),
-    Cell("llama-1b", "zero3"),
-    Cell("llama-1b", "zero2"),
-    Cell("llama-1b", "zero0"),
-    Cell("llama-1b", "zero1", micro_batch_size=8, checkpointing=True),
-    Cell("llama-1b", "zero3", micro_batch_size=8, checkpointing=True),
-    Cell("llama-1b", "zero3-cpu", micro_batch_size=4),
-)
 
 
 def ds_config(cell: Cell) -> dict[str, Any]:

@@ -10,7 +10,6 @@ h100_speed.yaml. `alone` makes its constants of kernel_rates.csv: no step is amo
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
 import sys
@@ -23,6 +22,8 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from benchmarks.gpu_campaign.measured import ADAM_BYTES, CELLS, Kernel, read
+from benchmarks.prediction.simulated import table
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
@@ -56,34 +57,6 @@ LAUNCH_BOUND_S = 30e-6
 """Products that took less waited for the host: it issues one in 22 us (`host: linear`)."""
 CACHED_BYTES = 1e8
 """Elementwise work on fewer comes partly from the cache (50 MB), as little of a step does."""
-ADAM_BYTES = 28
-"""Of a parameter in fp32: itself, its gradient and two moments read, three of them written."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One row of kernel_rates.csv."""
-
-    kind: str
-    shape: str
-    seconds: float
-    flops: float
-    moved_bytes: float
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The numbers of its shape."""
-        return tuple(map(int, self.shape.split("x")))
-
-    @property
-    def product(self) -> tuple[int, int, int]:
-        """Rows, columns and the inner dimension of a linear layer's pass."""
-        tokens, outputs, inputs = self.sizes
-        return {
-            "product forward": (tokens, outputs, inputs),
-            "product by input": (tokens, inputs, outputs),
-            "product by weight": (outputs, inputs, tokens),
-        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -100,10 +73,9 @@ class Work:
     @classmethod
     def of_key(cls, key: str) -> Work:
         """Of a row of steps.csv."""
-        family, size, how, batch, length, *ckpt = key.split("-")
-        positions = int(length[1:])
-        spec = resolve_model(f"{family}-{size}")
-        return cls(spec, int(batch[2:]) * positions, positions, float(bool(ckpt)), how == "passes")
+        [cell] = [cell for cell in CELLS if cell.key == key]
+        tokens, again = cell.micro_batch_size * cell.sequence_length, float(cell.checkpointing)
+        return cls(resolve_model(cell.model), tokens, cell.sequence_length, again, cell.how == "passes")
 
     @property
     def decoder(self) -> Decoder:
@@ -112,12 +84,6 @@ class Work:
     @property
     def parameters(self) -> int:
         return _known(count_parameters(self.spec)).total
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a file."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def kernels() -> tuple[Kernel, ...]:
@@ -278,12 +244,6 @@ def update_s(work: Work, device: Device) -> float:
     return moved_s(device, ADAM_BYTES * work.parameters) + device.rates.step_s
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
-
-
 def off(predicted: float, measured: float) -> str:
     """The error."""
     return f"{100 * (predicted / measured - 1):+.1f}%"
@@ -383,14 +343,14 @@ def text() -> str:
     return "\n".join(
         (
             "# The time model beside one H100\n",
-            table(shares, constants(timed)),
+            *table(shares, constants(timed)),
             "Kernels of three profiled steps, ms; errors of the shipped constants, and of those of kernels alone.\n",
-            table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
+            *table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
             "Forward and backward together, ms; what the host took to issue a block forward; errors, of `alone`",
             "without and with its launch rate.\n",
-            table(("passes", "measured", "host, ms a block", "shipped", "alone", "alone, host"), passes_table(timed)),
+            *table(("passes", "measured", "host, ms a block", "shipped", "alone", "alone, host"), passes_table(timed)),
             "Whole steps of zerobench's trials, ms; the last column is calibrated by the other three.\n",
-            table(("trial", "measured", "shipped", "alone", "calibrated"), whole_steps(timed)),
+            *table(("trial", "measured", "shipped", "alone", "calibrated"), whole_steps(timed)),
         )
     )
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 
+from benchmarks.gpu_campaign.measured import read
 from tests.tools.imports import ROOT
 
 KEPT = ROOT / "benchmarks" / "gpu_campaign" / "h100"
 BENCHMARKS = " ".join((ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").split())
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-
-
-def rows(path: Path) -> list[Mapping[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def off(row: Mapping[str, str]) -> tuple[int, float]:
@@ -27,7 +21,7 @@ def off(row: Mapping[str, str]) -> tuple[int, float]:
 
 
 def test_live_and_peak_memory_of_each_phase_are_as_near_as_the_pages_say() -> None:
-    figures = [row for row in rows(KEPT / "memory.csv") if row["quantity"] in {"live", "peak"}]
+    figures = [row for row in read(KEPT / "memory.csv") if row["quantity"] in {"live", "peak"}]
     trials = {row["trial"] for row in figures}
     small = {row["trial"] for row in figures if "llama-20m-single" in row["trial"]}
     assert (len(trials), len(small)) == (15, 1)
@@ -39,14 +33,14 @@ def test_live_and_peak_memory_of_each_phase_are_as_near_as_the_pages_say() -> No
 
 
 def test_all_but_a_few_bytes_of_every_peak_had_a_name() -> None:
-    nameless = [int(row["measured_bytes"]) for row in rows(KEPT / "memory.csv") if "unattributed" in row["quantity"]]
+    nameless = [int(row["measured_bytes"]) for row in read(KEPT / "memory.csv") if "unattributed" in row["quantity"]]
     assert max(nameless) == 256
     assert "all but 256 bytes of it had a name" in README
 
 
 def test_most_trials_reserved_what_was_predicted_to_the_byte() -> None:
     largest: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for row in rows(KEPT / "memory.csv"):
+    for row in read(KEPT / "memory.csv"):
         if row["quantity"] == "reserved":
             both = int(row["predicted_bytes"]), int(row["measured_bytes"])
             largest[row["trial"]] = [max(pair) for pair in zip(largest[row["trial"]], both, strict=True)]
@@ -60,7 +54,7 @@ def test_most_trials_reserved_what_was_predicted_to_the_byte() -> None:
 def test_an_unmodified_loops_peak_is_as_near_as_the_pages_say() -> None:
     apart = [
         (int(row["emulated_peak_bytes"]) - int(row["measured_peak_bytes"]), int(row["measured_peak_bytes"]))
-        for row in rows(KEPT / "loops.csv")
+        for row in read(KEPT / "loops.csv")
     ]
     assert len(apart) == 7
     assert sum(abs(more) == 512 for more, _ in apart) == 2

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.gpu_campaign.measured import Kernel
 from benchmarks.gpu_campaign.times_judged import (
     OUT,
-    Kernel,
     Work,
     alone,
     classes_s,
