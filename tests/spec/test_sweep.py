@@ -130,14 +130,14 @@ def test_a_set_world_size_takes_the_place_of_nodes_and_gpus_per_node(tmp_path: P
 
 
 def test_set_nodes_keep_the_gpus_per_node_and_take_the_place_of_a_world_size(tmp_path: Path):
-    for axes in ({"num_nodes": 1, "gpus_per_node": 2}, {"world_size": 5, "gpus_per_node": 2}):
+    for axes in ({"num_nodes": 1, "gpus_per_node": 3}, {"world_size": 5, "gpus_per_node": 3}):
         [trial] = trials(sweep(tmp_path, axes, ["num_nodes=4"]))
-        assert (trial.num_nodes, trial.gpus_per_node) == (4, 2)
+        assert (trial.num_nodes, trial.gpus_per_node) == (4, 3)
 
 
 def test_an_included_point_of_more_nodes_keeps_the_gpus_per_node(tmp_path: Path):
-    more = sweep(tmp_path, {"num_nodes": 1, "gpus_per_node": 2}, [], include=[{"num_nodes": 4}])
-    assert [(t.num_nodes, t.gpus_per_node) for t in trials(more)] == [(1, 2), (4, 2)]
+    more = sweep(tmp_path, {"num_nodes": 1, "gpus_per_node": 3}, [], include=[{"num_nodes": 4}])
+    assert [(t.num_nodes, t.gpus_per_node) for t in trials(more)] == [(1, 3), (4, 3)]
 
 
 def test_settings_reach_what_is_the_same_in_every_trial(tmp_path: Path):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.csv_rows import as_csv, from_csv
-from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure
+from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure, figures_of_cells
 from benchmarks.gpu_campaign.judgement import as_markdown, join
-from tests.report.sample_run import completed_trial, failed_trial, spec
+from benchmarks.gpu_campaign.predictions import judge
+from benchmarks.launches import Bench
+from tests.report.sample_run import completed_trial, failed_trial, spec, write_run
+from tests.spec.machines import GPUS
+from tests.tools.imports import ROOT
 from zerobench.errors import UserError
+from zerobench.folder import TrialFolder
 from zerobench.records import Failure, NvmlDevice, NvmlSummary
 from zerobench.report.trials import Trial
 from zerobench.spec.trial import Evidence, PredictionSpec
+from zerobench.store import load_run
 
 GIB = 2**30
 PEAK = Figure("work", "7B zero1 n8", 0, "steady", "backward", "device", "peak", 1000)
@@ -91,3 +98,21 @@ def test_a_cell_that_was_said_to_fit_and_did_is_not_listed() -> None:
     trial = _ran(out_of_memory=False)
     said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, 100 * GIB)
     assert "None." in as_markdown([said], [trial], [], "abc")
+
+
+def test_a_run_on_gpus_is_judged_by_the_predictions_beside_its_sweep(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [completed_trial(spec("zero1"))], samples=False).path
+    predicted = as_csv(Figure, figures_of_cells(list(load_run(run).trials())))
+    (tmp_path / "cells_predicted.csv").write_text(predicted, encoding="utf-8")
+    judge(tmp_path / "cells.yaml", str(run), tmp_path, uncommitted=True)
+    text = (tmp_path / "cells_judged.md").read_text(encoding="utf-8")
+    assert "1 cells ran, 1 completed and were predicted" in text
+    assert "| worst error of peak | 0.000% | 3.0% | reached |" in text
+
+
+def test_bare_loops_find_packages_beside_the_interpreters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trial = spec("zero1")
+    bench = Bench(tmp_path, GPUS, trial.model, steps=1)
+    for here, there in (("/packages", [str(ROOT), "/packages"]), ("", [str(ROOT)])):
+        monkeypatch.setenv("PYTHONPATH", here)
+        assert bench._environment(trial, TrialFolder(tmp_path))["PYTHONPATH"].split(":") == there

@@ -7,7 +7,7 @@ from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import numbers, said, texts
 from tests.report.sample_courses import write_courses
 from tests.report.sample_predictions import predicted_trials
-from tests.report.sample_run import RUN_ID
+from tests.report.sample_run import RUN_ID, completed_trial, model, spec
 from zerobench.report.charts import course, timeline, waterfall
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
@@ -93,6 +93,14 @@ def test_on_cpus_the_step_is_drawn_without_samples(cpu_frames: RunFrames) -> Non
     assert not any("NVML" in text for text in said(figure))
     assert set(figure.table.iloc[:, -1]) == {"-"}
     assert set(figure.table["trial"]) == set(cpu_frames.trials["label"])
+
+
+def test_a_step_that_would_flatten_the_others_has_an_axis_of_its_own(tmp_path: Path) -> None:
+    few = [completed_trial(spec(name)) for name in ("zero1", "zero2")]
+    frames = frames_of(tmp_path, [*few, completed_trial(spec("zero1", model=model("large", 48, 6400)))], samples=False)
+    alone = [text for text in texts(timeline.figure(frames)) if "(own axis)" in text]
+    assert len(alone) == 1
+    assert "(own axis)" not in " ".join(texts(timeline.figure(frames_of(tmp_path / "two", few, samples=False))))
 
 
 def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_path: Path) -> None:

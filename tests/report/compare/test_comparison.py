@@ -244,6 +244,19 @@ def with_norms(norms: list[float | None]) -> SampleTrial:
     return SampleTrial(trial.spec, trial.record, ranks)
 
 
+def test_what_rounding_became_after_training_turned_unstable_is_no_difference(tmp_path: Path) -> None:
+    def run(losses: list[float], norms: list[float | None]) -> SampleTrial:
+        trial = with_norms(norms)
+        return dataclasses.replace(trial, ranks=[rank.model_copy(update={"losses": losses}) for rank in trial.ranks])
+
+    base = run([9.0, 8.0, 7.0, 6.0], [4.0, 3.0, 20.0, 2.0])
+    comparison = compared(tmp_path, [base], [run([9.0, 8.0, 5.0, 3.0], [4.0, 3.0, 9.0, 6.0])])
+    assert (comparison.same[0].losses_apart, comparison.same[0].norms_apart) == (None, None)
+    early = compared(tmp_path / "early", [base], [run([9.0, 8.5, 7.0, 6.0], [4.0, 6.0, 20.0, 2.0])])
+    assert early.same[0].losses_apart == pytest.approx((0.5, 2e-2))
+    assert early.same[0].norms_apart == pytest.approx((1.0, 0.1))
+
+
 def test_gradients_of_another_scale_are_found_though_no_loss_differs(tmp_path: Path) -> None:
     """As AdamW hides it: it divides by what the gradients are multiplied with."""
     comparison = compared(tmp_path, [with_norms([1.0, 2.0, None])], [with_norms([2.0, 4.0, 1.0])])
