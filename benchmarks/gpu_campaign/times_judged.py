@@ -1,7 +1,7 @@
 """The time model beside one H100: its constants, and whole steps told from kernels that were timed alone.
 
-    python benchmarks/gpu_campaign/times_judged.py               # writes h100/times_judged.md
-    python benchmarks/gpu_campaign/times_judged.py --replay RUN  # whole steps of RUN's simulated trials, replayed
+    python benchmarks/gpu_campaign/times_judged.py                  # writes h100/times_judged.md
+    python benchmarks/gpu_campaign/times_judged.py --simulated RUN  # whole steps, by the traces of RUN's trials
 
 h100/kernel_rates.csv is of kernel_rates.py, h100/steps.csv and h100/*.kernels.csv of step_times.py, h100/trials.csv of
 h100_speed.yaml. `alone` makes its constants of kernel_rates.csv: no step is among what it reads.
@@ -22,17 +22,25 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.gpu_campaign.measured import ADAM_BYTES, CELLS, Kernel, read
-from benchmarks.prediction.simulated import table
+from benchmarks.gpu_campaign.measured import CELLS, Kernel, read
+from benchmarks.prediction.simulated import gpu_trial, table
+from zerobench.formulas.record import formula_record
+from zerobench.records import Status, TrialRecord
+from zerobench.report.calibrated_time import TimedStep, fitted_steps
+from zerobench.report.figures.predicted_speed import UnsavedTrial, usual_cluster
+from zerobench.report.step_time.expected import parts_of, timed_work
+from zerobench.report.trials import Trial
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.overheads import StepConstants
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Precision
+from zerobench.spec.trial import Evidence, Precision, PredictionSpec
 from zerobench.store import load_run
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.eager import words_of
+from zerobench.timing.host import block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.passes import (
     Decoder,
@@ -43,14 +51,14 @@ from zerobench.timing.passes import (
     loss_bytes,
     passes,
 )
-from zerobench.timing.replay import UPDATE, Pace, replay
-from zerobench.timing.trace import unpack
+from zerobench.timing.rates import shipped_rates
 
 Known = TypeVar("Known")
 
 FOLDER = Path(__file__).with_name("h100")
 OUT = FOLDER / "times_judged.md"
 GPU = "H100 SXM"
+LENGTH = 2048
 TRACED = ("llama-7b-passes-mb4-s2048-ckpt", "llama-1b-zero1-mb4-s2048", "llama-1b-torch-mb1-s2048")
 
 LAUNCH_BOUND_S = 30e-6
@@ -69,13 +77,15 @@ class Work:
     recomputed: float = 0.0
     accumulates: bool = False
     """Whether gradients are added to those of the step before."""
+    engine: str = "single"
 
     @classmethod
     def of_key(cls, key: str) -> Work:
         """Of a row of steps.csv."""
         [cell] = [cell for cell in CELLS if cell.key == key]
         tokens, again = cell.micro_batch_size * cell.sequence_length, float(cell.checkpointing)
-        return cls(resolve_model(cell.model), tokens, cell.sequence_length, again, cell.how == "passes")
+        engine = cell.how if cell.how.startswith("zero") else "single"
+        return cls(resolve_model(cell.model), tokens, cell.sequence_length, again, cell.how == "passes", engine)
 
     @property
     def decoder(self) -> Decoder:
@@ -118,7 +128,6 @@ def alone(work: Work, timed: tuple[Kernel, ...]) -> Device:
     for name, moved in zip(("forward_words", "backward_words"), words, strict=True):
         update[name] = moved.of(decoder) / elementwise_width(decoder)
     update["loss_words"] = loss_words(timed, memory)
-    update["block_launch_s"] = block_launch_s(timed)
     return replace(device, rates=device.rates.model_copy(update=update))
 
 
@@ -192,14 +201,10 @@ def block_launch_s(timed: Iterable[Kernel]) -> float:
 
 def passes_s(work: Work, device: Device) -> float:
     """Seconds of forward and backward; gradients that are kept are read and written once more, and one read."""
-    both = passes(work.decoder, device, work.tokens, work.positions, recomputed=work.recomputed)
+    again, engine = work.recomputed, work.engine
+    both = passes(work.decoder, device, work.tokens, work.positions, recomputed=again, engine=engine)
     kept = moved_s(device, 3 * WORD_BYTES * work.parameters) if work.accumulates else 0.0
     return both.forward_s + both.backward_s + kept
-
-
-def without_host(device: Device) -> Device:
-    """The device where the host is never late."""
-    return replace(device, rates=device.rates.model_copy(update={"block_launch_s": 1e-9}))
 
 
 def classes_s(work: Work, device: Device) -> dict[str, float]:
@@ -237,11 +242,6 @@ def traced_s(key: str) -> dict[str, float]:
         if (kind := class_of(row["name"])) is not None:
             seconds[kind] += float(row["seconds"])
     return seconds
-
-
-def update_s(work: Work, device: Device) -> float:
-    """AdamW in fp32, and what belongs to no kernel."""
-    return moved_s(device, ADAM_BYTES * work.parameters) + device.rates.step_s
 
 
 def off(predicted: float, measured: float) -> str:
@@ -288,7 +288,8 @@ def constants(timed: tuple[Kernel, ...]) -> Iterator[tuple[str, str, str]]:
         if each.kind.startswith("to ") and each.moved_bytes == largest:
             shipped_share = "0.8" if "pinned" in each.kind else "-"
             yield f"PCIe {each.kind}: share", shipped_share, f"{each.moved_bytes / each.seconds / 64e9:.2f}"
-    yield "host: a Llama block forward", f"{1e3 * rates.block_launch_s:.2f} ms", f"{1e3 * block_launch_s(timed):.2f} ms"
+    issued = block_issue("single").forward.seconds(shipped_rates().host)
+    yield "host: a Llama block forward", f"{1e3 * issued:.2f} ms", f"{1e3 * block_launch_s(timed):.2f} ms"
 
 
 def by_class(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
@@ -300,7 +301,7 @@ def by_class(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
             yield [key, name, f"{1e3 * found[name]:.1f}", off(old[name], found[name]), off(new[name], found[name])]
 
 
-def passes_table(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
+def passes_table(timed: tuple[Kernel, ...], constants: StepConstants) -> Iterator[list[str]]:
     """The passes of whole steps, and how far each way to predict them is off."""
     steps = [(row["key"], Work.of_key(row["key"]), row) for row in read(FOLDER / "steps.csv")]
     for row in read(FOLDER / "trials.csv"):
@@ -308,8 +309,9 @@ def passes_table(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
         steps.append((name, zerobench_work(row), row))
     errors = []
     for name, work, row in steps:
-        measured, own = float(row["forward_s"]) + float(row["backward_s"]), alone(work, timed)
-        predicted = [passes_s(work, device) for device in (shipped(), without_host(own), own)]
+        measured = float(row["forward_s"]) + float(row["backward_s"])
+        devices = (shipped(), alone(work, timed), shipped().calibrated(constants))
+        predicted = [passes_s(work, device) for device in devices]
         issued = row.get("forward_issued_s")
         host = "-" if issued is None else f"{1e3 * float(issued) / work.decoder.layers:.2f}"
         errors.append([abs(each / measured - 1) for each in predicted])
@@ -318,27 +320,85 @@ def passes_table(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
     yield ["median of the sizes", "", "", *medians]
 
 
-def whole_steps(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
-    """The four trials of zerobench: shipped, by kernels alone, and calibrated by the other three."""
-    steps: list[tuple[str, float, float, float]] = []
+Timed = dict[tuple[str, int], TimedStep]
+"""A measured step by strategy and micro batch."""
+
+
+def timed_trials(predicted: Iterable[Trial]) -> Timed:
+    """Zerobench's four trials as they were measured, `predicted` by whatever these say of them."""
+    found: Timed = {}
+    rows = {(row["strategy"], int(row["micro_batch_size"])): row for row in read(FOLDER / "trials.csv")}
+    gpu = _known(find_gpu(GPU))
+    for trial in predicted:
+        spec = trial.spec
+        row = rows.get(key := (spec.strategy, spec.micro_batch_size))
+        is_plain = spec.sequence_length == LENGTH and not spec.activation_checkpointing and not spec.offloaded_to
+        if row is not None and is_plain and key not in found:
+            asked = _known(timed_work(trial, gpu, usual_cluster(spec, gpu).links))
+            passes = float(row["forward_s"]) + float(row["backward_s"])
+            found[key] = TimedStep(gpu, False, asked, passes, float(row["step_s"]), ())
+    return found
+
+
+def by_formula() -> Iterator[Trial]:
+    """The same trials without a trace, as `calibrate` finds measured ones."""
     for row in read(FOLDER / "trials.csv"):
-        work = zerobench_work(row)
-        old, own = (passes_s(work, at) + update_s(work, at) for at in (shipped(), alone(work, timed)))
-        steps.append((f"{row['strategy']} mb{row['micro_batch_size']}", float(row["step_s"]), old, own))
-    for name, step_s, old, own in steps:
-        others = [math.log(each[1] / each[2]) for each in steps if each[0] != name]
-        calibrated = old * math.exp(statistics.fmean(others))
-        yield [name, f"{1e3 * step_s:.1f}", off(old, step_s), off(own, step_s), off(calibrated, step_s)]
+        spec = gpu_trial(
+            "llama-1b",
+            0,
+            1,
+            strategy=row["strategy"],
+            micro_batch_size=int(row["micro_batch_size"]),
+            sequence_length=LENGTH,
+            activation_checkpointing=False,
+            evidence=Evidence.FORMULA,
+            prediction=PredictionSpec(gpu=GPU),
+        )
+        record = TrialRecord(
+            run_id="", trial_id=spec.trial_id, config_hash="", ranks_expected=1, status=Status.COMPLETED
+        )
+        yield UnsavedTrial(spec, record, (formula_record(spec),))
+
+
+def whole_steps(found: Timed) -> Iterator[list[str]]:
+    """Zerobench's trials by the shipped constants, and by those that `calibrate` fits to the other three."""
+    fitted = by_formula_timed()
+    errors = []
+    for key, step in found.items():
+        calibrated = fitted_steps([other for name, other in fitted.items() if name != key])
+        expected = [sum(_known(parts_of(step.asked.at(each)))) for each in (None, calibrated.constants)]
+        expected[1] *= calibrated.factor
+        errors.append([abs(each / step.step_s - 1) for each in expected])
+        name = f"{key[0]} mb{key[1]}"
+        yield [name, f"{1e3 * step.step_s:.1f}", *(off(each, step.step_s) for each in expected)]
+    yield [
+        "median of the sizes",
+        "",
+        *(f"{100 * statistics.median(column):.1f}%" for column in zip(*errors, strict=True)),
+    ]
+
+
+@cache
+def by_formula_timed() -> Timed:
+    """What constants are fitted to."""
+    return timed_trials(by_formula())
+
+
+@cache
+def own_constants() -> StepConstants:
+    """Of the machine, by all four trials."""
+    return _known(fitted_steps(list(by_formula_timed().values())).constants)
 
 
 def zerobench_work(row: Mapping[str, str]) -> Work:
     """Of a row of trials.csv."""
-    return Work(resolve_model("llama-1b"), 2048 * int(row["micro_batch_size"]), 2048)
+    tokens = LENGTH * int(row["micro_batch_size"])
+    return Work(resolve_model("llama-1b"), tokens, LENGTH, engine=row["strategy"])
 
 
 def text() -> str:
     """All tables."""
-    timed = kernels()
+    timed, own = kernels(), own_constants()
     shares = ("class", "shipped", "timed alone")
     return "\n".join(
         (
@@ -346,39 +406,30 @@ def text() -> str:
             *table(shares, constants(timed)),
             "Kernels of three profiled steps, ms; errors of the shipped constants, and of those of kernels alone.\n",
             *table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
-            "Forward and backward together, ms; what the host took to issue a block forward; errors, of `alone`",
-            "without and with its launch rate.\n",
-            *table(("passes", "measured", "host, ms a block", "shipped", "alone", "alone, host"), passes_table(timed)),
+            "Forward and backward together, ms; what the host took to issue a block forward; errors, the last by the",
+            "constants that zerobench's own four trials give together:",
+            (
+                f"kernels {own.slower:.2f} times as long, a launch {1e6 * own.launch_s:.1f} us, Python "
+                f"{own.python_slower:.2f} times as long, {1e3 * own.step_s:.1f} ms between steps.\n"
+            ),
+            *table(("passes", "measured", "host, ms a block", "shipped", "alone", "own"), passes_table(timed, own)),
             "Whole steps of zerobench's trials, ms; the last column is calibrated by the other three.\n",
-            *table(("trial", "measured", "shipped", "alone", "calibrated"), whole_steps(timed)),
+            *table(("trial", "measured", "shipped", "calibrated"), whole_steps(by_formula_timed())),
         )
     )
-
-
-def replayed(run: Path) -> Iterator[str]:
-    """Whole simulated steps at the rates of kernels alone, each byte that their operations move counted."""
-    timed = kernels()
-    for trial in load_run(run).trials():
-        if not trial.ranks or (trace := trial.ranks[0].step_trace) is None:
-            continue
-        spec = trial.spec
-        work = Work(spec.model, spec.micro_batch_size * spec.sequence_length, spec.sequence_length)
-        device = alone(work, timed)
-        rates = dict.fromkeys(("", "forward", "backward", UPDATE), moved_s(device, 1))
-        if (line := replay(unpack(trace), Pace(device, 1.0, 0.0, rates, lambda _: 0.0))) is not None:
-            yield f"{trial.record.trial_id}: passes {1e3 * line.passes_s:.1f} ms, step {1e3 * line.step_s:.1f} ms"
 
 
 def main() -> None:
     """Write the tables, or print what a run's trials are replayed to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replay", type=Path, metavar="RUN", help="folder of a run with simulated trials")
+    parser.add_argument("--simulated", type=Path, metavar="RUN", help="folder of h100_speed.yaml's run, simulated")
     asked = parser.parse_args()
-    if asked.replay is None:
+    if asked.simulated is None:
         OUT.write_text(text(), encoding="utf-8")
         print(text())
     else:
-        print("\n".join(replayed(asked.replay)))
+        found = timed_trials(load_run(asked.simulated).trials())
+        print("\n".join(table(("trial", "measured", "shipped", "calibrated"), whole_steps(found))))
 
 
 if __name__ == "__main__":

@@ -36,13 +36,14 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
+from zerobench.timing.host import block_issue, launch_seconds
 from zerobench.timing.kernels import WORD_BYTES, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, decoder_of, passes
 from zerobench.timing.rates import Rates, kind_rates, rates_of
 from zerobench.timing.replay import Pace, replay
 from zerobench.timing.step import Phases, expected, replayed, step
-from zerobench.timing.trace import Call, Kernels
+from zerobench.timing.trace import BACKWARD, FORWARD, Call
 
 FILE = Path(__file__).with_name("llm_foundry.csv")
 JUDGED = Path(__file__).with_name("judged_only.csv")
@@ -77,7 +78,6 @@ PRIOR: dict[str, tuple[float, float]] = {
     "forward_words": (21, 0.25),
     "backward_words": (27, 0.25),
     "loss_words": (10, 0.3),
-    "block_launch_s": (0.0004, 0.7),
     "step_s": (0.02, 1.0),
     "link_share": (0.75, 0.1),
     "network_share": (0.7, 0.15),
@@ -87,6 +87,10 @@ PRIOR: dict[str, tuple[float, float]] = {
 """Each constant's middle, and how far (of its logarithm) it may well lie from it. Words: counted by hand over the block
 that LLM Foundry runs (norms, residuals, GELU and copies read and written once each)."""
 _SAME = 1e-3
+_TIMED_ALONE = {"h100": {"gemm_share": (0.76, 0.02), "gemm_half_length": (200, 0.1)}}
+"""What 234 products timed by themselves on an H100 say (benchmarks/gpu_campaign/h100/times_judged.md)."""
+_SHARED = ("network_share", "jitter", "step_s")
+"""What is not the GPU's: few rows of others tell of it, so that it is that of the A100s' rows for all."""
 _UPDATE_BYTES = 20
 """Lion with fp32 states: weights and one moment read and written, a gradient read, 16-bit weights written."""
 NOISE = 0.04
@@ -236,13 +240,12 @@ def replayed_s(row: Row, rates: Rates) -> float:
         if isinstance(call, Call)
     }
     slower = 1 + rates.jitter * log(row.world_size)
-    launch_s = rates.block_launch_s * row.micro_batches * decoder.layers * (3 + row.recomputed)
-    launches = sum(
-        trace.works[item.work].launches
-        for phase, item in trace.in_phases()
-        if isinstance(item, Kernels) and phase != "step"
+    blocks = row.micro_batches * decoder.layers
+    passed = {FORWARD: (blocks, 0.0), BACKWARD: (row.recomputed * blocks, blocks)}
+    launch_s = launch_seconds(
+        trace, block_issue("fsdp", is_gated=decoder.is_gated), device.host, passed, decoder.layers
     )
-    pace = Pace(device, slower, launch_s / launches, defaultdict(lambda: byte_s), seconds.__getitem__)
+    pace = Pace(device, slower, launch_s, defaultdict(lambda: byte_s), seconds.__getitem__)
     timeline = replay(trace, pace)
     if timeline is None:
         raise SystemExit("a rate is missing")
@@ -285,16 +288,16 @@ TimeOf = Callable[[Row, Rates], float]
 
 
 def fitted(chosen: Sequence[Row], kind: str) -> Rates:
-    """The rates of `kind` on its rows among `chosen`; what the network brings is that of the A100s' for all."""
+    """The rates of `kind` on its rows among `chosen`; what is `_SHARED` is that of the A100s' for all."""
     return _fitted(tuple(chosen), kind)
 
 
 @cache
 def _fitted(chosen: tuple[Row, ...], kind: str) -> Rates:
     mine = [row for row in chosen if row.kind == kind]
-    prior = dict(PRIOR)
+    prior = PRIOR | _TIMED_ALONE.get(kind, {})
     if kind != "a100":
-        prior |= {name: (getattr(_fitted(chosen, "a100"), name), _SAME) for name in ("network_share", "jitter")}
+        prior |= {name: (getattr(_fitted(chosen, "a100"), name), _SAME) for name in _SHARED}
     base, sigma = (np.array(column) for column in zip(*prior.values(), strict=True))
     truth = np.log([row.step_s for row in mine])
 

@@ -25,8 +25,8 @@ from zerobench.records import ContextMemory, RankRecord, StepTime
 from zerobench.report.calibrate import calibration_of, write_calibration
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import uncalibrated_step
-from zerobench.spec.overheads import Spread, load_calibration, overhead_of
+from zerobench.report.step_time.expected import parts_of, timed_work, uncalibrated_step
+from zerobench.spec.overheads import Spread, StepConstants, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.timing.rates import rates_of
@@ -156,27 +156,25 @@ CHIP = "B200 SXM"
 """Of which no published run was fitted."""
 
 
-def timed(times: float, **axes: Any) -> SampleTrial:
-    """As measured on such GPUs, in steps so many times as long as the shipped rates say."""
+SHIPPED = StepConstants(slower=1.0, launch_s=7e-6, python_slower=1.33, step_s=0.0247)
+
+
+def timed(times: float, machine: StepConstants = SHIPPED, *, alone: bool = False, **axes: Any) -> SampleTrial:
+    """As measured on GPUs of a machine with such constants, in steps so many times as long as these say;
+    `alone`: as one rank alone of many measured.
+    """
     trial = predicted(CHIP, **axes)
-    found = uncalibrated_step(trial, gpu(CHIP), usual_cluster(trial.spec, gpu(CHIP)).links)
-    assert found is not None
-    asked = trial.spec.model_copy(update={"evidence": Evidence.MEASURED, "prediction": PredictionSpec()})
-    took = [StepTime(step_s=times * found.step_s, forward_s=None, backward_s=None, optimizer_s=None)] * 3
+    evidence = Evidence.SOLO if alone else Evidence.MEASURED
+    asked = trial.spec.model_copy(update={"evidence": evidence, "prediction": PredictionSpec()})
+    played = replace(trial, spec=trial.spec.model_copy(update={"evidence": Evidence.SOLO})) if alone else trial
+    work = timed_work(played, gpu(CHIP), usual_cluster(trial.spec, gpu(CHIP)).links)
+    assert work is not None
+    parts = parts_of(work.at(machine))
+    assert parts is not None
+    half = times * sum(parts[:2]) / 2
+    took = [StepTime(step_s=times * sum(parts), forward_s=half, backward_s=half, optimizer_s=None)] * 3
     known = {"device_type": "cuda", "device_name": CHIP, "trial_id": asked.trial_id, "step_times": took}
     return SampleTrial(asked, trial_record(asked), [trial.ranks[0].model_copy(update=known)])
-
-
-def timed_alone(times: float, **axes: Any) -> SampleTrial:
-    """As one rank alone of many measured: its passes, so many times as long as computing is expected to take."""
-    trial = timed(1.0, **axes)
-    spec, [rank] = trial.spec.model_copy(update={"evidence": Evidence.SOLO}), trial.ranks
-    single = uncalibrated_step(replace(trial, spec=spec), gpu(CHIP), links(CHIP))
-    assert single is not None
-    half = times * single.compute_s / 2
-    took = [StepTime(step_s=3 * half, forward_s=half, backward_s=half, optimizer_s=None)] * 3
-    known = {"trial_id": spec.trial_id, "step_times": took}
-    return SampleTrial(spec, trial_record(spec), [rank.model_copy(update=known)])
 
 
 def calibrate(folder: Path, monkeypatch: pytest.MonkeyPatch, *trials: SampleTrial) -> None:
@@ -186,17 +184,40 @@ def calibrate(folder: Path, monkeypatch: pytest.MonkeyPatch, *trials: SampleTria
     monkeypatch.setenv("ZEROBENCH_CALIBRATION", str(file))
 
 
+def test_the_steps_of_a_machine_tell_how_long_others_take_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small and large work at three stages: its kernels, its launches and its Python are told apart."""
+    machine = StepConstants(slower=1.15, launch_s=18e-6, python_slower=1.7, step_s=0.005)
+    ways: list[dict[str, Any]] = [
+        {"strategy": "zero1", "micro_batch_size": 1},
+        {"strategy": "zero3", "micro_batch_size": 2},
+        {"strategy": "single", "gpus_per_node": 1, "micro_batch_size": 4},
+    ]
+    calibrate(tmp_path, monkeypatch, *(timed(1.0, machine, **axes) for axes in ways))
+    for axes in ({"strategy": "zero3"}, {"strategy": "zero2", "micro_batch_size": 8}, {"strategy": "ddp"}):
+        work = timed_work(predicted(CHIP, **axes), gpu(CHIP), links(CHIP))
+        assert work is not None
+        truth, shipped = (parts_of(work.at(each)) for each in (machine, None))
+        assert truth is not None
+        assert shipped is not None
+        found = expected(predicted(CHIP, **axes), CHIP).step_s
+        assert found == pytest.approx(sum(truth), rel=0.06)
+        assert abs(found - sum(truth)) < abs(sum(shipped) - sum(truth)) / 2
+
+
 def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narrower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, offloaded = {"micro_batch_size": 4}, {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    asked, offloaded = {"micro_batch_size": 8}, {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
     shipped, moved = (expected(predicted(CHIP, **axes), CHIP) for axes in (asked, offloaded))
-    calibrate(tmp_path, monkeypatch, timed(1.3))
+    calibrate(tmp_path, monkeypatch, timed(1.3, **asked))
     once = expected(predicted(CHIP, **asked), CHIP)
-    calibrate(tmp_path, monkeypatch, *(timed(times, micro_batch_size=size) for size, times in ((1, 1.29), (2, 1.31))))
+    calibrate(tmp_path, monkeypatch, *(timed(times, micro_batch_size=size) for size, times in ((7, 1.29), (9, 1.31))))
     twice, there = (expected(predicted(CHIP, **axes), CHIP) for axes in (asked, offloaded))
     assert once.step_s == pytest.approx(1.3 * shipped.step_s, rel=1e-3)
-    assert sum(twice.parts.values()) == pytest.approx(twice.step_s) == pytest.approx(1.3 * shipped.step_s, rel=1e-3)
+    assert sum(twice.parts.values()) == pytest.approx(twice.step_s)
+    assert twice.step_s == pytest.approx(1.3 * shipped.step_s, rel=0.01)
     widths = [found.high_s / found.low_s for found in (shipped, once, twice)]
     assert widths == sorted(widths, reverse=True)
     assert widths[1] < 1.2 < widths[0]
@@ -209,18 +230,20 @@ def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narr
 def test_a_rank_alone_tells_of_computing_and_of_nothing_that_goes_over_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"num_nodes": 4}
+    asked = {"num_nodes": 4, "micro_batch_size": 8}
+    machine = SHIPPED.model_copy(update={"slower": 1.5})
+    solo = [timed(1.0, machine, alone=True, micro_batch_size=size) for size in (8, 16)]
     shipped = expected(predicted(CHIP, **asked), CHIP)
-    calibrate(tmp_path, monkeypatch, timed_alone(1.5), timed_alone(1.5, micro_batch_size=2))
+    calibrate(tmp_path, monkeypatch, *solo)
     found = expected(predicted(CHIP, **asked), CHIP)
-    assert found.compute_s == pytest.approx(1.5 * shipped.compute_s, rel=1e-3)
-    assert found.exposed_communication_s == pytest.approx(shipped.exposed_communication_s)
+    assert found.compute_s == pytest.approx(1.5 * shipped.compute_s, rel=0.01)
     assert shipped.exposed_communication_s > 0
-    assert found.update_s == pytest.approx(shipped.update_s)
+    assert found.exposed_communication_s == pytest.approx(shipped.exposed_communication_s, rel=0.01)
+    assert found.update_s == pytest.approx(shipped.update_s, rel=0.01)
     assert found.step_s == pytest.approx(sum(found.parts.values()))
     assert any("computing takes 1.5 times the published rates' time" in words for words in found.assumptions)
     assert found.high_s / found.low_s < shipped.high_s / shipped.low_s
-    calibrate(tmp_path, monkeypatch, timed_alone(1.5), timed(1.2), timed_alone(1.5, micro_batch_size=2))
+    calibrate(tmp_path, monkeypatch, *solo, timed(1.2, micro_batch_size=8, num_nodes=4))
     assert expected(predicted(CHIP, **asked), CHIP).step_s == pytest.approx(1.2 * shipped.step_s, rel=1e-3), "all ranks"
     assert [steps.of_passes for steps in load_calibration(tmp_path / "calibration-3.yaml").steps] == [False]
 
@@ -243,9 +266,9 @@ def uncalibrated(name: str) -> ExpectedStep:
 
 
 def test_trials_that_differ_leave_the_interval_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calibrate(tmp_path, monkeypatch, timed(0.9), timed(2.0, micro_batch_size=2))
+    calibrate(tmp_path, monkeypatch, timed(0.5, micro_batch_size=8), timed(2.0, micro_batch_size=9))
     found = expected(predicted(CHIP), CHIP)
-    assert found.high_s / found.low_s > 2.0 / 0.9
+    assert found.high_s / found.low_s > 2.0 / 0.5
 
 
 def test_no_calibration_makes_a_step_shorter_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
+from zerobench.timing.host import block_issue
 from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
@@ -57,11 +58,16 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
     assert decoder is not None
     device = device_of(gpu, Precision.BF16)
     assert device is not None
-    launch_s = device.rates.block_launch_s
-    small = passes(decoder, device, 64, 64, runs_all=False)
-    assert small.block_forward_s == launch_s
-    assert small.block_backward_s == 2 * launch_s
-    assert passes(decoder, device, 64, 64, recomputed=1.0, runs_all=False).block_backward_s == 3 * launch_s
+    assert device.host is not None
+    for engine in ("fsdp", "single", "zero3"):
+        forward, backward, _ = block_issue(engine, is_gated=False)
+        forward_s, backward_s = forward.seconds(device.host), backward.seconds(device.host)
+        small = passes(decoder, device, 64, 64, runs_all=False, engine=engine)
+        assert small.block_forward_s == forward_s
+        assert small.block_backward_s == backward_s
+        again = passes(decoder, device, 64, 64, recomputed=1.0, runs_all=False, engine=engine)
+        assert again.block_backward_s == backward_s + forward_s
+        assert passes(decoder, replace(device, host=None), 64, 64, engine=engine).block_forward_s < forward_s
 
 
 def test_the_host_launches_backward_while_the_head_is_computed() -> None:
@@ -72,7 +78,10 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
     assert device is not None
     small = passes(decoder, device, 64, 64)
     assert small.head_s > 0
-    assert small.forward_s + small.backward_s == pytest.approx(3 * decoder.layers * device.rates.block_launch_s)
+    assert device.host is not None
+    forward, backward, _ = block_issue("fsdp", is_gated=False)
+    issued_s = decoder.layers * (forward.seconds(device.host) + backward.seconds(device.host))
+    assert small.forward_s + small.backward_s == pytest.approx(issued_s)
     large = passes(decoder, device, 65536, 1024)
     assert large == passes(decoder, device, 65536, 1024, runs_all=False)
 

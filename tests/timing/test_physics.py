@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -145,7 +145,7 @@ def test_more_work_is_never_faster_where_parameters_come_from_drives(network: fl
     at = links(network_gb_per_s=network)
     drives: dict[str, Any] = {"offload_param": "nvme", "nvme_path": "/nvme", "num_nodes": 2}
     times = [expected(predicted(**drives, micro_batch_size=size), at=at).step_s for size in (1, 2, 3, 4, 8)]
-    assert times == sorted(times)
+    assert all(more >= less * (1 - 1e-9) for less, more in pairwise(times))
     again = expected(predicted(**drives, activation_checkpointing=True), at=at)
     assert again.step_s > times[0]
 

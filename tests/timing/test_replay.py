@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.timing.test_kernels import DEVICE
+from zerobench.timing.host import QUEUED_LAUNCHES
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.step import replayed
@@ -30,7 +31,7 @@ from zerobench.timing.trace import (
 PACE = Pace(
     DEVICE,
     slower=1.0,
-    launch_s=0.0,
+    launch_s={},
     byte_s={"forward": 1.0, "backward": 1.0, "step": 1.0},
     call_s=lambda call: float(call.message_bytes),
     copied_bytes_per_s=1.0,
@@ -104,8 +105,22 @@ def test_the_host_issues_nothing_while_it_waits() -> None:
 
 
 def test_small_kernels_wait_for_the_host_to_launch_them() -> None:
-    assert played(kernel(1), pace=replace(PACE, launch_s=3.0)).step_s == 3
-    assert played(kernel(5), kernel(1), pace=replace(PACE, launch_s=1.0)).step_s == 6
+    assert played(kernel(1), pace=replace(PACE, launch_s={"forward": 3.0})).step_s == 3
+    assert played(kernel(5), kernel(1), pace=replace(PACE, launch_s={"forward": 1.0})).step_s == 6
+    assert (
+        played(kernel(1), item(PhaseStart("step")), kernel(1), pace=replace(PACE, launch_s={"step": 3.0})).step_s == 3
+    )
+
+
+def test_the_host_runs_ahead_as_far_as_the_queue_of_launches_goes() -> None:
+    """A thousand short kernels behind a long one are issued while it runs; of as many more the rest is waited for."""
+    long, launch_s = 2 * QUEUED_LAUNCHES, {"step": 1.0}
+    pace = replace(PACE, launch_s=launch_s)
+    parts = [item(PhaseStart("step"))]
+    queued = played(kernel(long), *parts, *[kernel(0)] * (QUEUED_LAUNCHES // 2), pace=pace)
+    assert queued.step_s == long
+    more = played(kernel(long), *parts, *[kernel(0)] * (2 * QUEUED_LAUNCHES), pace=pace)
+    assert long + QUEUED_LAUNCHES * 0.8 < more.step_s <= long + QUEUED_LAUNCHES * 1.2
 
 
 def test_copies_share_a_direction_of_the_link_and_those_that_block_hold_the_host() -> None:
@@ -161,14 +176,14 @@ def test_nothing_faster_ever_makes_a_step_slower(seed: int) -> None:
     changes: list[dict[str, Any]] = [
         {"call_s": lambda one: one.message_bytes / 2},
         {"byte_s": dict.fromkeys(PACE.byte_s, 0.5)},
-        {"launch_s": 0.0},
+        {"launch_s": {}},
         {"copied_bytes_per_s": 2.0},
         {"host_bytes_per_s": 2.0},
         {"drive_bytes_per_s": 2.0},
         {"mapped_byte_s": 0.1},
     ]
     for changed in changes:
-        slow = replace(PACE, launch_s=0.2, mapped_byte_s=0.3)
+        slow = replace(PACE, launch_s={"forward": 0.2}, mapped_byte_s=0.3)
         assert total(replace(slow, **changed)) <= total(slow) + 1e-9
     found = replay(trace, PACE)
     assert found is not None

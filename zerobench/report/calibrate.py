@@ -4,33 +4,24 @@ Per model of GPU and world size, because NCCL's buffers depend on the number of 
 kernels, NCCL's buffers and the host memory of a rank that no tensor holds. Solo trials are real processes on real GPUs,
 so their context and their host memory count; their collectives move nothing and make no buffers, so those do not.
 
-And per model of GPU by how much its measured steps took longer than the time model expects of them, and how much the
-trials differ in that. With the spread of the published runs as one trial more, so that a single trial is no certainty.
-Where all timed trials are solo ones, that is said of their passes without communication: one GPU tells of computing.
+And per model of GPU what its measured steps say of the time model (calibrated_time.py).
 """
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.records import Category, ContextMemory, Place, RankRecord, StepKind
-from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
-from zerobench.report.speed import speed_of
-from zerobench.report.step_time.expected import uncalibrated_step
-from zerobench.report.trials import Trial
-from zerobench.spec.hardware import Gpu
-from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, CalibratedSteps, Calibration, Spread
+from zerobench.report.calibrated_time import TimedStep, fitted_steps, timed_step
+from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, Calibration, Spread
 from zerobench.spec.trial import Evidence
 from zerobench.store import Run, load_run
-from zerobench.timing.rates import rates_of
-from zerobench.timing.step import ExpectedStep
 from zerobench.units import counted
 
 _PACKAGES = ("zerobench", "python", "torch", "deepspeed", "transformers")
@@ -73,11 +64,11 @@ def calibration_of(run: Run) -> Calibration:
     Raises UserError: no rank of it ran on a GPU, or none could read the driver.
     """
     readings: dict[tuple[str, int], _Readings] = {}
-    steps: dict[tuple[str, bool], list[_Step]] = {}
+    steps: dict[tuple[str, bool], list[TimedStep]] = {}
     num_trials = 0
     for trial in run.trials():
         num_trials += 1
-        if (step := _step(trial)) is not None:
+        if (step := timed_step(trial)) is not None:
             steps.setdefault((step.gpu.name, step.of_passes), []).append(step)
         if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO}:
             continue
@@ -94,55 +85,9 @@ def calibration_of(run: Run) -> Calibration:
     gpus = tuple(_calibrated(gpu, size, reading) for (gpu, size), reading in sorted(readings.items()))
     whole = {gpu for gpu, of_passes in steps if not of_passes}
     timed = tuple(
-        _calibrated_steps(timings)
-        for (gpu, of_passes), timings in sorted(steps.items())
-        if not (of_passes and gpu in whole)
+        fitted_steps(timings) for (gpu, of_passes), timings in sorted(steps.items()) if not (of_passes and gpu in whole)
     )
     return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus, steps=timed)
-
-
-class _Step(NamedTuple):
-    """A measured step."""
-
-    gpu: Gpu
-    of_passes: bool
-    """Of a rank that ran alone."""
-    expected: ExpectedStep
-    log_ratio: float
-    """Of the measured time over the expected."""
-
-
-def _step(trial: Trial) -> _Step | None:
-    """None of what no time is expected of, and of what was not measured."""
-    gpu, speed, of_passes = gpu_of(trial), speed_of(trial), trial.spec.evidence is Evidence.SOLO
-    if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO} or gpu is None or speed is None:
-        return None
-    expected = uncalibrated_step(trial, gpu, usual_cluster(trial.spec, gpu).links)
-    if expected is None:
-        return None
-    if not of_passes:
-        return _Step(gpu, of_passes, expected, math.log(speed.step_time_s_median / expected.step_s))
-    if not speed.forward_s or not speed.backward_s:
-        return None
-    passes_s = expected.compute_s + expected.exposed_communication_s  # copies of offload, which nothing runs beside
-    return _Step(gpu, of_passes, expected, math.log((speed.forward_s + speed.backward_s) / passes_s))
-
-
-def _calibrated_steps(steps: Sequence[_Step]) -> CalibratedSteps:
-    gpu, logs = steps[0].gpu, [step.log_ratio for step in steps]
-    middle, known = statistics.fmean(logs), rates_of(gpu)[0].spread
-    spread = math.sqrt((sum((log - middle) ** 2 for log in logs) + known**2) / len(logs))
-    shared = [
-        words for words in steps[0].expected.assumptions if all(words in each.expected.assumptions for each in steps)
-    ]
-    return CalibratedSteps(
-        gpu=gpu.name,
-        num_trials=len(logs),
-        factor=math.exp(middle),
-        spread=round(spread, 4),
-        covered=tuple(shared),
-        of_passes=steps[0].of_passes,
-    )
 
 
 def write_calibration(run_path: Path, out: Path) -> Calibration:

@@ -99,14 +99,29 @@ class CalibratedGpu(Spec):
     """Host memory of a rank that no tensor holds, in the steady state."""
 
 
+class StepConstants(Spec):
+    """What of a step's time differs from machine to machine."""
+
+    slower: float = Field(gt=0)
+    """Times that the kernels of the passes take as long as by the shipped rates."""
+    launch_s: float = Field(gt=0)
+    """In which the host launches a kernel."""
+    python_slower: float = Field(gt=0)
+    """Times that its Python takes as long as on the host that was measured for the shipped rates."""
+    step_s: float = Field(ge=0)
+    """Between steps: data, logging."""
+
+
 class CalibratedSteps(Spec):
     """How long measured steps on one model of GPU took beside what the time model expects of them."""
 
     gpu: str = Field(min_length=1)
     """As the catalogue names it."""
     num_trials: Ranks
+    constants: StepConstants | None = None
+    """Fitted to the trials; None: the shipped ones."""
     factor: float = Field(gt=0)
-    """Measured over expected, the geometric mean over the trials."""
+    """Measured over expected with these, the geometric mean over the trials."""
     spread: float = Field(ge=0)
     """Of the logarithm of that."""
     covered: tuple[str, ...] = ()

@@ -21,8 +21,8 @@ from pydantic import Field
 from zerobench.spec.base import Spec
 from zerobench.timing.device import Device
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.replay import UPDATE, Pace, Timeline, replay
-from zerobench.timing.trace import Call, CollectiveWait, Item, StepTrace, Work
+from zerobench.timing.replay import Pace, Timeline, replay
+from zerobench.timing.trace import UPDATE, Call, CollectiveWait, Item, StepTrace, Work
 
 RATES_FILE = Path(__file__).with_name("cpu_ranks.yaml")
 COLLECTIVES_FILE = Path(__file__).with_name("gloo.csv")
@@ -122,7 +122,7 @@ def threads(rates: ThreadRates, gloo: Gloo) -> dict[str, Thread]:
         engine: Thread(
             Device(1.0, 1 / rates.byte_s, 1, kind_rates("a100"), {}),
             slower=1.0,
-            launch_s=0.0,
+            launch_s={},
             byte_s=defaultdict(lambda: rates.byte_s),
             call_s=gloo.call_s,
             copied_bytes_per_s=1 / (2 * rates.byte_s),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerobench.spec.hardware import Gpu
+from zerobench.spec.overheads import StepConstants
 from zerobench.spec.trial import Precision
-from zerobench.timing.rates import Rates, rates_of
+from zerobench.timing.rates import HostRates, Rates, rates_of, shipped_rates
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,21 @@ class Device:
     rates: Rates
     assumptions: Mapping[str, float]
     """What the rates take for granted, and the spread that it brings."""
+    host: HostRates | None = None
+    """What issues its work; None: it is never late."""
+
+    def calibrated(self, constants: StepConstants) -> Device:
+        """The same where a machine's own are known; no kernel gets more than all of the GPU's peak."""
+        shares = ("gemm_share", "attention_forward_share", "attention_backward_share")
+        words = ("forward_words", "backward_words", "loss_words")
+        achieved = {name: min(1.0, getattr(self.rates, name) / constants.slower) for name in shares}
+        achieved |= {name: getattr(self.rates, name) * constants.slower for name in words}
+        host = {"launch_s": constants.launch_s, "slower": constants.python_slower}
+        return replace(
+            self,
+            rates=self.rates.model_copy(update=achieved | {"step_s": constants.step_s}),
+            host=None if self.host is None else self.host.model_copy(update=host),
+        )
 
 
 def device_of(gpu: Gpu, precision: Precision, rates: Rates | None = None) -> Device | None:
@@ -29,4 +45,6 @@ def device_of(gpu: Gpu, precision: Precision, rates: Rates | None = None) -> Dev
     if precision is Precision.FP32 or peak is None or gpu.memory_gb_per_s is None or gpu.sm_count is None:
         return None
     shipped, assumptions = rates_of(gpu)
-    return Device(peak * 1e12, gpu.memory_gb_per_s * 1e9, gpu.sm_count, rates or shipped, assumptions)
+    return Device(
+        peak * 1e12, gpu.memory_gb_per_s * 1e9, gpu.sm_count, rates or shipped, assumptions, shipped_rates().host
+    )

@@ -9,6 +9,7 @@ from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.timing.device import Device
+from zerobench.timing.host import QUEUED_LAUNCHES, block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
 
@@ -29,6 +30,11 @@ class Decoder:
     vocabulary: int
     is_apart: bool = False
     """Whether queries, keys, values and a gate are products of their own, whose tiles count in narrow ones."""
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a gate is multiplied in."""
+        return self.mlp_matrices > 2
 
     def cut(self, parts: int) -> Decoder:
         """One of `parts` parts, as tensor parallelism cuts it: heads, the MLP's width and the head's vocabulary are
@@ -60,6 +66,13 @@ class Passes:
     layers: int
     head_s: float
     """Output head and loss, forward and backward."""
+    idle_forward_s: float = 0.0
+    """Of a block's forward pass, in which the device waits for the host."""
+    idle_backward_s: float = 0.0
+    issued_s: tuple[float, float] = (0.0, 0.0)
+    """In which the host issues a block forward and backward."""
+    ahead_s: float = 0.0
+    """By which the host is ahead of the device when the backward pass ends."""
 
     @property
     def forward_s(self) -> float:
@@ -81,31 +94,44 @@ def passes(
     recomputed: float = 0.0,
     lora: Lora | None = None,
     runs_all: bool = True,
+    engine: str = "fsdp",
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
-    With `lora` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The host
-    launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it. What the
-    GPU was behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins;
+    With `lora` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The host issues
+    a block's kernels as `engine` does (host.py): small work waits for it. What the GPU was behind the host in forward,
+    and the head's few and long kernels, the host is ahead when backward begins, as far as the queue of launches goes;
     not so where others run the head (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, lora)
-    launch = device.rates.block_launch_s * (1 if lora is None else _ADAPTERS_LAUNCHES)
     head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
     if lora is not None:
         head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
     head = head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens))
-    ahead = max(forward, launch) - launch + (head / decoder.layers if runs_all else 0.0)
+    issue = block_issue(engine, is_gated=decoder.is_gated)
+    adapters = 1 if lora is None else _ADAPTERS_LAUNCHES
+    issued, issued_backward = (
+        0.0 if device.host is None else part.times(adapters).seconds(device.host)
+        for part in (issue.forward, issue.backward)
+    )
+    ahead = max(forward, issued) - issued + (head / decoder.layers if runs_all else 0.0)
+    queued = QUEUED_LAUNCHES / (issue.backward.launches * adapters * decoder.layers)
+    computed_backward = backward + recomputed * forward
+    late_backward = issued_backward + recomputed * issued - min(ahead, queued * issued_backward)
     return Passes(
-        max(forward, launch),
-        max(backward + recomputed * forward, (2 + recomputed) * launch - ahead),
+        max(forward, issued),
+        max(computed_backward, late_backward),
         decoder.layers,
         head,
+        max(0.0, issued - forward),
+        max(0.0, late_backward - computed_backward),
+        (issued, issued_backward + recomputed * issued),
+        decoder.layers * max(0.0, computed_backward - late_backward),
     )
 
 
 _ADAPTERS_LAUNCHES = 2.0
-"""A Llama's block launches some 25 kernels forward, and the adapters of its seven matrices four more each."""
+"""A Llama's block launches some 40 kernels forward, and the adapters of its seven matrices as many again."""
 
 _MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES}
 """Moved for each element of a quantised matrix when it is made whole: its codes are read, 16 bits are written."""

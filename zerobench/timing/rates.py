@@ -36,8 +36,6 @@ class Rates(Spec):
     backward_words: float = Field(gt=0)
     loss_words: float = Field(gt=0)
     """16-bit words that loss and its gradient move a token and word of the vocabulary."""
-    block_launch_s: float = Field(gt=0)
-    """Seconds in which the host launches a block's forward pass: the least that it takes, however small."""
     step_s: float = Field(ge=0)
     """Seconds of a step that belong to no kernel of ours: data, norm, logging."""
     link_share: float = Field(gt=0, le=1)
@@ -54,20 +52,38 @@ class Rates(Spec):
     source: str
 
 
-class _File(Spec):
+class HostRates(Spec):
+    """How fast a host issues work (host.py)."""
+
+    launch_s: float = Field(gt=0)
+    """Of one kernel."""
+    slower: float = Field(gt=0)
+    """Times that its Python takes as long as the measured host's."""
+    spread: float = Field(ge=0)
+    """Standard deviation of the logarithm of both."""
+    source: str
+
+
+class ShippedRates(Spec):
+    """What rates.yaml holds."""
+
     kinds: dict[str, Rates]
     fitted: dict[str, str]
     same_chip: dict[str, str]
+    host: HostRates
+    issue: dict[str, dict[str, tuple[float, float]]]
+    """By engine and phase: microseconds of Python a block, and launches (host.py)."""
 
 
 @cache
-def _shipped() -> _File:
-    return _File.model_validate(yaml.safe_load(FILE.read_text(encoding="utf-8")))
+def shipped_rates() -> ShippedRates:
+    """The file, read once."""
+    return ShippedRates.model_validate(yaml.safe_load(FILE.read_text(encoding="utf-8")))
 
 
 def rates_of(gpu: Gpu) -> tuple[Rates, dict[str, float]]:
     """The rates of `gpu`, and what is assumed of them with the spread that it brings (of the time's logarithm)."""
-    file = _shipped()
+    file = shipped_rates()
     if kind := file.fitted.get(gpu.name):
         return file.kinds[kind], {}
     if kind := file.same_chip.get(gpu.name):
@@ -78,7 +94,7 @@ def rates_of(gpu: Gpu) -> tuple[Rates, dict[str, float]]:
 
 def kind_rates(kind: str) -> Rates:
     """The rates called `kind` in the file. Raises UserError with the choices."""
-    kinds = _shipped().kinds
+    kinds = shipped_rates().kinds
     if kind not in kinds:
         raise UserError(f"rates: {kind!r}; choices: {', '.join(kinds)}")
     return kinds[kind]

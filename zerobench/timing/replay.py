@@ -1,22 +1,25 @@
 """A step's timeline: its issue order (trace.py) replayed on the host's clock, streams, links and drives.
 
-The host issues items one after another and waits where the engine waits. A stream's kernels run in order, no earlier
-than they were issued; a collective begins once its stream has come to it and the one before it has left the links, and
-goes on beside its stream until somebody waits for it. Copies take turns on each direction of the host link, transfers
-on the drives. All clocks only ever move forward by sums and maxima, so that nothing faster can make a step slower.
+The host issues items one after another, waits where the engine waits, and runs ahead of the GPU as far as the queue of
+launches goes. A stream's kernels run in order, no earlier than they were issued; a collective begins once its stream
+has come to it and the one before it has left the links, and goes on beside its stream until somebody waits for it.
+Copies take turns on each direction of the host link, transfers on the drives. All clocks only ever move forward by sums
+and maxima, so that nothing faster can make a step slower.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.timing.device import Device
+from zerobench.timing.host import QUEUED_LAUNCHES
 from zerobench.timing.kernels import counted_attention_s, gemm_s
 from zerobench.timing.trace import (
+    UPDATE,
     Call,
     CollectiveWait,
     Drive,
@@ -33,11 +36,13 @@ from zerobench.timing.trace import (
     Work,
 )
 
-UPDATE = "step"
-"""The phase after the passes (zerobench.records.Phase)."""
 UPDATE_CLASS = "update"
 """The class of all kernels in it."""
+LATE_CLASS = "waiting for the host"
+"""In which a stream has nothing to run, since the host has not launched it."""
 POINT_TO_POINT = frozenset({"send", "recv"})
+_ROUNDING_S = 1e-9
+_PART = QUEUED_LAUNCHES // 8
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,8 @@ class Pace:
     device: Device
     slower: float
     """By which computing takes longer, since all ranks wait for the slowest."""
-    launch_s: float
-    """In which the host launches one kernel of the passes."""
+    launch_s: Mapping[str, float]
+    """In which the host issues one kernel, by phase; of a phase that is not there: at once."""
     byte_s: Mapping[str, float]
     """Of elementwise work, by phase."""
     call_s: Callable[[Call], float]
@@ -84,7 +89,7 @@ class Timeline:
 
     spans: tuple[Span, ...]
     classes: Mapping[str, float]
-    """Seconds of kernels by class: products, attention, elementwise, update."""
+    """Seconds of kernels by class: products, attention, elementwise, update; and of what waits for the host."""
     passes_s: float
     """Until the last kernel and collective of the passes has ended."""
     step_s: float
@@ -152,6 +157,9 @@ class _Clocks:
         self._lanes: dict[str, float] = defaultdict(float)
         self._events: dict[int, float] = {}
         self._ends: list[float] = []
+        self._launched = 0
+        self._queue: deque[tuple[int, float]] = deque()
+        """Launches until then, and when the last of them has run."""
         self._phase = ""
         self.spans: list[Span] = []
         self.classes: dict[str, float] = defaultdict(float)
@@ -207,12 +215,26 @@ class _Clocks:
         for name, value in seconds.items():
             self.classes[UPDATE_CLASS if self._phase == UPDATE else name] += value
         start = max(self._streams[stream], self._host)
-        if self._phase != UPDATE:
-            self._host += self._works[number].launches * self._pace.launch_s
-        self._streams[stream] = max(start + sum(seconds.values()), self._host)
-        self._note(
-            "compute", max(seconds, key=lambda name: seconds[name], default="launches"), start, self._streams[stream]
-        )
+        self._issue(stream, self._works[number].launches, sum(seconds.values()))
+        end = self._streams[stream]
+        if (late_s := end - start - sum(seconds.values())) > _ROUNDING_S:
+            self.classes[LATE_CLASS] += late_s
+        self._note("compute", max(seconds, key=lambda name: seconds[name], default=LATE_CLASS), start, end)
+
+    def _issue(self, stream: int, launches: int, seconds: float) -> None:
+        """Kernels in parts, none longer than an eighth of the queue: a part waits for room in it."""
+        launch_s, left = self._pace.launch_s.get(self._phase, 0.0), launches
+        self._streams[stream] = max(self._streams[stream], self._host)
+        while left > 0:
+            part = min(_PART, left)
+            left -= part
+            self._launched += part
+            while self._queue and self._queue[0][0] <= self._launched - QUEUED_LAUNCHES:
+                self._host = max(self._host, self._queue.popleft()[1])
+            begun = max(self._streams[stream], self._host)
+            self._host += part * launch_s
+            self._streams[stream] = max(begun + seconds * part / launches, self._host)
+            self._queue.append((self._launched, self._streams[stream]))
 
     def _call(self, call: Call) -> None:
         start = max(self._streams[call.stream], self._host)

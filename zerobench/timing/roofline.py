@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from zerobench.timing.device import Device
 from zerobench.timing.kernels import WORD_BYTES, attention_flops, counted_attention_s, gemm_s
 from zerobench.timing.passes import Decoder
-from zerobench.timing.replay import UPDATE, UPDATE_CLASS, Pace
-from zerobench.timing.trace import Kernels, Product, StepTrace
+from zerobench.timing.replay import UPDATE_CLASS, Pace
+from zerobench.timing.trace import UPDATE, Kernels, Product, StepTrace
 
 
 @dataclass(frozen=True)

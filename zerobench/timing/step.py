@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
-from zerobench.timing.replay import UPDATE_CLASS, Timeline
+from zerobench.timing.replay import LATE_CLASS, UPDATE_CLASS, Timeline
 
 _TENTH = 1.2816
 """Standard deviations between the median of a normal distribution and its tenth and ninetieth percentiles."""
@@ -30,6 +30,8 @@ class Phases:
     """Micro-batches that have any; None: all."""
     first_forward_s: float | None = None
     """In the first of them in place of `forward_s`, where that is not as the others."""
+    last_bucket_s: float = 0.0
+    """Of `backward_s`, the reduction that ends a pass: nothing runs beside it."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,26 @@ def step(
 
 
 def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlaps: bool) -> tuple[float, float]:
-    """Seconds of communication that nothing hides in a forward and in a backward pass."""
-    hides = 1 - rates.contention if overlaps else 0.0
+    """Seconds of communication that nothing hides in a forward and in a backward pass, and by which it slows kernels.
+
+    Where the device waits for the host anyway, it slows none.
+    """
+    if not overlaps:
+        return communication.forward_s, communication.backward_s
+    layers = computing.layers
+    pairs = (
+        (communication.forward_s, computing.block_forward_s, computing.idle_forward_s),
+        (communication.backward_s, computing.block_backward_s, computing.idle_backward_s),
+    )
+    alone_s = (0.0, communication.last_bucket_s)
+    hidden = [
+        min(hidden_s(moved_s, layers * block_s, layers), moved_s - last_s)
+        for (moved_s, block_s, _), last_s in zip(pairs, alone_s, strict=True)
+    ]
+    slowed = [max(0.0, each - layers * idle_s) for each, (*_, idle_s) in zip(hidden, pairs, strict=True)]
     forward, backward = (
-        moved - hides * hidden_s(moved, computing.layers * beside, computing.layers)
-        for moved, beside in (
-            (communication.forward_s, computing.block_forward_s),
-            (communication.backward_s, computing.block_backward_s),
-        )
+        moved_s - beside_s + rates.contention * contended_s
+        for (moved_s, *_), beside_s, contended_s in zip(pairs, hidden, slowed, strict=True)
     )
     return forward, backward
 
@@ -113,7 +127,7 @@ def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
     Hidden is what kernels and collectives together take longer than the passes: so long both must have run at once.
     """
     exposed = sum(timeline.exposed().values())
-    kernels = sum(seconds for name, seconds in timeline.classes.items() if name != UPDATE_CLASS)
+    kernels = sum(seconds for name, seconds in timeline.classes.items() if name not in {UPDATE_CLASS, LATE_CLASS})
     hidden = max(0.0, timeline.total_s("communication") + kernels - timeline.passes_s)
     update = timeline.step_s - timeline.passes_s
     return timeline.passes_s - exposed, exposed + rates.contention * hidden, update + rates.step_s

@@ -135,7 +135,8 @@ _ITEMS: tuple[type[Any], ...] = (
 _NUMBERS = {kind: number for number, kind in enumerate(_ITEMS)}
 FORWARD = "forward"
 """The phase that each micro-batch begins with (zerobench.records.Phase)."""
-_UPDATE = "step"
+BACKWARD = "backward"
+UPDATE = "step"
 """The phase after the passes."""
 _LARGEST_BYTES = 1 << 26
 """Of a trace when it is unpacked: a record of ours has less by far."""
@@ -178,9 +179,9 @@ class StepTrace:
         longer = tuple(_of_more_tokens(work, tokens, times) for work in self.works)
         items: list[Item] = []
         for phase, item in self.in_phases():
-            if isinstance(item, Kernels) and phase != _UPDATE:
+            if isinstance(item, Kernels) and phase != UPDATE:
                 items.append(item._replace(work=len(self.works) + item.work))
-            elif isinstance(item, Call) and messages and phase != _UPDATE:
+            elif isinstance(item, Call) and messages and phase != UPDATE:
                 items.append(item._replace(message_bytes=times * item.message_bytes))
             else:
                 items.append(item)

@@ -18,7 +18,6 @@ from benchmarks.gpu_campaign.times_judged import (
     shipped,
     text,
     traced_s,
-    without_host,
 )
 from zerobench.timing.kernels import gemm_s
 
@@ -46,7 +45,7 @@ def test_a_linear_layers_passes_have_products_of_their_own(kind: str, product: t
 
 def test_classes_add_up_to_the_passes() -> None:
     work = Work.of_key("llama-7b-passes-mb4-s2048-ckpt")
-    device = without_host(alone(work, kernels()))
+    device = replace(alone(work, kernels()), host=None)
     assert sum(classes_s(work, device).values()) == pytest.approx(passes_s(work, device), rel=0.001)
 
 

@@ -185,7 +185,7 @@ def test_a_report_of_a_plan_recommends_what_the_plan_does(
 def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_does(tmp_path: Path) -> None:
     place = cluster(gpu="h200")
     again = [trial for trial in plan_trials(place, activation_checkpointing=True) if trial.spec.zero_stage == 1]
-    once = [trial for trial in plan_trials(place) if trial.spec.zero_stage == 3]
+    once = [trial for trial in plan_trials(place) if trial.spec.zero_stage == 2]
     said = told(tmp_path, *again, *once)
     taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
     assert taken is not None

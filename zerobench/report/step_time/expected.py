@@ -8,6 +8,7 @@ Engines, places and models that the rates were not fitted to make the interval w
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,9 +16,10 @@ from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.known import assumptions, overhead_assumption, why_unknown
+from zerobench.report.step_time.engines import engine_of, more_update_bytes, update_issue
+from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
-from zerobench.report.step_time.replayed import kernels_of, parts_of, timeline_of
+from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
@@ -27,10 +29,11 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
-from zerobench.spec.overheads import CalibratedSteps, calibrated_steps
+from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
+from zerobench.timing.kernels import moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
@@ -47,34 +50,48 @@ _HOST_SHARE = 0.5
 _HOST_LINK_SHARE = 0.8
 """Of PCIe, by copies of page-locked memory (NVIDIA's bandwidthTest gives 0.8 to 0.9 of the datasheet)."""
 _NVME_SHARE = 0.8
+_BY_TENSOR = 0.45
+"""Of an update's bytes, by kernels that are launched for each tensor: norms and clipping. What follows them are few
+kernels over all (simulated steps of stages 1 and 3: 0.48 and 0.43)."""
 
 
-class _TimedWork(NamedTuple):
+class TimedWork(NamedTuple):
     """What a time is asked of."""
 
     work: Work
     device: Device
     decoder: Decoder
-    update_s: float
-    """Of the update, without its communication: on the device, or else on the host."""
+
+    @property
+    def update_s(self) -> float:
+        """Of the update, without its communication: on the device, or else on the host."""
+        on_device, on_host = update_seconds(self.work)
+        more_s = moved_s(self.device, more_update_bytes(self.work))
+        return on_device / self.device.rates.memory_share + more_s + on_host * _host_passes(self.work.spec)
+
+    def at(self, constants: StepConstants | None) -> TimedWork:
+        """The same on a machine whose own constants are known."""
+        return self if constants is None else self._replace(device=self.device.calibrated(constants))
 
 
 def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     """What a steady step of `trial` is expected to take; None where the model does not know such work.
 
-    Where a run of one's own was timed on such a GPU (`zerobench calibrate`), that says by how much the rates are off,
-    and the interval is as wide as its trials differed; of ranks that ran alone, by how much those of computing are, and
-    all else is as sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins
-    before it.
+    Where a run of one's own was timed on such a GPU (`zerobench calibrate`), the constants that it was fitted to hold,
+    and the interval is as wide as its trials differed; of ranks that ran alone, those of computing, and all else is as
+    sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins before it.
     """
-    step, measured = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
-    if step is None:
+    asked, measured = timed_work(trial, gpu, links), calibrated_steps(gpu.name)
+    if asked is None:
         return None
     bound = step_bound(trial, gpu, links)
     least_s = 0.0 if bound is None else bound.step_s or 0.0
-    if measured is not None:
-        step = _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
-    return replace(step, low_s=max(step.low_s, least_s))
+    if measured is None:
+        step = _published(asked)
+    else:
+        step = _published(asked.at(measured[0].constants))
+        step = None if step is None else _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
+    return None if step is None else replace(step, low_s=max(step.low_s, least_s))
 
 
 def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> ExpectedStep:
@@ -83,24 +100,40 @@ def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread:
     scaled = (True, not steps.of_passes, not steps.of_passes, True)
     seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
     longer = max(1.0, least_s / sum(seconds))
-    trials = counted(steps.num_trials, "trial")
-    what = "computing takes" if steps.of_passes else "steps take"
-    words = f"{what} {steps.factor * longer:.3g} times the published rates' time, as in {trials} of {run_id}"
+    words = _calibration_words(steps, longer, run_id)
     share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
-    others = {each: spread for each, spread in step.assumed.items() if each not in steps.covered}
+    others = {
+        each: spread
+        for each, spread in step.assumed.items()
+        if each not in steps.covered and not (steps.constants and each.startswith(HOST_WORDS))
+    }
     assumed = {words: share * steps.spread, **others}
     return expected([longer * part for part in seconds], (1 - share) * spread, assumed)
 
 
+def _calibration_words(steps: CalibratedSteps, longer: float, run_id: str) -> str:
+    constants, trials = steps.constants, counted(steps.num_trials, "trial")
+    slower = steps.factor * longer * (1.0 if constants is None else constants.slower)
+    host = ""
+    if constants is not None:
+        host = f", a launch {1e6 * constants.launch_s:.2g} us, Python {constants.python_slower:.2g} times as long"
+    return f"computing takes {slower:.3g} times the published rates' time{host}, as in {trials} of {run_id}"
+
+
 def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     """The same by the shipped rates alone."""
-    asked = _asked(trial, gpu, links)
-    if asked is None:
-        return None
-    rates, granted = asked.device.rates, {**asked.device.assumptions, **assumptions(trial.spec)}
-    parts = _in_stages(asked) if _is_pipeline(trial.spec) else _in_order(asked) or _in_closed_form(asked)
+    asked = timed_work(trial, gpu, links)
+    return None if asked is None else _published(asked)
+
+
+def _published(asked: TimedWork) -> ExpectedStep | None:
+    """By the rates of its device, and how sure published runs make them."""
+    rates, parts = asked.device.rates, parts_of(asked)
     if parts is None:
         return None
+    granted = {**asked.device.assumptions, **assumptions(asked.work.spec)}
+    undelayed_s = sum(parts_of(asked._replace(device=replace(asked.device, host=None))) or ())
+    granted |= host_assumption(asked.device.host, 1 - undelayed_s / sum(parts))
     return expected(parts, rates.spread, granted | overhead_assumption(rates.step_s, sum(parts)))
 
 
@@ -120,32 +153,37 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
 
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
-    asked = _asked_in_order(trial, gpu, links)
+    asked = _in_order_here(trial, gpu, links)
     return None if asked is None else _replay(asked)
 
 
 def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
     """The same trace's kernels by class, and the rates that bound them; None where there is no timeline."""
-    asked = _asked_in_order(trial, gpu, links)
+    asked = _in_order_here(trial, gpu, links)
     if asked is None or asked.work.spec.adapter is not None:
         return None
-    classes = kernels_of(asked.work, asked.device, asked.decoder, asked.update_s)
+    classes = kernels_of(*asked)
     return None if classes is None else Roofline(asked.device, classes)
 
 
-def _asked_in_order(trial: Trial, gpu: Gpu, links: Links) -> _TimedWork | None:
-    return None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
+def _in_order_here(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
+    """What is replayed, at the constants of one's own machine where they are known."""
+    asked, measured = timed_work(trial, gpu, links), calibrated_steps(gpu.name)
+    if asked is None or _is_pipeline(trial.spec):
+        return None
+    return asked if measured is None else asked.at(measured[0].constants)
 
 
 def _is_pipeline(spec: TrialSpec) -> bool:
     return spec.strategy == "pipeline"
 
 
-def _replay(asked: _TimedWork) -> Timeline | None:
+def _replay(asked: TimedWork) -> Timeline | None:
     return None if asked.work.spec.adapter is not None else timeline_of(*asked)
 
 
-def _asked(trial: Trial, gpu: Gpu, links: Links) -> _TimedWork | None:
+def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
+    """The work of `trial` on its GPU, by the shipped rates; None where the model does not know such work."""
     spec = trial.spec
     device, decoder = device_of(gpu, spec.precision), decoder_of(spec.model)
     if device is None or decoder is None or not trial.ranks or why_unknown(spec) is not None:
@@ -153,31 +191,42 @@ def _asked(trial: Trial, gpu: Gpu, links: Links) -> _TimedWork | None:
     if spec.strategy == "tensor":
         decoder = decoder.cut(spec.world_size)
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
-    update = _update_s(work, device)
-    return None if update is None else _TimedWork(work, device, decoder, update)
+    return None if optimizer(work).update_s is None else TimedWork(work, device, decoder)
 
 
-_Parts = tuple[float, float, float, float]
+Parts = tuple[float, float, float, float]
 """Seconds of computing, of communication that nothing hides, of the update, and of a pipeline's bubbles."""
 
 
-def _computing(asked: _TimedWork) -> Passes:
+def parts_of(asked: TimedWork) -> Parts | None:
+    """Of a step; None where something in it cannot be timed."""
+    return _in_stages(asked) if _is_pipeline(asked.work.spec) else _in_order(asked) or _in_closed_form(asked)
+
+
+def _computing(asked: TimedWork) -> Passes:
     device, decoder, spec = asked.device, asked.decoder, asked.work.spec
     again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
     lora = None if spec.adapter is None else lora_of(spec.adapter)
     tokens = spec.micro_batch_size * spec.sequence_length
     return passes(
-        decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora, runs_all=not _is_pipeline(spec)
+        decoder,
+        device,
+        tokens,
+        spec.sequence_length,
+        recomputed=again,
+        lora=lora,
+        runs_all=not _is_pipeline(spec),
+        engine=engine_of(spec),
     )
 
 
-def _in_order(asked: _TimedWork) -> _Parts | None:
+def _in_order(asked: TimedWork) -> Parts | None:
     """By its trace; None where there is none to replay."""
-    parts = None if asked.work.spec.adapter is not None else parts_of(*asked)
+    parts = None if asked.work.spec.adapter is not None else replayed_parts(*asked)
     return None if parts is None else (*parts, 0.0)
 
 
-def _in_stages(asked: _TimedWork) -> _Parts | None:
+def _in_stages(asked: TimedWork) -> Parts | None:
     work, rates = asked.work, asked.device.rates
     stages = piped(work, _computing(asked), asked.decoder, rates, _replay(asked))
     update = _collectives_s(work, Phase.STEP)
@@ -187,15 +236,16 @@ def _in_stages(asked: _TimedWork) -> _Parts | None:
     return stages.compute_s, stages.exposed_s, updated, stages.bubble_s
 
 
-def _in_closed_form(asked: _TimedWork) -> _Parts | None:
+def _in_closed_form(asked: TimedWork) -> Parts | None:
     work, spec = asked.work, asked.work.spec
     communication, copying = _communication(work), offload(work)
     if communication is None or copying.passes_s is None or copying.update_s is None:
         return None
     computing = _computing(asked)
+    micro_batches = micro_batches_per_step(spec, spec.world_size - 1)
     compute, exposed, rest = step(
         computing,
-        micro_batches_per_step(spec, spec.world_size - 1),
+        micro_batches,
         communication,
         asked.update_s,
         asked.device.rates,
@@ -204,15 +254,27 @@ def _in_closed_form(asked: _TimedWork) -> _Parts | None:
     )
     shares = _by_pass(computing.forward_s, computing.backward_s)
     hidden = _by_pass(*exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work)))
+    blocks = micro_batches * computing.layers
     passes = [
-        Pass(phase, compute * shares[phase] + exposed * hidden[phase], _collectives_s(work, phase, "all_gather") or 0.0)
-        for phase in shares
+        Pass(
+            phase,
+            compute * shares[phase] + exposed * hidden[phase],
+            _collectives_s(work, phase, "all_gather") or 0.0,
+            blocks * issued_s,
+        )
+        for phase, issued_s in zip(shares, computing.issued_s, strict=True)
     ]
-    swapping = swapping_s(work, passes, copied_s(work, compute * shares[Phase.BACKWARD]), asked.update_s)
+    copied = copied_s(work, compute * shares[Phase.BACKWARD], blocks * computing.idle_forward_s)
+    swapping = swapping_s(work, passes, copied, asked.update_s)
     if swapping is None:
         return None
     exposed += swapping[0]
-    return compute, exposed, rest + copying.update_s + swapping[1], 0.0
+    late_s = 0.0
+    if (host := asked.device.host) is not None:
+        issue = update_issue(spec, asked.decoder.layers)
+        ahead_s = 0.0 if spec.offload_param is Offload.NVME else computing.ahead_s  # it waits for the drives
+        late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_BY_TENSOR * asked.update_s)
+    return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
 
 
 def _by_pass(forward_s: float, backward_s: float) -> dict[Phase, float]:
@@ -254,11 +316,25 @@ def _communication(work: Work) -> Phases | None:
     forward, backward, update = (value or 0.0 for value in seconds)
     once = work.spec.strategy in _REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
+    last = _last_bucket_s(work) / rounds
     if work.spec.hpz_partition_size is None or rounds == 1:
-        return Phases(forward / rounds, backward / rounds, update, rounds)
+        return Phases(forward / rounds, backward / rounds, update, rounds, last_bucket_s=last)
     # from all ranks in the first micro-batch, from the second copy in the others (zerobench.formulas.zeropp)
     first = _collectives_s(work, Phase.FORWARD, "all_gather", work.spec.world_size) or 0.0
-    return Phases((forward - first) / (rounds - 1), backward / rounds, update, rounds, first)
+    return Phases((forward - first) / (rounds - 1), backward / rounds, update, rounds, first, last)
+
+
+def _last_bucket_s(work: Work) -> float:
+    """Of the reductions of all backward passes, those of the last buckets (stage3.py, stage_1_and_2.py: what is left
+    in the bucket is reduced, and waited for, when a pass has ended).
+    """
+    counts, case = work.rank.parameters, work.case
+    if case is None or counts is None or work.spec.zero_stage not in {2, 3}:
+        return 0.0
+    buckets = counts.trainable / float(case.zero("reduce_bucket_size"))
+    kinds = ("reduce_scatter", "all_reduce", "reduce")
+    reduced_s = sum(_collectives_s(work, Phase.BACKWARD, kind) or 0.0 for kind in kinds)
+    return reduced_s * (1 if buckets <= 1 else (buckets - math.floor(buckets)) / buckets)
 
 
 def _collectives_s(work: Work, phase: Phase, kind: str | None = None, ranks: int | None = None) -> float | None:
@@ -281,14 +357,6 @@ def _overlaps(work: Work) -> bool:
     What divides matrices communicates for their own inputs and outputs, which nothing else is done beside.
     """
     return work.spec.strategy != "tensor" and (work.case is None or work.case.overlaps)
-
-
-def _update_s(work: Work, device: Device) -> float | None:
-    """The update's own work, on the device and on the host, which DeepSpeed does one after the other."""
-    if optimizer(work).update_s is None:
-        return None
-    on_device, on_host = update_seconds(work)
-    return on_device / device.rates.memory_share + on_host * _host_passes(work.spec)
 
 
 def _host_passes(spec: TrialSpec) -> float:

@@ -7,11 +7,12 @@ from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.trial import Attention, Compile, Offload, Precision, TrialSpec
 from zerobench.timing.eager import times_as_many
 from zerobench.timing.passes import decoder_of
+from zerobench.timing.rates import HostRates
 
-_FITTED = ("fsdp", "zero3")
-"""Engines that gather and reduce block by block, as the rows' FSDP does."""
+_FITTED = "fsdp"
+"""The engine of the rows."""
 
-_WHOLE = ("single", "ddp", "zero0", "zero1", "zero2", *_FITTED)
+_WHOLE = ("single", "ddp", "zero0", "zero1", "zero2", "zero3", _FITTED)
 """Strategies whose ranks each run the whole decoder."""
 
 _DIVIDED = {
@@ -25,6 +26,10 @@ _FUSES_MORE = 1.2
 
 _LARGE_OVERHEAD = 0.1
 """Share of a step from which on what the loop does between steps is named."""
+
+HOST_WORDS = "the host launches a kernel in"
+_TOLD_WAIT = 0.01
+"""The least part of a step that the GPU waits for the host that is said."""
 
 _JUDGED_RANKS = 512
 """The most ranks of a row that the model was held against."""
@@ -52,10 +57,8 @@ def why_unknown(spec: TrialSpec) -> str | None:
 def assumptions(spec: TrialSpec) -> dict[str, float]:
     """What of this work the fitted rows have not, and the spread that it brings (of the time's logarithm)."""
     spreads = dict(_DIVIDED.get(spec.strategy, {}))
-    if spec.strategy not in {*_FITTED, *_DIVIDED}:
+    if spec.strategy not in {_FITTED, *_DIVIDED}:
         spreads[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.08
-    if spec.strategy == "zero3":
-        spreads["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
         spreads["copies reach 80% of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
     if spec.adapter is not None:
@@ -74,6 +77,14 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
             f"transformers move {times:.1f} times the bytes and are slower)"
         ] = 0.0
     return spreads
+
+
+def host_assumption(host: HostRates | None, share: float) -> dict[str, float]:
+    """Of steps in which the GPU waits for the host, `share` of their time."""
+    if host is None or share < _TOLD_WAIT:
+        return {}
+    words = f"{HOST_WORDS} {1e6 * host.launch_s:.2g} us, and the GPU waits for it {share:.0%} of the step"
+    return {words: share * host.spread}
 
 
 def overhead_assumption(overhead_s: float, step_s: float) -> dict[str, float]:

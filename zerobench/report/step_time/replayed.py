@@ -1,50 +1,54 @@
-"""The timeline of a predicted step: its trace replayed at the rates of a GPU and its links.
+"""The timeline of a predicted step: its trace replayed at the rates of a GPU, its host and its links.
 
-Products, attention, collectives and transfers take what the closed form says of each. Of elementwise work the trace's
-bytes say how much falls where; how long it takes together the words a block that the rates were fitted on. So with
-launches. (Eager modules of transformers move two to three times as many bytes as the fitted ones, which fuse more.)
+Products, attention, collectives and transfers take what the closed form says of each. Of the passes' elementwise work
+the trace's bytes say how much falls where; how long it takes together the words a block that the rates were fitted on
+(eager modules of transformers move two to three times as many bytes as the fitted ones, which fuse more). An update on
+the device moves the bytes that its own operations do. The host issues the trace's launches, and the Python of its
+engine between them (timing/host.py).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from zerobench.errors import UserError
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
+from zerobench.report.step_time.engines import engine_of, updated_blocks
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.batch import micro_batches_per_step
-from zerobench.spec.trial import Offload
 from zerobench.timing.device import Device
+from zerobench.timing.host import block_issue, launch_seconds
 from zerobench.timing.kernels import attention_flops, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.roofline import KernelClass, kernel_classes
 from zerobench.timing.step import replayed
-from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
+from zerobench.timing.trace import BACKWARD, FORWARD, Call, Kernels, StepTrace, unpack
 from zerobench.timing.trace import Work as Gathered
 
 _GIGA = 1e9
 
 
-def timeline_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> Timeline | None:
-    """The replay of the trace in the rank's record at the links of `work`; `update_s` is of an update on the device.
+def timeline_of(work: Work, device: Device, decoder: Decoder) -> Timeline | None:
+    """The replay of the trace in the rank's record at the links of `work`.
 
     None where there is no trace, or it does not tell enough. Raises UserError where the trace is none.
     """
-    paced = _paced(work, device, decoder, update_s)
+    paced = _paced(work, device, decoder)
     return None if paced is None else replay(*paced)
 
 
-def parts_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> tuple[float, float, float] | None:
+def replayed_parts(work: Work, device: Device, decoder: Decoder) -> tuple[float, float, float] | None:
     """What `timing.step.replayed` says of the same replay, of all micro-batches that a step of the trial has.
 
     A trace may have fewer of them (three say all). What one more takes is then told by a replay of some more,
     which are alike, and counted for each that lacks.
     """
-    paced = _paced(work, device, decoder, update_s)
+    paced = _paced(work, device, decoder)
     if paced is None:
         return None
     trace, pace = paced
@@ -65,43 +69,46 @@ _UNTIL_ALIKE = 2
 """Further micro-batches after which each takes as long as the one before it."""
 
 
-def kernels_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> list[KernelClass] | None:
+def kernels_of(work: Work, device: Device, decoder: Decoder) -> list[KernelClass] | None:
     """The classes of the same trace's kernels, with their FLOPs, bytes and seconds."""
-    paced = _paced(work, device, decoder, update_s)
+    paced = _paced(work, device, decoder)
     tokens = work.spec.micro_batch_size * work.spec.sequence_length
     return None if paced is None else kernel_classes(*paced, decoder, tokens, work.spec.sequence_length)
 
 
-def _paced(work: Work, device: Device, decoder: Decoder, update_s: float) -> tuple[StepTrace, Pace] | None:
+def _paced(work: Work, device: Device, decoder: Decoder) -> tuple[StepTrace, Pace] | None:
     if work.rank.step_trace is None:
         return None
     try:
         trace = unpack(work.rank.step_trace)
     except ValueError as error:
         raise UserError(f"step_trace of rank {work.rank.rank} of {work.rank.trial_id}: {error}") from error
-    pace = _pace(trace, work, device, decoder, update_s)
+    pace = _pace(trace, work, device, decoder)
     return None if pace is None else (trace, pace)
 
 
-def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder, update_s: float) -> Pace | None:
+def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pace | None:
     seconds: dict[Call, float | None] = {}
     for item in trace.items:
         if isinstance(item, Call):
             seconds.setdefault(item, _call_s(item, work))
     known = {call: call_s for call, call_s in seconds.items() if call_s is not None}
-    passes = _passes(trace, work, device, decoder)
-    if passes is None or len(known) < len(seconds):
+    blocks = _blocks(trace, work, decoder)
+    byte_s = _byte_s(trace, work, device, decoder, blocks)
+    if byte_s is None or len(known) < len(seconds):
         return None
-    byte_s, launch_s = passes
-    moved = sum(kernels.moved_bytes for phase, kernels in _works(trace) if phase == Phase.STEP)
-    per_byte = {Phase.FORWARD.value: byte_s, Phase.BACKWARD.value: byte_s}
-    on_host = work.spec.offload_optimizer is not Offload.NONE
-    per_byte[Phase.STEP.value] = moved_s(device, 1) if on_host else update_s / moved if moved else 0.0
+    per_byte = dict.fromkeys(blocks, byte_s) | {Phase.STEP.value: moved_s(device, 1)}
     links, ranks = work.links, work.spec.gpus_per_node
     return Pace(
         device,
         1 + device.rates.jitter * math.log(work.spec.world_size),
-        launch_s,
+        launch_seconds(
+            trace,
+            block_issue(engine_of(work.spec), is_gated=decoder.is_gated),
+            device.host,
+            blocks,
+            updated_blocks(work.spec, decoder.layers),
+        ),
         per_byte,
         known.__getitem__,
         _rate(links.host_link_gb_per_s),
@@ -126,17 +133,30 @@ def _works(trace: StepTrace) -> list[tuple[str, Gathered]]:
     return [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
 
 
-def _passes(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> tuple[float, float] | None:
-    """Seconds of a moved byte and of a launch in the passes; None where the blocks that are run cannot be told.
-
-    How many blocks run forward and backward is told by their attention, whether the head does by its product.
-    """
+def _blocks(trace: StepTrace, work: Work, decoder: Decoder) -> dict[str, tuple[float, float]]:
+    """How many blocks each phase of the passes runs forward and backward, by their attention."""
     spec = work.spec
     tokens = spec.micro_batch_size * spec.sequence_length
     of_block = attention_flops(tokens, spec.sequence_length, decoder.attention_width)
+    flops = {FORWARD: [0, 0], BACKWARD: [0, 0]}
+    for phase, kernels in _works(trace):
+        if phase in flops:
+            flops[phase] = [before + more for before, more in zip(flops[phase], kernels.attention, strict=True)]
+    return {phase: (there / of_block[0], back / of_block[1]) for phase, (there, back) in flops.items()}
+
+
+def _byte_s(
+    trace: StepTrace, work: Work, device: Device, decoder: Decoder, blocks: Mapping[str, tuple[float, float]]
+) -> float | None:
+    """Seconds of a moved byte in the passes; None where the blocks that are run cannot be told.
+
+    Whether the head runs is told by its product.
+    """
+    spec = work.spec
+    tokens = spec.micro_batch_size * spec.sequence_length
     works = [kernels for phase, kernels in _works(trace) if phase != Phase.STEP]
-    forward, backward = (sum(kernels.attention[at] for kernels in works) / of_block[at] for at in (0, 1))
-    moved, launches = sum(kernels.moved_bytes for kernels in works), sum(kernels.launches for kernels in works)
+    forward, backward = map(sum, zip(*blocks.values(), strict=True))
+    moved = sum(kernels.moved_bytes for kernels in works)
     if not forward or not moved:
         return None
     heads = sum(
@@ -147,4 +167,4 @@ def _passes(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> t
     )
     each = elementwise_bytes(decoder, device.rates, tokens)
     fitted = forward * each[0] + backward * each[1] + heads * loss_bytes(decoder, device.rates, tokens)
-    return moved_s(device, fitted / moved), device.rates.block_launch_s * (forward + 2 * backward) / launches
+    return moved_s(device, fitted / moved)

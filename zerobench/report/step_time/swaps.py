@@ -8,7 +8,7 @@ its own (pipelined_optimizer_swapper.py).
 In the passes the host waits for each parameter's read, then for its copy to the device, and goes on to the next one
 while it is gathered, unless that is only copied: a copy waits for the gathers before it. What is read ahead is awaited
 at the next module (partitioned_param_coordinator.py, `__prefetch_nvme_param_partitions`: little is under way when its
-queue comes to a drive). All of that goes on beside computing.
+queue comes to a drive). The host issues nothing meanwhile. All of that goes on beside computing.
 Gradients that fill the swapper's buffers are written before backward goes on (async_swapper.py,
 `_flush_buffers_until_complete`).
 """
@@ -28,6 +28,10 @@ from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import Offload
 from zerobench.timing.step import hidden_s
 
+_AFTER_PREFETCH = 0.25
+"""Of what the host issues for a module, the part that comes after its reads ahead and before it waits for them: one
+kernel in four of simulated orders."""
+
 
 class Pass(NamedTuple):
     """Seconds of the forward or the backward passes of a step, without drives and copies."""
@@ -36,6 +40,8 @@ class Pass(NamedTuple):
     total_s: float
     gathered_s: float
     """Of its all-gathers, hidden or not."""
+    issued_s: float = 0.0
+    """In which the host issues it."""
 
 
 def swapping_s(work: Work, passes: Sequence[Pass], copied_s: float, host_s: float) -> tuple[float, float] | None:
@@ -51,11 +57,13 @@ def swapping_s(work: Work, passes: Sequence[Pass], copied_s: float, host_s: floa
     all_read_s = sum(known[each.phase][0] for each in passes)
     added_s = 0.0 if all_read_s else copied_s
     count, alone = _gathers_before_copies(work)
-    for phase, total_s, gathered_s in passes:
+    for phase, total_s, gathered_s, issued_s in passes:
         read_s, written_s = known[phase]
         if read_s:
             chain_s = read_s + copied_s * read_s / all_read_s + alone * gathered_s
-            added_s += chain_s - hidden_s(chain_s, total_s, count)
+            added_s += max(
+                chain_s - hidden_s(chain_s, total_s, count), chain_s + (1 - _AFTER_PREFETCH) * issued_s - total_s
+            )
         added_s += written_s
     return added_s, _in_turns_s(work, host_s, *known[Phase.STEP]) - host_s
 

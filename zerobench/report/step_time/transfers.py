@@ -47,9 +47,10 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
     }
 
 
-def copied_s(work: Work, backward_s: float) -> float:
+def copied_s(work: Work, backward_s: float, idle_s: float = 0.0) -> float:
     """Seconds of the copies that DeepSpeed makes over the host link in a step's passes, where `offload` knows its own;
-    those of gradients at stage 3 run beside the next micro-batches' `backward_s`, where no parameters take turns.
+    those of gradients at stage 3 run beside the next micro-batches' `backward_s`, where no parameters take turns, and
+    parameters come beside what the device waits for the host in forward, `idle_s`.
 
     Gradients go to the host in 16 bits, and where they are updated there in fp32 too (at stages 1 and 2 in that alone).
     In each micro-batch but stage 2's first, sums come to the device as well (stage3.py, partition_grads;
@@ -67,6 +68,7 @@ def copied_s(work: Work, backward_s: float) -> float:
     else:
         times = 2 + (2 * micro_batches - 1 if micro_batches > 1 and spec.zero_stage == 2 else 0)
     up = max(moved["passes up"], _gathered_alone(work)) if moved["passes up"] else 0.0
+    hidden_s += min(up / (rate * 1e9), idle_s)
     return (up + times * moved["passes down"]) / (rate * 1e9) - hidden_s
 
 

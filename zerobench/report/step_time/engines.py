@@ -1,0 +1,44 @@
+"""What a step takes by the engine that runs it: its host's work, and its update's bytes beyond the optimizer's own."""
+
+from __future__ import annotations
+
+from zerobench.report.step_time.terms import Work
+from zerobench.spec.sharding import state_shard_size
+from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.timing.host import Issue, block_issue
+
+_FLAT = ("zero1", "zero2")
+"""Those whose update passes over the rank's own tensors one by one, on the host too."""
+_PARTITIONED = (*_FLAT, "zero3", "fsdp")
+_MORE_BYTES = {"single": 36, "ddp": 38, "zero0": 8, "zero1": 14, "zero2": 14, "zero3": 14, "fsdp": 16}
+"""A parameter of the rank's own: gradients cast to fp32, their norm, clipping, weights cast back, each read and written
+once; counted from the operations of simulated steps (tests/report/step_time/test_engines.py)."""
+
+
+def engine_of(spec: TrialSpec) -> str:
+    """As timing.host.block_issue has them."""
+    offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+    return spec.strategy + "-offload" * offloads
+
+
+def owned(spec: TrialSpec) -> float:
+    """The part of the parameters that a rank updates."""
+    return 1 / state_shard_size(spec) if spec.strategy in _PARTITIONED else 1.0
+
+
+def updated_blocks(spec: TrialSpec, layers: int) -> float:
+    """How many blocks' tensors the host passes over in the update."""
+    return layers * (owned(spec) if spec.strategy in _FLAT else 1.0)
+
+
+def update_issue(spec: TrialSpec, layers: int) -> Issue:
+    """What the host does in the update, whatever the blocks are."""
+    return block_issue(engine_of(spec)).update.times(updated_blocks(spec, layers))
+
+
+def more_update_bytes(work: Work) -> float:
+    """That the update moves through device memory beyond the states, gradients and parameters of the lower bound."""
+    counts, spec = work.rank.parameters, work.spec
+    if counts is None or spec.offload_optimizer is not Offload.NONE:
+        return 0.0
+    return _MORE_BYTES.get(spec.strategy, 0) * counts.trainable * owned(spec)

@@ -1,0 +1,103 @@
+"""What a host needs to issue a decoder's work: the Python of a model and its engine, and the launch of each kernel.
+
+Small work waits for the host. CUDA keeps what was launched and has not begun in a queue of some thousand kernels: so
+far, and no further, a host runs ahead of its GPU (a profiled step on an H100 shows launches that block there).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from zerobench.timing.rates import HostRates, shipped_rates
+from zerobench.timing.trace import UPDATE, Kernels, StepTrace
+
+QUEUED_LAUNCHES = 1024
+
+
+class Issue(NamedTuple):
+    """What it takes to issue some work."""
+
+    python_us: float
+    """Of the host on which it was measured."""
+    launches: float
+
+    def seconds(self, host: HostRates) -> float:
+        """On `host`."""
+        return self.python_s(host) + self.launches * host.launch_s
+
+    def python_s(self, host: HostRates) -> float:
+        """The same without launches."""
+        return 1e-6 * self.python_us * host.slower
+
+    def late_s(self, host: HostRates, *, ahead_s: float, beside_s: float) -> float:
+        """How long the GPU waits for it, where the host is `ahead_s` ahead when the work before it ends, as far as the
+        queue goes, or else some kernels run `beside_s` while it issues others.
+        """
+        whole_s = self.seconds(host)
+        queued_s = whole_s * min(1.0, QUEUED_LAUNCHES / self.launches) if self.launches else 0.0
+        return max(0.0, whole_s - max(min(ahead_s, queued_s), beside_s))
+
+    def times(self, factor: float) -> Issue:
+        """So much of it."""
+        return Issue(factor * self.python_us, factor * self.launches)
+
+
+class BlockIssue(NamedTuple):
+    """Of one block of a decoder, in each phase of a step."""
+
+    forward: Issue
+    backward: Issue
+    update: Issue
+    """Of all parameters of a block, by a rank that owns them all."""
+
+
+_UNGATED = Issue(0.85, 0.5)
+"""Of a Llama's, by a block of GPT's: its norms and activation are one kernel each, and nothing is rotated."""
+
+
+@cache
+def block_issue(engine: str, *, is_gated: bool = True) -> BlockIssue:
+    """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host.
+
+    What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. Blocks
+    whose MLP has no gate go as GPT's, all others as Llama's.
+    """
+    known = shipped_rates().issue
+    found = known.get(engine) or known.get(engine.removesuffix("-offload")) or known["single"]
+    forward, backward, update = (Issue(*found[phase]) for phase in BlockIssue._fields)
+    if is_gated:
+        return BlockIssue(forward, backward, update)
+    return BlockIssue(_ungated(forward), _ungated(backward), update)
+
+
+def _ungated(issue: Issue) -> Issue:
+    return Issue(_UNGATED.python_us * issue.python_us, _UNGATED.launches * issue.launches)
+
+
+def launch_seconds(
+    trace: StepTrace,
+    issue: BlockIssue,
+    host: HostRates | None,
+    passed: Mapping[str, tuple[float, float]],
+    updated: float,
+) -> dict[str, float]:
+    """Seconds in which the host issues one kernel of each phase of `trace`, its share of the phase's Python with it.
+
+    `passed` has how many blocks a phase passes forward and backward, `updated` how many a rank updates.
+    """
+    if host is None:
+        return {}
+    forward, backward, update = issue
+    python_s: dict[str, float] = {
+        phase: there * forward.python_s(host) + back * backward.python_s(host)
+        for phase, (there, back) in passed.items()
+    }
+    python_s[UPDATE] = updated * update.python_s(host)
+    launches: Counter[str] = Counter()
+    for phase, item in trace.in_phases():
+        if isinstance(item, Kernels):
+            launches[phase] += trace.works[item.work].launches
+    return {phase: host.launch_s + python_s.get(phase, 0.0) / count for phase, count in launches.items() if count}
