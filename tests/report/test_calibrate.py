@@ -209,7 +209,8 @@ def test_the_steps_of_a_machine_tell_how_long_others_take_there(
 def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narrower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, offloaded = {"micro_batch_size": 8}, {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    asked: dict[str, Any] = {"micro_batch_size": 8}
+    offloaded = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
     shipped, moved = (expected(predicted(CHIP, **axes), CHIP) for axes in (asked, offloaded))
     calibrate(tmp_path, monkeypatch, timed(1.3, **asked))
     once = expected(predicted(CHIP, **asked), CHIP)
