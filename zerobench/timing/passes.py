@@ -8,6 +8,7 @@ from zerobench.spec.adapter import Lora
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
+from zerobench.spec.tensors import matrices
 from zerobench.timing.device import Device
 from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
@@ -46,8 +47,10 @@ def decoder_of(spec: ModelSpec) -> Decoder | None:
         return None
     layers, hidden, heads, kv_heads, head_dim, vocabulary = (int(size or 0) for size in known)
     inner = sizes.intermediate_size or 4 * hidden
-    matrices = round(counts.mlp / (layers * hidden * inner))
-    return Decoder(layers, hidden, heads * head_dim, (heads + 2 * kv_heads) * head_dim, inner, matrices, vocabulary)
+    per_layer = round(counts.mlp / (layers * hidden * inner))
+    is_apart = any(matrix.name == "q_proj" for matrix in matrices(spec).block)
+    qkv_width = (heads + 2 * kv_heads) * head_dim
+    return Decoder(layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, is_apart)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Passes:
     layers: int
     head_s: float
     """Output head and loss, forward and backward."""
+    backward_idle_s: float = 0.0
+    """Of the backward pass, in which the GPU waits for the host."""
 
     @property
     def forward_s(self) -> float:
@@ -96,12 +101,9 @@ def passes(
         head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
     head = head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens))
     ahead = max(forward, launch) - launch + (head / decoder.layers if runs_all else 0.0)
-    return Passes(
-        max(forward, launch),
-        max(backward + recomputed * forward, (2 + recomputed) * launch - ahead),
-        decoder.layers,
-        head,
-    )
+    kernels = backward + recomputed * forward
+    slower = max(kernels, (2 + recomputed) * launch - ahead)
+    return Passes(max(forward, launch), slower, decoder.layers, head, decoder.layers * (slower - kernels))
 
 
 _ADAPTERS_LAUNCHES = 2.0
@@ -116,7 +118,8 @@ def _block(decoder: Decoder, device: Device, tokens: int, positions: int, lora: 
     matrices = linears(decoder)
     times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in matrices]
     if lora is not None:
-        counts = (3, 1, 1, decoder.mlp_matrices - 1)  # queries, keys and values have an adapter each
+        # queries, keys and values have an adapter each
+        counts = [1] * len(matrices) if decoder.is_apart else [3, 1, 1, decoder.mlp_matrices - 1]
         times = [
             _adapted_s(device, tokens, inputs, outputs, lora.rank * count, count)
             for (inputs, outputs), count in zip(matrices, counts, strict=True)

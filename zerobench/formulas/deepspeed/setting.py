@@ -96,6 +96,8 @@ class Setting:
     trains_head: bool = True
     trains_first: bool = True
     """Whether the first of the tensors, the embedding, is trained."""
+    used: tuple[int, ...] = ()
+    """The numbers of `tensors` in the order of use; empty: that order is the model's."""
     gathers: Gathers | None = None
     """What stage 3 gathers in a micro-batch; None where no more is known of the model than its tensors."""
     coded: int = 0
@@ -226,16 +228,21 @@ class Setting:
         return [sum(fill) for fill in self.filled(limit)]
 
     def filled(self, limit: int) -> list[list[int]]:
-        """The tensors of each fill, as gradients come in reverse order.
+        """The tensors of each fill."""
+        return [[self.tensors[number] for number in fill] for fill in self.filled_with(limit)]
+
+    def filled_with(self, limit: int) -> list[list[int]]:
+        """The numbers of the tensors of each fill, as gradients come: in the reverse of the order of use.
 
         A tensor larger than the bucket is reduced alone (extra_large_param_to_reduce).
         """
         fills, room = list[list[int]](), 0
-        for tensor in reversed(self.tensors):
+        for number in reversed(self.used or range(len(self.tensors))):
+            tensor = self.tensors[number]
             if not fills or tensor > room:
                 fills.append([])
                 room = limit
-            fills[-1].append(tensor)
+            fills[-1].append(number)
             room -= tensor
         return fills
 
