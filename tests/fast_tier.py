@@ -75,6 +75,7 @@ SLOWER = {
     "tests/formulas/test_activations.py::test_a_tied_head_keeps": "torch",
     "tests/formulas/test_activations.py::test_the_tally": "torch",
     "tests/formulas/test_allocator.py::test_in_both_steps": "processes",
+    "tests/formulas/test_allocator.py::test_of_states": "a simulator",
     "tests/spec/test_tensors.py::test_the_tensors": "torch",
     "tests/formulas/test_gathers.py::test_a_formula": "a simulator",
     "tests/formulas/test_gathers.py::test_its_step": "a simulator",

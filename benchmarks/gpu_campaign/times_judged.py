@@ -201,8 +201,8 @@ def block_launch_s(timed: Iterable[Kernel]) -> float:
 
 def passes_s(work: Work, device: Device) -> float:
     """Seconds of forward and backward; gradients that are kept are read and written once more, and one read."""
-    again, engine = work.recomputed, work.engine
-    both = passes(work.decoder, device, work.tokens, work.positions, recomputed=again, engine=engine)
+    issue = block_issue(work.engine, is_gated=work.decoder.is_gated)
+    both = passes(work.decoder, device, work.tokens, work.positions, recomputed=work.recomputed, issue=issue)
     kept = moved_s(device, 3 * WORD_BYTES * work.parameters) if work.accumulates else 0.0
     return both.forward_s + both.backward_s + kept
 

@@ -62,6 +62,23 @@ AXES: dict[str, dict[str, Any]] = {
         **CPU,
     },
     "within backward": {"model": WIDE, "stage": 2, "sequence_length": 512, "ds_config": SMALL_BUCKET},
+    "beyond stage 1's bucket": {
+        "model": TIED,
+        "stage": 1,
+        "micro_batch_size": 1,
+        "activation_checkpointing": False,
+        "ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000, "zero_optimization.overlap_comm": True},
+        **CPU,
+    },
+    "reduced at the end": {
+        "model": WIDE,
+        "stage": 1,
+        "world_size": 1,
+        "micro_batch_size": 1,
+        "sequence_length": 128,
+        "ds_config": SMALL_BUCKET,
+        **CPU,
+    },
     "its own gradients last": {"model": WIDE, "stage": 2, "micro_batch_size": 1, "sequence_length": 128},
 }
 PASSES = (Phase.FORWARD, Phase.BACKWARD)

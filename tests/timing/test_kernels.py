@@ -60,14 +60,15 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
     assert device is not None
     assert device.host is not None
     for engine in ("fsdp", "single", "zero3"):
-        forward, backward, _ = block_issue(engine, is_gated=False)
+        issue = block_issue(engine, is_gated=False)
+        forward, backward, _ = issue
         forward_s, backward_s = forward.seconds(device.host), backward.seconds(device.host)
-        small = passes(decoder, device, 64, 64, runs_all=False, engine=engine)
+        small = passes(decoder, device, 64, 64, runs_all=False, issue=issue)
         assert small.block_forward_s == forward_s
         assert small.block_backward_s == backward_s
-        again = passes(decoder, device, 64, 64, recomputed=1.0, runs_all=False, engine=engine)
+        again = passes(decoder, device, 64, 64, recomputed=1.0, runs_all=False, issue=issue)
         assert again.block_backward_s == backward_s + forward_s
-        assert passes(decoder, replace(device, host=None), 64, 64, engine=engine).block_forward_s < forward_s
+        assert passes(decoder, replace(device, host=None), 64, 64, issue=issue).block_forward_s < forward_s
 
 
 def test_the_host_launches_backward_while_the_head_is_computed() -> None:

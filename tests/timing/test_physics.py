@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, gpu, links, predicted
+from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, why_no_time
 from zerobench.spec.architecture import dimensions
@@ -148,6 +150,21 @@ def test_more_work_is_never_faster_where_parameters_come_from_drives(network: fl
     assert all(more >= less * (1 - 1e-9) for less, more in pairwise(times))
     again = expected(predicted(**drives, activation_checkpointing=True), at=at)
     assert again.step_s > times[0]
+
+
+def test_checkpointing_saves_nothing_but_calls_that_deepspeed_makes_for_more_parameters_at_once() -> None:
+    """With it stage 3 gathers as many bytes in backward by 40 calls in place of 46: 6 latencies of 256 ranks less."""
+    asked: dict[str, Any] = {"model": resolve_model("qwen3-1.7b"), "num_nodes": 32, "sequence_length": 128}
+    plain, again = (
+        predicted(**asked, offload_param="cpu", activation_checkpointing=whether) for whether in (False, True)
+    )
+    calls = [
+        sum(row.calls for row in trial.ranks[0].collectives if row.kind == "all_gather" and row.phase is Phase.BACKWARD)
+        for trial in (plain, again)
+    ]
+    assert calls[1] < calls[0]
+    alike = again.ranks[0].model_copy(update={"collectives": plain.ranks[0].collectives})
+    assert expected(replace(again, ranks=[alike])).step_s > expected(plain).step_s
 
 
 def test_a_larger_micro_batch_uses_the_gpu_better() -> None:

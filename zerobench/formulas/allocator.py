@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import itertools
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
-from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Instants, Setting
+from zerobench.formulas.deepspeed.setting import (
+    CLONES,
+    MODEL_TENSORS,
+    NOT_HANDED_ON,
+    TENSOR_CASTS,
+    TOO_LARGE,
+    WHOLE,
+    Instants,
+    Setting,
+)
 from zerobench.formulas.terms import Bytes, Term, Terms
 from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.memory.caching_allocator import OutOfMemory
@@ -100,7 +111,7 @@ class _Play:
             self._play(events[Phase.FORWARD])
             self._hold(instants.forward)
             self._note(step, Phase.FORWARD)
-            self._backward(events[Phase.BACKWARD], instants, keeps=_keeps(trial))
+            self._backward(events[Phase.BACKWARD], instants, keeps=_keeps(trial, self._setting))
             self._note(step, Phase.BACKWARD)
             self._hold_each(instants.step)
             self._note(step, Phase.STEP)
@@ -108,14 +119,19 @@ class _Play:
 
     def _backward(self, course: Sequence[Event], instants: Instants, *, keeps: bool) -> None:
         """Gradients are tensors of the course; where they stay until backward's end, of the reduction too."""
+        summed = frozenset[int]()
+        if keeps:
+            course, summed = self._kept_whole(course)
         handed_on = next(index for index, event in enumerate(course) if event.number == BUCKETED)
-        self._play(course[:handed_on], keeps=keeps)
+        self._play(course[:handed_on], keeps=keeps, but=summed)
         self._hold(_without_gradients(instants.bucketed, instants.forward))
-        self._play(course[handed_on + 1 :], keeps=keeps)
+        self._play(course[handed_on + 1 :], keeps=keeps, but=summed)
         gradients = {event.number for event in course if event.is_gradient}
         self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
         reducing = int(self._setting.case.overlaps)
         for instant in (*[*instants.filled.values()][-1:], *instants.reduction):
+            if keeps:
+                self._hand_on(instant)
             self._hold(_without_gradients(instant, instants.forward) if keeps else instant, reduces_on=2 * reducing)
         if keeps and self._setting.case.stage == 0:
             self._adopt_gradients()
@@ -123,8 +139,30 @@ class _Play:
         self._gradients = {}
         self._hold(instants.backward_end)
 
-    def _play(self, events: Sequence[Event], *, keeps: bool = False) -> None:
-        """`keeps`: what the course says of when gradients are dropped does not hold."""
+    def _hand_on(self, instant: Bytes) -> None:
+        """Drop the gradients of the model's first tensors that have come to stage 1's bucket."""
+        left = sum(term.nbytes for term in _terms(instant) if term.words.startswith((WHOLE, NOT_HANDED_ON)))
+        while self._setting.case.stage and sum(self._gradients.values()) > left:
+            key, _ = self._gradients.popitem()  # backward makes them last
+            self._allocator.free(key)
+
+    def _kept_whole(self, course: Sequence[Event]) -> tuple[Sequence[Event], frozenset[int]]:
+        """`course` where gradients stay, and the numbers of those that are dropped all the same: a tied head's and the
+        embedding's, whose sum stays. Nothing of it is copied out of a bucket, as the last gradient was.
+        """
+        dropped = {event.number for event in course if not event.nbytes}
+        head = self._setting.case.element * self._setting.head
+        copied = {event.number for event in course if event.is_gradient and event.number not in dropped}
+        head_and_embedding, sums = list[int](), set[int]()
+        for event in course:
+            if event.is_gradient and event.nbytes == head and event.number in dropped:
+                (head_and_embedding.append if len(head_and_embedding) < 2 else sums.add)(event.number)
+        if self._setting.tied_head and sums:
+            return [event for event in course if event.number not in copied], frozenset(head_and_embedding)
+        return [event for event in course if event.number not in copied | sums], frozenset()
+
+    def _play(self, events: Sequence[Event], *, keeps: bool = False, but: frozenset[int] = frozenset()) -> None:
+        """`keeps`: what the course says of when gradients are dropped does not hold, `but` of these."""
         for event in events:
             if not event.nbytes:
                 if (key := self._tensors.pop(event.number, None)) is not None:
@@ -133,7 +171,7 @@ class _Play:
             key = self._make(event.nbytes)
             if event.number == KEPT:
                 continue
-            if keeps and event.is_gradient:
+            if keeps and event.is_gradient and event.number not in but:
                 self._gradients[key] = event.nbytes
             else:
                 self._tensors[event.number] = key
@@ -149,7 +187,7 @@ class _Play:
         element = self._setting.case.element
         partitioned = self._setting.case.stage == 3 and self._setting.zero_init
         if not partitioned:
-            self._hold(_only_model(instants[0], self._setting))
+            self._hold(_only_model(instants[0]))
         for tensor in self._setting.tensors:
             whole = [self._make(element * tensor)] if partitioned else []
             for drawn in range(0, tensor, DRAWN_ELEMENTS):
@@ -195,17 +233,19 @@ class _Play:
         self._allocator.reset_peaks()
 
 
-def _keeps(trial: TrialSpec) -> bool:
-    """Whether gradients stay as backward makes them until its end: at stages 0 and 1, where none are there before."""
-    return (trial.zero_stage or 0) < 2 and trial.gradient_accumulation_steps == 1
+def _keeps(trial: TrialSpec, setting: Setting) -> bool:
+    """Whether gradients stay as backward makes them until its end: at stages 0 and 1, where none are there before and
+    none are reduced within it.
+    """
+    is_reduced = setting.case.stage > 0 and setting.streams_gradients
+    return not is_reduced and trial.gradient_accumulation_steps == 1
 
 
 def _blocks(instant: Bytes, setting: Setting) -> Iterator[_Block]:
-    """A block for each term; for the model's tensors one each."""
+    """A block for each term; one for each tensor of what lies there tensor by tensor."""
     seen: Counter[tuple[Category, int]] = Counter()
-    sizes = [setting.case.element * tensor for tensor in setting.tensors]
     for term in _terms(instant):
-        for nbytes in sizes if _is_model(term, setting) else [term.nbytes]:
+        for nbytes in _pieces(term, setting):
             seen[term.category, nbytes] += 1
             yield term.category, nbytes, seen[term.category, nbytes]
 
@@ -214,18 +254,36 @@ def _terms(instant: Bytes) -> Sequence[Term]:
     return instant.terms if isinstance(instant, Terms) else [Term(*item) for item in instant.items()]
 
 
-def _is_model(term: Term, setting: Setting) -> bool:
-    """Whether the term is the model as it was built: without ZeRO what it trains, else until it has been flattened.
+def _pieces(term: Term, setting: Setting) -> Sequence[int]:
+    """Bytes of each block of a term."""
+    if _is_by_tensor(term, setting):
+        each = term.nbytes // setting.num_params
+        return [each * tensor for tensor in setting.tensors]
+    if not term.words.startswith((NOT_HANDED_ON, TOO_LARGE)):
+        return [term.nbytes]
+    limit = setting.case.bucket_elements
+    came = (tensor for fill in setting.filled(limit) for tensor in fill if tensor > limit)
+    tensors = came if term.words.startswith(TOO_LARGE) else reversed(setting.tensors)
+    sizes = [setting.case.gradient_element * tensor for tensor in tensors]
+    return sizes[: bisect_left(list(accumulate(sizes)), term.nbytes) + 1]
 
-    Without ZeRO its gradients are as many tensors.
-    """
-    kinds = {Category.PARAMETERS} if setting.case.stage else {Category.PARAMETERS, Category.GRADIENTS}
-    whole = term.category in kinds and term.nbytes == setting.case.element * setting.num_params
-    return whole and (setting.case.stage == 0 or term.words.startswith(MODEL_TENSORS))
+
+def _is_by_tensor(term: Term, setting: Setting) -> bool:
+    """Whether the term lies there tensor by tensor: without ZeRO all but what is flattened, and gradients then too."""
+    if term.nbytes % setting.num_params:
+        return False
+    is_flat = setting.optimizer_info.is_flattened_in_16_bits
+    of_stage_0 = setting.case.stage == 0 and (not is_flat or _is_whole_gradient(term, setting))
+    return of_stage_0 or term.words.startswith((MODEL_TENSORS, CLONES, TENSOR_CASTS, WHOLE))
 
 
-def _only_model(instant: Bytes, setting: Setting) -> Terms:
-    return Terms(*(term for term in _terms(instant) if _is_model(term, setting)))
+def _is_whole_gradient(term: Term, setting: Setting) -> bool:
+    return term.category is Category.GRADIENTS and term.nbytes == setting.case.element * setting.num_params
+
+
+def _only_model(instant: Bytes) -> Terms:
+    """The model as it was built."""
+    return Terms(*(term for term in _terms(instant) if term.words.startswith(MODEL_TENSORS)))
 
 
 def _without_gradients(instant: Bytes, but: Bytes) -> Terms:

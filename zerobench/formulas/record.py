@@ -67,13 +67,13 @@ from zerobench.records import (
 )
 from zerobench.spec.adapter import base_of, codes_bytes, lora_of
 from zerobench.spec.adapter_rules import frozen_words, why_no_closed_form
-from zerobench.spec.backward import Weight
+from zerobench.spec.backward import LOOKED_UP, Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of, workspace_of
-from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.parameters import ParameterCounts, component_of, count_parameters
 from zerobench.spec.pipeline import is_last_stage, own_blocks, why_not_divided
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
@@ -260,12 +260,24 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         linear_elements=held,
         coded=coded,
         scales_bytes=scales_bytes,
+        used=_used(trial) if case.stage else (),
         **partly,
     )
     if case.stage < 3:
         return setting
     order = _module_order(_Modules(trial.model_dump_json(exclude=_OF_NO_ORDER), setting.frozen, tensors, trial))
     return replace(setting, gathers=gathers(order, case, swapped_numbers(setting, order.sizes)))
+
+
+def _used(trial: TrialSpec) -> tuple[int, ...]:
+    """The numbers of its trained tensors in the order of use; adapters are used in theirs."""
+    if trial.adapter is not None:
+        return ()
+    weights = [weight for weight in named_weights(trial.model, trial.frozen).all if weight.is_trained]
+    numbers = {weight.name: number for number, weight in enumerate(weights)}
+    tables = [number for name, number in numbers.items() if component_of(name) in LOOKED_UP]
+    others = (numbers[use.weight.name] for use in uses(weights) if component_of(use.weight.name) not in LOOKED_UP)
+    return (*tables, *others)
 
 
 _OF_NO_ORDER = {"ds_config", "ds_config_file", "micro_batch_size", "gradient_accumulation_steps", "repeat"}

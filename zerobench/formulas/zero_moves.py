@@ -8,6 +8,9 @@ as its coordinator decides module by module (formulas/deepspeed/gathers.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate, groupby
+
 from zerobench.formulas.deepspeed.gathers import Gathers
 from zerobench.formulas.deepspeed.setting import Setting
 from zerobench.formulas.deepspeed.stage_3 import persistent_tensors
@@ -28,10 +31,39 @@ def _flat_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, .
     times = micro_steps if setting.case.stage == 2 else 1
     is_whole = setting.case.runs_bf16_optimizer or bool(setting.case.zero("use_multi_rank_bucket_allreduce"))
     gathered = setting.flat_partition * setting.case.world_size
+    calls = times * (1 if setting.case.runs_bf16_optimizer else _reductions(setting, is_whole=is_whole))
     return (
-        CollectiveVolume(Phase.BACKWARD, "all_reduce" if is_whole else "reduce", times, times * setting.num_params),
+        CollectiveVolume(Phase.BACKWARD, "all_reduce" if is_whole else "reduce", calls, times * setting.num_params),
         CollectiveVolume(Phase.STEP, "all_gather", 1, gathered),
     )
+
+
+def _reductions(setting: Setting, *, is_whole: bool) -> int:
+    """How often a backward pass reduces at stages 1 and 2: the slices of a full bucket, cut where the flat partitions
+    end, are reduced as soon as more than a bucket's elements have come together, or those of each rank have
+    (stage_1_and_2.py, average_tensor, allreduce_and_scatter and allreduce_no_retain).
+    """
+    limit, starts = setting.case.bucket_elements, list(accumulate(setting.tensors, initial=0))
+    calls = 0
+    for fill in setting.filled_with(limit):
+        waiting: dict[int, int] = {}
+        slices = (
+            piece for number in fill for piece in _cut(starts[number], starts[number + 1], setting.flat_partition)
+        )
+        for owner, pieces in groupby(slices, key=lambda piece: piece[0]):
+            to = 0 if is_whole else owner
+            waiting[to] = waiting.get(to, 0) + sum(elements for _, elements in pieces)
+            if waiting[to] > limit:
+                calls += 1
+                del waiting[to]
+        calls += len(waiting)
+    return calls
+
+
+def _cut(start: int, end: int, partition: int) -> Iterator[tuple[int, int]]:
+    """What of the flat elements from `start` to `end` is each rank's: the rank, and how many."""
+    for owner in range(start // partition, -(-end // partition)):
+        yield owner, min(end, (owner + 1) * partition) - max(start, owner * partition)
 
 
 def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[CollectiveVolume, ...]:

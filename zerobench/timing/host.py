@@ -40,6 +40,10 @@ class Issue(NamedTuple):
         queued_s = whole_s * min(1.0, QUEUED_LAUNCHES / self.launches) if self.launches else 0.0
         return max(0.0, whole_s - max(min(ahead_s, queued_s), beside_s))
 
+    def plus(self, other: Issue) -> Issue:
+        """Both."""
+        return Issue(self.python_us + other.python_us, self.launches + other.launches)
+
     def times(self, factor: float) -> Issue:
         """So much of it."""
         return Issue(factor * self.python_us, factor * self.launches)
@@ -59,18 +63,27 @@ _UNGATED = Issue(0.85, 0.5)
 
 
 @cache
-def block_issue(engine: str, *, is_gated: bool = True) -> BlockIssue:
+def block_issue(engine: str, *, is_gated: bool = True, owned: float = 1.0) -> BlockIssue:
     """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host.
 
-    What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. Blocks
-    whose MLP has no gate go as GPT's, all others as Llama's.
+    What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. What
+    offload adds is for the tensors that a rank owns, the part `owned` of all. Blocks whose MLP has no gate go as GPT's,
+    all others as Llama's.
     """
-    known = shipped_rates().issue
-    found = known.get(engine) or known.get(engine.removesuffix("-offload")) or known["single"]
-    forward, backward, update = (Issue(*found[phase]) for phase in BlockIssue._fields)
-    if is_gated:
-        return BlockIssue(forward, backward, update)
-    return BlockIssue(_ungated(forward), _ungated(backward), update)
+    stage = engine.removesuffix("-offload")
+    usual = _measured(stage) or _measured("single")
+    forward, backward, update = (
+        each.plus(more.plus(each.times(-1)).times(owned))
+        for each, more in zip(usual, _measured(engine) or usual, strict=True)
+    )
+    if not is_gated:
+        forward, backward = _ungated(forward), _ungated(backward)
+    return BlockIssue(forward, backward, update)
+
+
+def _measured(engine: str) -> tuple[Issue, ...]:
+    found = shipped_rates().issue.get(engine)
+    return () if found is None else tuple(Issue(*found[phase]) for phase in BlockIssue._fields)
 
 
 def _ungated(issue: Issue) -> Issue:

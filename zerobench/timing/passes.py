@@ -8,8 +8,9 @@ from zerobench.spec.adapter import Lora
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
+from zerobench.spec.tensors import matrices
 from zerobench.timing.device import Device
-from zerobench.timing.host import QUEUED_LAUNCHES, block_issue
+from zerobench.timing.host import QUEUED_LAUNCHES, BlockIssue, block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
 
@@ -52,8 +53,10 @@ def decoder_of(spec: ModelSpec) -> Decoder | None:
         return None
     layers, hidden, heads, kv_heads, head_dim, vocabulary = (int(size or 0) for size in known)
     inner = sizes.intermediate_size or 4 * hidden
-    matrices = round(counts.mlp / (layers * hidden * inner))
-    return Decoder(layers, hidden, heads * head_dim, (heads + 2 * kv_heads) * head_dim, inner, matrices, vocabulary)
+    per_layer = round(counts.mlp / (layers * hidden * inner))
+    is_apart = any(matrix.name == "q_proj" for matrix in matrices(spec).block)
+    qkv_width = (heads + 2 * kv_heads) * head_dim
+    return Decoder(layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, is_apart)
 
 
 @dataclass(frozen=True)
@@ -94,21 +97,21 @@ def passes(
     recomputed: float = 0.0,
     lora: Lora | None = None,
     runs_all: bool = True,
-    engine: str = "fsdp",
+    issue: BlockIssue | None = None,
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
     With `lora` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The host issues
-    a block's kernels as `engine` does (host.py): small work waits for it. What the GPU was behind the host in forward,
-    and the head's few and long kernels, the host is ahead when backward begins, as far as the queue of launches goes;
-    not so where others run the head (`runs_all`).
+    a block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the GPU was
+    behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as far as
+    the queue of launches goes; not so where others run the head (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, lora)
     head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
     if lora is not None:
         head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
     head = head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens))
-    issue = block_issue(engine, is_gated=decoder.is_gated)
+    issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
     adapters = 1 if lora is None else _ADAPTERS_LAUNCHES
     issued, issued_backward = (
         0.0 if device.host is None else part.times(adapters).seconds(device.host)
@@ -142,7 +145,8 @@ def _block(decoder: Decoder, device: Device, tokens: int, positions: int, lora: 
     matrices = linears(decoder)
     times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in matrices]
     if lora is not None:
-        counts = (3, 1, 1, decoder.mlp_matrices - 1)  # queries, keys and values have an adapter each
+        # queries, keys and values have an adapter each
+        counts = [1] * len(matrices) if decoder.is_apart else [3, 1, 1, decoder.mlp_matrices - 1]
         times = [
             _adapted_s(device, tokens, inputs, outputs, lora.rank * count, count)
             for (inputs, outputs), count in zip(matrices, counts, strict=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
@@ -17,6 +18,15 @@ from zerobench.timing.replay import LATE_CLASS, UPDATE_CLASS, Timeline
 
 _TENTH = 1.2816
 """Standard deviations between the median of a normal distribution and its tenth and ninetieth percentiles."""
+
+
+class Bucket(NamedTuple):
+    """Gradients that are reduced together."""
+
+    ready: float
+    """Share of the backward pass after which they are handed on."""
+    share: float
+    """Of all that a backward pass reduces."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +40,12 @@ class Phases:
     """Micro-batches that have any; None: all."""
     first_forward_s: float | None = None
     """In the first of them in place of `forward_s`, where that is not as the others."""
-    last_bucket_s: float = 0.0
-    """Of `backward_s`, the reduction that ends a pass: nothing runs beside it."""
+    reduced_s: float = 0.0
+    """Of `backward_s`, of gradients in `buckets`."""
+    buckets: tuple[Bucket, ...] = ()
+    """As they are reduced; none: a block at a time."""
+    reduces_apart: bool = True
+    """Whether that goes on beside computing, and not on its stream."""
 
 
 @dataclass(frozen=True)
@@ -101,24 +115,21 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
 
     Where the device waits for the host anyway, it slows none.
     """
-    if not overlaps:
-        return communication.forward_s, communication.backward_s
-    layers = computing.layers
-    pairs = (
-        (communication.forward_s, computing.block_forward_s, computing.idle_forward_s),
-        (communication.backward_s, computing.block_backward_s, computing.idle_backward_s),
-    )
-    alone_s = (0.0, communication.last_bucket_s)
-    hidden = [
-        min(hidden_s(moved_s, layers * block_s, layers), moved_s - last_s)
-        for (moved_s, block_s, _), last_s in zip(pairs, alone_s, strict=True)
-    ]
-    slowed = [max(0.0, each - layers * idle_s) for each, (*_, idle_s) in zip(hidden, pairs, strict=True)]
-    forward, backward = (
-        moved_s - beside_s + rates.contention * contended_s
-        for (moved_s, *_), beside_s, contended_s in zip(pairs, hidden, slowed, strict=True)
-    )
-    return forward, backward
+    layers, apart = computing.layers, communication.reduces_apart
+    reduced_s = communication.reduced_s if communication.buckets else 0.0
+    reducing_s = hidden_reducing_s(reduced_s, computing, communication)
+    forward_s = backward_s = 0.0
+    if overlaps:
+        beside_s = max(0.0, layers * computing.block_backward_s - reducing_s)
+        forward_s = hidden_s(communication.forward_s, layers * computing.block_forward_s, layers)
+        backward_s = hidden_s(communication.backward_s - reduced_s, beside_s, layers) + (reducing_s if apart else 0.0)
+
+    def added_s(moved_s: float, hidden_s: float, idle_s: float) -> float:
+        return moved_s - hidden_s + rates.contention * max(0.0, hidden_s - layers * idle_s)
+
+    forward = added_s(communication.forward_s, forward_s, computing.idle_forward_s)
+    backward = added_s(communication.backward_s, backward_s, computing.idle_backward_s)
+    return forward, backward - (0.0 if apart else reducing_s)
 
 
 def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
@@ -136,6 +147,23 @@ def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
 def hidden_s(moving_s: float, beside_s: float, layers: int) -> float:
     """Seconds of moving that go on beside what all blocks but one do."""
     return min(moving_s, beside_s) * (layers - 1) / layers
+
+
+def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases) -> float:
+    """Of seconds in which gradients move in buckets, one after another, what makes a backward pass no longer.
+
+    On a stream of their own they go on beside it once the first bucket is full. On its own the GPU computes after each,
+    and the host, which goes on launching, makes up for what the GPU has waited for it.
+    """
+    buckets, backward_s = communication.buckets, computing.backward_s
+    if not buckets:
+        return 0.0
+    if not communication.reduces_apart:
+        return min((1 - buckets[-1].share) * moving_s, computing.layers * computing.idle_backward_s)
+    end_s = 0.0
+    for ready, share in buckets:
+        end_s = max(end_s, ready * backward_s) + share * moving_s
+    return moving_s - max(0.0, end_s - backward_s)
 
 
 def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float]) -> ExpectedStep:

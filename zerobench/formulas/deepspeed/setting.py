@@ -20,7 +20,14 @@ ALLREDUCE_ELEMENTS = 500_000_000
 """Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
 _MOST_PIECES = 4096
 MODEL_TENSORS = "the model's tensors"
-"""How words begin of what lies there tensor by tensor, as the model was built."""
+CLONES = "clones of its tensors"
+TENSOR_CASTS = "fp32 copies made in the step"
+WHOLE = "kept whole until the end of backward"
+"""How words begin of what lies there tensor by tensor: the first, as the model was built."""
+NOT_HANDED_ON = "not yet in the bucket"
+"""How words begin of gradients that are handed on from the model's first one on."""
+TOO_LARGE = "larger than the bucket, kept until the end of backward"
+"""How words begin of gradients of such tensors, as they come."""
 ALIGNMENT = 2
 """Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
 
@@ -96,6 +103,8 @@ class Setting:
     trains_head: bool = True
     trains_first: bool = True
     """Whether the first of the tensors, the embedding, is trained."""
+    used: tuple[int, ...] = ()
+    """The numbers of `tensors` in the order of use; empty: that order is the model's."""
     gathers: Gathers | None = None
     """What stage 3 gathers in a micro-batch; None where no more is known of the model than its tensors."""
     coded: int = 0
@@ -226,18 +235,30 @@ class Setting:
         return [sum(fill) for fill in self.filled(limit)]
 
     def filled(self, limit: int) -> list[list[int]]:
-        """The tensors of each fill, as gradients come in reverse order.
+        """The tensors of each fill."""
+        return [[self.tensors[number] for number in fill] for fill in self.filled_with(limit)]
+
+    def filled_with(self, limit: int) -> list[list[int]]:
+        """The numbers of the tensors of each fill, as gradients come: in the reverse of the order of use; as the model
+        holds them where they are reduced at backward's end (stage_1_and_2.py, reduce_gradients).
 
         A tensor larger than the bucket is reduced alone (extra_large_param_to_reduce).
         """
         fills, room = list[list[int]](), 0
-        for tensor in reversed(self.tensors):
+        as_held = range(len(self.tensors))
+        for number in reversed(self.used or as_held) if self.streams_gradients else as_held:
+            tensor = self.tensors[number]
             if not fills or tensor > room:
                 fills.append([])
                 room = limit
-            fills[-1].append(tensor)
+            fills[-1].append(number)
             room -= tensor
         return fills
+
+    @property
+    def streams_gradients(self) -> bool:
+        """Whether they are reduced within backward and not at its end."""
+        return self.case.stage != 1 or bool(self.case.zero("overlap_comm"))
 
     @property
     def optimizer_info(self) -> OptimizerInfo:

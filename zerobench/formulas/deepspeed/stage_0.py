@@ -7,7 +7,14 @@ optimizer step on zero gradients while the engine is built, so that the moments 
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Instants, Setting
+from zerobench.formulas.deepspeed.setting import (
+    ALLREDUCE_ELEMENTS,
+    CLONES,
+    MODEL_TENSORS,
+    TENSOR_CASTS,
+    Instants,
+    Setting,
+)
 from zerobench.formulas.terms import Bytes, Terms, add
 from zerobench.records import Category, StepKind
 
@@ -20,7 +27,8 @@ def device(setting: Setting, step: StepKind) -> Instants:
         return _loop(setting, step, copied(setting))
     before = add(_parameters(setting), setting.master_and_moments(setting.tensors, None))
     states = add(before, setting.moments(setting.tensors))
-    init = (_wrapping(setting), add(states, _start_up(setting)), states)
+    casting = (add(before, _cloned(setting)),) if _is_flattened(setting) else ()
+    init = (_wrapping(setting), *casting, add(states, _start_up(setting)), states)
     return _instants(setting, states, init, _half_precision_step(setting, states), copied(setting))
 
 
@@ -49,11 +57,16 @@ def _is_flattened(setting: Setting) -> bool:
 
 def _wrapping(setting: Setting) -> Bytes:
     """FP16_Optimizer holds the model, clones of its tensors and their flat copy for a moment."""
-    copies = add(
-        setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "clones of its tensors"),
-        setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "their flat copy"),
+    model, clones = (
+        setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, what)
+        for what in (MODEL_TENSORS, CLONES)
     )
-    return add(_parameters(setting), copies if _is_flattened(setting) else {})
+    return add(model, clones, _parameters(setting)) if _is_flattened(setting) else model
+
+
+def _cloned(setting: Setting) -> Terms:
+    """What the master weights are cast from."""
+    return setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "a clone of their flat copy")
 
 
 def _start_up(setting: Setting) -> Bytes:
@@ -64,8 +77,8 @@ def _start_up(setting: Setting) -> Bytes:
 
 def half_precision_casts(setting: Setting) -> Terms:
     """fused_optimizer.py, step: fp32 gradients twice, one by one and flat; unfused_optimizer.py: once."""
-    flat = setting.share(Category.TEMPORARIES, 4, setting.num_params, "fp32 copies made in the step")
-    return add(_gradients(setting, 4, _CASTS), flat if _is_flattened(setting) else {})
+    each = setting.share(Category.TEMPORARIES, 4, setting.num_params, TENSOR_CASTS)
+    return add(each if _is_flattened(setting) else {}, _gradients(setting, 4, _CASTS))
 
 
 def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:

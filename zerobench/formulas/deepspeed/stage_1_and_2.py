@@ -7,9 +7,10 @@ at the end of the last backward pass, stage 2 (and stage 1 with overlap_comm) wi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import accumulate
 
-from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Instants, Setting
+from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, NOT_HANDED_ON, TOO_LARGE, WHOLE, Instants, Setting
 from zerobench.formulas.terms import Bytes, Term, Terms, add, of_elements
 from zerobench.records import Category, StepKind
 
@@ -120,7 +121,7 @@ def bucket(setting: Setting) -> Terms:
 
 def _streams(setting: Setting) -> bool:
     """Whether gradients are reduced within backward and not at its end (process_gradients)."""
-    return setting.case.stage == 2 or bool(setting.case.zero("overlap_comm"))
+    return setting.streams_gradients
 
 
 def _is_compact(setting: Setting) -> bool:
@@ -168,8 +169,7 @@ def _between_micro_steps(setting: Setting) -> Bytes:
 
 def _whole(setting: Setting) -> Terms:
     """Stage 1's gradients."""
-    what = "kept whole until the end of backward"
-    return setting.share(Category.GRADIENTS, _gradient_element(setting), setting.num_params, what)
+    return setting.share(Category.GRADIENTS, _gradient_element(setting), setting.num_params, WHOLE)
 
 
 def _reduction(setting: Setting) -> tuple[Bytes, ...]:
@@ -184,14 +184,35 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
         before = add(_own_gradients_within(setting, sum(fills[:-1])), _sums(setting))
         tied = setting.tied_gradients(3)
         return (
-            *([add(before, tied)] if tied else []),
-            add(before, _copied(setting, fills[-1])),
-            add(partition, _sums(setting), norm),
+            *([add(before, _too_large(setting, len(fills) - 1), tied)] if tied else []),
+            add(before, _too_large(setting, len(fills)), _copied(setting, fills[-1])),
+            add(partition, _sums(setting), _too_large(setting, len(fills)), norm),
         )
-    left = setting.num_params - max(fills)
-    rest = of_elements(Category.GRADIENTS, element, left, "not yet in the bucket")
+    passed = list(accumulate(fills))
+    rests = [of_elements(Category.GRADIENTS, element, setting.num_params - there, NOT_HANDED_ON) for there in passed]
+    own_end = min((setting.rank + 1) * setting.flat_partition, setting.num_params)
+    fullest, own_last = fills.index(max(fills)), bisect_left(passed, own_end)
     whole = add(_whole(setting), setting.tied_gradients(2))
-    return whole, add(rest, _copied(setting, max(fills)), partition), add(rest, partition, norm)
+    copies = [
+        add(
+            rests[number],
+            _too_large(setting, number + 1),
+            _copied(setting, fills[number]),
+            partition if passed[number] - fills[number] >= own_end else {},
+        )
+        for number in sorted({0, fullest})
+    ]
+    normed = bisect_left(passed, _largest_own_end(setting)) if norm else own_last
+    return whole, *copies, add(rests[normed], _too_large(setting, normed + 1), partition, norm)
+
+
+def _too_large(setting: Setting, fills: int) -> Terms:
+    """Stage 1's gradients of tensors that have no room in the bucket, of so many fills: they stay where they were made
+    (reduce_ipg_grads clears stage 2's alone).
+    """
+    limit = setting.case.bucket_elements if setting.case.stage == 1 else setting.num_params
+    elements = sum(tensor for fill in setting.filled(limit)[:fills] for tensor in fill if tensor > limit)
+    return of_elements(Category.GRADIENTS, _gradient_element(setting), elements, TOO_LARGE)
 
 
 def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
@@ -226,6 +247,14 @@ def _summed(partition: Terms) -> Terms:
 
 def _largest_own(setting: Setting) -> int:
     return max((inside for _, inside in setting.own_tensors), default=0)
+
+
+def _largest_own_end(setting: Setting) -> int:
+    """Where the tensor with most elements in the partition ends among the flat parameters."""
+    start = setting.rank * setting.flat_partition
+    ends = [end for end in accumulate(setting.tensors) if end > start]
+    own = [inside for _, inside in setting.own_tensors]
+    return ends[own.index(max(own))] if own else start
 
 
 def _backward_end(setting: Setting) -> Terms:

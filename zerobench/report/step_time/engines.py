@@ -5,7 +5,8 @@ from __future__ import annotations
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.timing.host import Issue, block_issue
+from zerobench.timing.host import BlockIssue, Issue, block_issue
+from zerobench.timing.passes import Decoder
 
 _FLAT = ("zero1", "zero2")
 """Those whose update passes over the rank's own tensors one by one, on the host too."""
@@ -15,10 +16,10 @@ _MORE_BYTES = {"single": 36, "ddp": 38, "zero0": 8, "zero1": 14, "zero2": 14, "z
 once; counted from the operations of simulated steps (tests/report/step_time/test_engines.py)."""
 
 
-def engine_of(spec: TrialSpec) -> str:
-    """As timing.host.block_issue has them."""
+def issue_of(spec: TrialSpec, decoder: Decoder) -> BlockIssue:
+    """What the host does for a block of `decoder`."""
     offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
-    return spec.strategy + "-offload" * offloads
+    return block_issue(spec.strategy + "-offload" * offloads, is_gated=decoder.is_gated, owned=owned(spec))
 
 
 def owned(spec: TrialSpec) -> float:
@@ -31,9 +32,9 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
     return layers * (owned(spec) if spec.strategy in _FLAT else 1.0)
 
 
-def update_issue(spec: TrialSpec, layers: int) -> Issue:
-    """What the host does in the update, whatever the blocks are."""
-    return block_issue(engine_of(spec)).update.times(updated_blocks(spec, layers))
+def update_issue(spec: TrialSpec, decoder: Decoder) -> Issue:
+    """What the host does in the update."""
+    return issue_of(spec, decoder).update.times(updated_blocks(spec, decoder.layers))
 
 
 def more_update_bytes(work: Work) -> float:

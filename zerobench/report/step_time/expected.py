@@ -8,22 +8,22 @@ Engines, places and models that the rates were not fitted to make the interval w
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.engines import engine_of, more_update_bytes, update_issue
+from zerobench.report.step_time.engines import issue_of, more_update_bytes, update_issue
 from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import copied_s, offload
+from zerobench.report.step_time.transfers import closed_setting, copies, offload
 from zerobench.report.trials import Trial
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
@@ -39,7 +39,7 @@ from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import ExpectedStep, Phases, expected, exposed_s, step
+from zerobench.timing.step import Bucket, ExpectedStep, Phases, expected, exposed_s, hidden_reducing_s, step
 from zerobench.units import counted
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
@@ -216,7 +216,7 @@ def _computing(asked: TimedWork) -> Passes:
         recomputed=again,
         lora=lora,
         runs_all=not _is_pipeline(spec),
-        engine=engine_of(spec),
+        issue=issue_of(spec, decoder),
     )
 
 
@@ -264,17 +264,35 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         )
         for phase, issued_s in zip(shares, computing.issued_s, strict=True)
     ]
-    copied = copied_s(work, compute * shares[Phase.BACKWARD], blocks * computing.idle_forward_s)
-    swapping = swapping_s(work, passes, copied, asked.update_s)
+    copied = copies(work)
+    waits_s = exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work))[1]
+    # parameters come beside what the device waits for the host
+    bare_s = max(0.0, copied.parameters_s - blocks * computing.idle_forward_s) + sum(
+        _longer_s(computing, communication, copy_s, waits_s) for copy_s in copied.gradients_s
+    )
+    swapping = swapping_s(work, passes, copied.total_s, bare_s, asked.update_s)
     if swapping is None:
         return None
     exposed += swapping[0]
     late_s = 0.0
     if (host := asked.device.host) is not None:
-        issue = update_issue(spec, asked.decoder.layers)
+        issue = update_issue(spec, asked.decoder)
         ahead_s = 0.0 if spec.offload_param is Offload.NVME else computing.ahead_s  # it waits for the drives
         late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_BY_TENSOR * asked.update_s)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
+
+
+def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s: float) -> float:
+    """By how many seconds copies of gradients make a backward pass longer, which waits for collectives anyway.
+
+    They take turns with the reduction, on its stream (stage_1_and_2.py, reduce_ipg_grads; stage3.py,
+    reduce_and_partition_stream), and go on beside what is gathered.
+    """
+    reduced_s, moving_s = communication.reduced_s, communication.reduced_s + copied_s
+    exposed_s = moving_s - hidden_reducing_s(moving_s, computing, communication)
+    if communication.reduces_apart:
+        return max(0.0, exposed_s - waits_s)
+    return exposed_s - reduced_s + hidden_reducing_s(reduced_s, computing, communication)
 
 
 def _by_pass(forward_s: float, backward_s: float) -> dict[Phase, float]:
@@ -306,8 +324,9 @@ def _achieved(links: Links, rates: Rates) -> Links:
 
 def _communication(work: Work) -> Phases | None:
     """Seconds of the collectives of the passes of one micro-batch that has any, and of the update."""
+    buckets, apart = _buckets(work), work.case is not None and work.case.overlaps
     if _alone(work.spec):
-        return Phases()
+        return Phases(buckets=buckets, reduces_apart=apart)
     if not work.rank.collectives:
         return None
     seconds = [_collectives_s(work, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
@@ -316,25 +335,36 @@ def _communication(work: Work) -> Phases | None:
     forward, backward, update = (value or 0.0 for value in seconds)
     once = work.spec.strategy in _REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
-    last = _last_bucket_s(work) / rounds
+    gathered = _collectives_s(work, Phase.BACKWARD, "all_gather") or 0.0
+    each = Phases(
+        forward / rounds,
+        backward / rounds,
+        update,
+        rounds,
+        reduced_s=(backward - gathered) / rounds,
+        buckets=buckets,
+        reduces_apart=apart,
+    )
     if work.spec.hpz_partition_size is None or rounds == 1:
-        return Phases(forward / rounds, backward / rounds, update, rounds, last_bucket_s=last)
+        return each
     # from all ranks in the first micro-batch, from the second copy in the others (zerobench.formulas.zeropp)
     first = _collectives_s(work, Phase.FORWARD, "all_gather", work.spec.world_size) or 0.0
-    return Phases((forward - first) / (rounds - 1), backward / rounds, update, rounds, first, last)
+    return replace(each, forward_s=(forward - first) / (rounds - 1), first_forward_s=first)
 
 
-def _last_bucket_s(work: Work) -> float:
-    """Of the reductions of all backward passes, those of the last buckets (stage3.py, stage_1_and_2.py: what is left
-    in the bucket is reduced, and waited for, when a pass has ended).
+def _buckets(work: Work) -> tuple[Bucket, ...]:
+    """In which DeepSpeed reduces gradients in a backward pass: one is handed on as the next gradient comes that has no
+    room in it. The embedding's, the first tensor's, takes no computing.
     """
-    counts, case = work.rank.parameters, work.case
-    if case is None or counts is None or work.spec.zero_stage not in {2, 3}:
-        return 0.0
-    buckets = counts.trainable / float(case.zero("reduce_bucket_size"))
-    kinds = ("reduce_scatter", "all_reduce", "reduce")
-    reduced_s = sum(_collectives_s(work, Phase.BACKWARD, kind) or 0.0 for kind in kinds)
-    return reduced_s * (1 if buckets <= 1 else (buckets - math.floor(buckets)) / buckets)
+    setting = closed_setting(work.spec) if work.spec.zero_stage in {1, 2, 3} else None
+    if setting is None or setting.case.runs_bf16_optimizer:
+        return ()
+    fills = setting.filled(setting.case.bucket_elements)
+    computed = max(1, setting.num_params - setting.tensors[0])
+    following = [fill[0] for fill in fills[1:]]
+    passed = accumulate(map(sum, fills))
+    ready = (min(1.0, (there + more) / computed) for there, more in zip(passed, [*following, 0], strict=True))
+    return tuple(Bucket(share, sum(fill) / setting.num_params) for share, fill in zip(ready, fills, strict=True))
 
 
 def _collectives_s(work: Work, phase: Phase, kind: str | None = None, ranks: int | None = None) -> float | None:
@@ -352,11 +382,12 @@ def _collectives_s(work: Work, phase: Phase, kind: str | None = None, ranks: int
 
 
 def _overlaps(work: Work) -> bool:
-    """Whether collectives run beside computing: FSDP's and DDP's do, DeepSpeed's where `overlap_comm` is on.
+    """Whether collectives run beside computing: FSDP's and DDP's do, what DeepSpeed's stage 3 gathers ahead, whichever
+    the stream, and all of DeepSpeed's where `overlap_comm` is on.
 
     What divides matrices communicates for their own inputs and outputs, which nothing else is done beside.
     """
-    return work.spec.strategy != "tensor" and (work.case is None or work.case.overlaps)
+    return work.spec.strategy != "tensor" and (work.case is None or work.case.overlaps or work.case.stage == 3)
 
 
 def _host_passes(spec: TrialSpec) -> float:

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from zerobench.errors import UserError
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
-from zerobench.report.step_time.engines import engine_of, updated_blocks
+from zerobench.report.step_time.engines import issue_of, updated_blocks
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.timing.device import Device
-from zerobench.timing.host import block_issue, launch_seconds
+from zerobench.timing.host import launch_seconds
 from zerobench.timing.kernels import attention_flops, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
@@ -104,7 +104,7 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
         1 + device.rates.jitter * math.log(work.spec.world_size),
         launch_seconds(
             trace,
-            block_issue(engine_of(work.spec), is_gated=decoder.is_gated),
+            issue_of(work.spec, decoder),
             device.host,
             blocks,
             updated_blocks(work.spec, decoder.layers),

@@ -44,18 +44,21 @@ class Pass(NamedTuple):
     """In which the host issues it."""
 
 
-def swapping_s(work: Work, passes: Sequence[Pass], copied_s: float, host_s: float) -> tuple[float, float] | None:
-    """By how many seconds drives, and copies over the host link that take `copied_s`, make `passes` longer, and drives
-    the update, in which the host works `host_s`. None where nothing was counted, or the drives' rate is not known.
+def swapping_s(
+    work: Work, passes: Sequence[Pass], copied_s: float, exposed_s: float, host_s: float
+) -> tuple[float, float] | None:
+    """By how many seconds drives, and copies over the host link that take `copied_s`, of which `exposed_s` are hidden
+    by nothing where no drive is read, make `passes` longer, and drives the update, in which the host works `host_s`.
+    None where nothing was counted, or the drives' rate is not known.
     """
     if Offload.NVME not in work.spec.offloaded_to:
-        return copied_s, 0.0
+        return exposed_s, 0.0
     drives = {phase: _drives_s(work, phase) for phase in (*(each.phase for each in passes), Phase.STEP)}
     known = {phase: seconds for phase, seconds in drives.items() if seconds is not None}
     if len(known) < len(drives):
         return None
     all_read_s = sum(known[each.phase][0] for each in passes)
-    added_s = 0.0 if all_read_s else copied_s
+    added_s = 0.0 if all_read_s else exposed_s
     count, alone = _gathers_before_copies(work)
     for phase, total_s, gathered_s, issued_s in passes:
         read_s, written_s = known[phase]

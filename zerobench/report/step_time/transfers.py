@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from zerobench.errors import UserError
+from zerobench.formulas.deepspeed.setting import Setting
 from zerobench.formulas.record import formula_setting
 from zerobench.records import Phase, Place, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES
 from zerobench.report.step_time.collectives import bytes_per_element, traffic_by_kind
 from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
 from zerobench.spec.batch import micro_batches_per_step
-from zerobench.spec.trial import Offload
+from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes
 
 
@@ -47,42 +49,64 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
     }
 
 
-def copied_s(work: Work, backward_s: float, idle_s: float = 0.0) -> float:
-    """Seconds of the copies that DeepSpeed makes over the host link in a step's passes, where `offload` knows its own;
-    those of gradients at stage 3 run beside the next micro-batches' `backward_s`, where no parameters take turns, and
-    parameters come beside what the device waits for the host in forward, `idle_s`.
+class Copies(NamedTuple):
+    """Seconds of what DeepSpeed copies over the host link in a step's passes, where `offload` knows its own."""
+
+    parameters_s: float = 0.0
+    """Of offloaded parameters, to the device."""
+    gradients_s: tuple[float, ...] = ()
+    """Of gradients in each micro-batch's backward pass."""
+
+    @property
+    def total_s(self) -> float:
+        """Of all of them."""
+        return self.parameters_s + sum(self.gradients_s)
+
+
+def copies(work: Work) -> Copies:
+    """None where nothing is offloaded.
 
     Gradients go to the host in 16 bits, and where they are updated there in fp32 too (at stages 1 and 2 in that alone).
-    In each micro-batch but stage 2's first, sums come to the device as well (stage3.py, partition_grads;
-    stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu); at stage 3 hidden where no parameters come, too.
+    Each micro-batch's sums, but those of stage 2's first, come to the device as well (stage3.py, partition_grads); at
+    stage 2 they are of whole tensors (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu).
     """
     spec, share, rate = work.spec, work.partition_bytes, work.links.host_link_gb_per_s
     if Offload.NONE is spec.offload_optimizer is spec.offload_param or share is None or rate is None:
-        return 0.0
+        return Copies()
     moved, micro_batches = _host_link_bytes(work, share), micro_batches_per_step(spec, spec.world_size - 1)
-    hidden_s = 0.0
+    up, down = moved["passes up"], moved["passes down"]
     if spec.zero_stage == 3:
-        times = micro_batches * (1 + bool(moved["passes up"])) + 2 * offloaded_share(work)
-        beside = 0 if moved["passes up"] else (micro_batches - 1) / micro_batches
-        hidden_s = beside * min(micro_batches * moved["passes down"] / (rate * 1e9), backward_s)
+        times = [2 * down] * micro_batches
+        times[-1] += 2 * offloaded_share(work) * down
     else:
-        times = 2 + (2 * micro_batches - 1 if micro_batches > 1 and spec.zero_stage == 2 else 0)
-    up = max(moved["passes up"], _gathered_alone(work)) if moved["passes up"] else 0.0
-    hidden_s += min(up / (rate * 1e9), idle_s)
-    return (up + times * moved["passes down"]) / (rate * 1e9) - hidden_s
+        sums = max(down, _own_tensors_bytes(work)) if micro_batches > 1 and spec.zero_stage == 2 else 0.0
+        times = [sums, *[2 * sums] * (micro_batches - 1)]
+        times[-1] += 2 * down
+    up = max(up, _gathered_alone(work)) if up else 0.0
+    return Copies(up / (rate * 1e9), tuple(nbytes / (rate * 1e9) for nbytes in times))
+
+
+def _own_tensors_bytes(work: Work) -> float:
+    """Of the tensors that reach into the rank's flat partition, whole; 0.0 where they are not known."""
+    setting = closed_setting(work.spec)
+    own = () if setting is None else setting.own_tensors
+    return bytes_per_element(work.spec.precision) * sum(tensor for tensor, _ in own)
 
 
 def _gathered_alone(work: Work) -> float:
     """What a rank alone copies to the device for use, where others gather; 0.0 where it is not known."""
     spec = work.spec
-    if spec.world_size > 1:
-        return 0.0
-    try:
-        gathers = formula_setting(spec).gathers
-    except UserError:
-        return 0.0
-    elements = 0 if gathers is None else sum(gathers.elements.values())
+    setting = closed_setting(spec) if spec.world_size == 1 else None
+    elements = sum(setting.gathers.elements.values()) if setting is not None and setting.gathers is not None else 0
     return bytes_per_element(spec.precision) * elements * micro_batches_per_step(spec, 0)
+
+
+def closed_setting(spec: TrialSpec) -> Setting | None:
+    """Of DeepSpeed's formulas; None where there is no closed form."""
+    try:
+        return formula_setting(spec)
+    except UserError:
+        return None
 
 
 def offloaded_share(work: Work) -> float:
