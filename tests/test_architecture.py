@@ -6,6 +6,7 @@ Each violation is reported as file:line.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from graphlib import CycleError, TopologicalSorter
@@ -188,6 +189,16 @@ def test_a_circle_of_imports_is_found_with_the_way_round() -> None:
     assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
+LAYERS = ("spec", "ds_config", "sweeping")
+"""What a trial is, what DeepSpeed is told of it, and how trials come about: each knows only those before it."""
+
+
+@pytest.mark.parametrize(("lower", "upper"), itertools.combinations(LAYERS, 2))
+def test_what_a_trial_is_knows_neither_deepspeeds_keys_nor_how_it_came_about(lower: str, upper: str) -> None:
+    assert imports_from(f"zerobench.{upper}", f"zerobench.{lower}") != [], "a layer has lost its files"
+    assert imports_from(f"zerobench.{lower}", f"zerobench.{upper}") == []
+
+
 def test_run_and_report_do_not_know_each_other() -> None:
     assert imports_from("zerobench.running", "zerobench.report") == []
     assert imports_from("zerobench.report", "zerobench.running") == []
@@ -195,13 +206,13 @@ def test_run_and_report_do_not_know_each_other() -> None:
 
 def test_searches_join_run_and_report_and_know_no_command_line() -> None:
     assert imports_from("zerobench.search", "zerobench.cli") == []
-    lower = ("zerobench.running", "zerobench.report", "zerobench.spec", "zerobench.slurm")
+    lower = ("zerobench.running", "zerobench.report", "zerobench.spec", "zerobench.sweeping", "zerobench.slurm")
     assert [line for low in lower for line in imports_from(low, "zerobench.search")] == []
 
 
 def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_slurm() -> None:
-    lower = ("zerobench.running", "zerobench.spec", "zerobench.memory", "zerobench.worker", "zerobench.tracking")
-    assert [line for low in lower for line in imports_from(low, "zerobench.slurm")] == []
+    lower = ("running", "spec", "sweeping", "memory", "worker", "tracking")
+    assert [line for low in lower for line in imports_from(f"zerobench.{low}", "zerobench.slurm")] == []
     assert imports_from("zerobench.slurm", "zerobench.report") == []
 
 
@@ -212,7 +223,8 @@ def test_what_runs_in_a_job_and_on_a_login_node_starts_without_the_training_fram
 
 
 def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
-    lower = ("zerobench.spec", "zerobench.ds_config", "zerobench.memory", "zerobench.records", "zerobench.store")
+    asked = tuple(f"zerobench.{layer}" for layer in LAYERS)
+    lower = (*asked, "zerobench.memory", "zerobench.records", "zerobench.store")
     upper = ("zerobench.running", "zerobench.report", "zerobench.cli")
     assert [line for low in lower for high in upper for line in imports_from(low, high)] == []
     assert imports_from("zerobench.spec", "zerobench.memory") == []

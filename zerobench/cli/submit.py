@@ -44,12 +44,12 @@ from zerobench.slurm.submit.local import refuse_several_nodes, run_here
 from zerobench.slurm.submit.scripts import log_pattern
 from zerobench.slurm.submit.submission import array_names, missing, plan_arrays
 from zerobench.slurm.submit.submission import submit as submit_jobs
-from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine
-from zerobench.spec.precision import said_of
-from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, find_run, load_run
+from zerobench.sweeping.expand import PlannedTrial, expand
+from zerobench.sweeping.precision import said_of
+from zerobench.sweeping.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.units import counted
 
 

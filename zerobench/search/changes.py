@@ -24,12 +24,12 @@ from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.tried import changed_fields, why_no_work
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.plan import STEPS, checked, document, in_world, predicted
-from zerobench.spec.plan_own import own_config
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import STEPS, checked, document, in_world, predicted
+from zerobench.sweeping.plan_own import own_config
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
 _AS_LARGE = 0.95

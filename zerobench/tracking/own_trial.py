@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name, redact_text
-from zerobench.spec.axes import axes_known
-from zerobench.spec.axis import Visibility
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
 from zerobench.spec.trial import (
@@ -24,6 +22,8 @@ from zerobench.spec.trial import (
     StepsSpec,
     TrialSpec,
 )
+from zerobench.sweeping.axes import axes_known
+from zerobench.sweeping.axis import Visibility
 
 UNKNOWN_MODEL = "unknown"
 """The model type of what is no transformers model."""

@@ -15,8 +15,8 @@ from zerobench.report.frames.schema import KEYS
 from zerobench.report.parity import Parity
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.trials import Trial, num_params
-from zerobench.spec.axes import KEY_COLUMNS
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.axes import KEY_COLUMNS
 
 Columns = dict[str, list[Any]]
 Row = dict[str, Any]
