@@ -9,9 +9,8 @@ Nothing from a run becomes Markdown (text.py).
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from zerobench.report.environment_facts import at
 from zerobench.report.figures.runs import RunFigures
@@ -20,21 +19,9 @@ from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
-from zerobench.report.tables import (
-    batch_ramp,
-    checkpoints,
-    host_parameters,
-    memory,
-    parity,
-    peak_errors,
-    pipeline,
-    server,
-    speed,
-    standing,
-    strategies,
-)
-from zerobench.report.tables.model import Table
+from zerobench.report.tables import peak_errors, strategies
 from zerobench.report.tables.outcomes import outcomes_table, status_text
+from zerobench.report.views import Document, in_order
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
@@ -59,27 +46,18 @@ def markdown_report(frames: RunFigures) -> str:
     return "\n".join(lines)
 
 
-def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
+def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterable[str]]]:
     several = len(frames.runs) > 1
     trials = frames.figures
-    tables: Sequence[Table[Any]] = (
-        memory.device_table(trials),
-        host_parameters.host_parameters_table(trials),
-        speed.speed_table(trials),
-        parity.parity_table(trials),
-        batch_ramp.batch_ramp_table(trials),
-        server.server_table(trials),
-        checkpoints.checkpoints_table(trials),
-        pipeline.pipeline_table(trials),
-        strategies.strategies_table(frames.comparison),
-    )
-    for table in tables:
-        yield table.title, lines(table)
-    yield strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))
-    yield "Outcomes", _outcomes(trials)
-    yield standing.TITLE, lines(standing.standing_table(trials))
-    yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
-    yield "Notes", _caveats(trials)
+    compared = strategies.strategies_table(frames.comparison)
+    own: Mapping[str, tuple[str, Iterable[str]]] = {
+        "predictions": (peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))),
+        "compared": (compared.title, lines(compared)),
+        "claims": (strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))),
+        "outcomes": ("Outcomes", _outcomes(trials)),
+        "notes": ("Notes", _caveats(trials)),
+    }
+    yield from in_order(Document.MARKDOWN, trials, own, lambda _, table: (table.title, lines(table)))
     for run in frames.runs:
         of_run = f" of {run.run_id}" if several else ""
         yield f"Hardware{of_run}", hardware_lines(frames, run)

@@ -17,14 +17,10 @@ from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
 from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.host_parameters import host_parameters_table
 from zerobench.report.tables.model import Column, Table
-from zerobench.report.tables.outcomes import outcomes_table
-from zerobench.report.tables.pipeline import pipeline_table
-from zerobench.report.tables.server import server_table
-from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table
 from zerobench.report.tables.trials import remarks, trials_table
+from zerobench.report.views import Document, in_order
 
 
 class _Section(NamedTuple):
@@ -64,20 +60,22 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
     runs, trials = frames.runs, frames.figures
     failed = [trial for trial in trials if not trial.summary.is_completed]
     against = reasons(runs, trials)
+    own = {
+        "trials": _Section("trials", "Trials"),
+        "reasons": _Section("reasons", "Why not the others"),
+        "compared": _Section.of("compared", strategies_table(frames.comparison)),
+        "notes": _Section("notes", "Notes", _notes(trials)),
+    }
     sections = [
-        _Section.of("compared", strategies_table(frames.comparison)),
-        _Section("trials", "Trials"),
-        *([_Section("reasons", "Why not the others")] if against else []),
-        _Section.of("pipeline", pipeline_table(trials)),
-        _Section.of("servers", server_table(trials)),
-        _Section.of("host", host_parameters_table(trials)),
-        _Section.of("outcomes", outcomes_table(failed)),
-        _Section.of("stood", standing_table(failed)),
-        _Section("notes", "Notes", _notes(trials)),
+        *in_order(Document.PAGE, trials, own, _Section.of),
         _Section("environment", "Environment"),
         _Section("configuration", "Configuration"),
     ]
-    shown = [section for section in sections if section.grid is None or section.grid.rows]
+    shown = [
+        section
+        for section in sections
+        if (section.grid is None or section.grid.rows) and (against or section.key != "reasons")
+    ]
     return {
         "kind": "report",
         "title": overview.title(runs),
