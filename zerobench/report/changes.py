@@ -88,7 +88,7 @@ def unchanged_topic(row: PlanRow | None) -> list[Topic]:
         return []
     space, instant = row.device, row.steady
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
-    parts = [f"{name.replace('_', ' ')}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
+    parts = [f"{name.words}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
     lines = [*says(_fit("each GPU's", space)), *says(*parts, depth=1)]
     if row.host.room is not None:
         lines += says(_fit("a node's", row.host))

@@ -197,11 +197,7 @@ def _description(panel: _Panel, course: MemoryCourse, category: Category) -> str
     most = format_bytes(max(course.sizes_bytes[category]))
     site = course.sites.get(category)
     where = f"\nmain allocation site: {site}" if site else ""
-    return f"{panel.trial.marked_label}, {title(course)}, {_words(category)}: up to {most}{where}"
-
-
-def _words(category: Category) -> str:
-    return category.value.replace("_", " ")
+    return f"{panel.trial.marked_label}, {title(course)}, {category.words}: up to {most}{where}"
 
 
 def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
@@ -238,7 +234,7 @@ def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
         (
             panel.trial.marked_label,
             title(course),
-            _words(category),
+            category.words,
             unit.show(max(sizes)),
             course.sites.get(category, ""),
         )

@@ -45,7 +45,7 @@ def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:
     """The phrase of the side that has more of it."""
     grew = largest.more_bytes > 0
     phrase = cause(new if grew else base, largest.category, largest.b_bytes if grew else largest.a_bytes)
-    name = largest.category.replace("_", " ")
+    name = largest.category.words
     return None if phrase is None else f"{name}: in {'NEW' if grew else 'BASE'} {phrase}"
 
 

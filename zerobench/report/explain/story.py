@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.ds_case import case_of
-from zerobench.report.explain.memory import signed_bytes, words
+from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.labels import brief
@@ -88,7 +88,7 @@ def _other_instants(pair: Pair) -> Iterator[str]:
             continue
         name = pair.names[0] if difference.a_bytes < difference.b_bytes else pair.names[1]
         yield (
-            f"{words(difference.category).capitalize()} reach {format_bytes(larger)} in "
+            f"{difference.category.words.capitalize()} reach {format_bytes(larger)} in "
             f"{pair.peaks[0].phase.value} of both trials, but not at the peak of {name}."
         )
 

@@ -18,7 +18,6 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
-from zerobench.report.tables.outcomes import status_text
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_bytes, format_count
 
@@ -93,7 +92,7 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     others = [trial.summary for trial in trials if not trial.summary.is_completed]
     if not others:
         return f"{_all_of(len(trials))} completed."
-    counts = Counter(map(status_text, others))
+    counts = Counter(summary.status.words for summary in others)
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
     reasons = Counter(

@@ -8,7 +8,6 @@ Nothing from a run becomes Markdown (text.py).
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -20,12 +19,11 @@ from zerobench.report.markdown.setting import configuration_lines, hardware_line
 from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
 from zerobench.report.tables import peak_errors, strategies
-from zerobench.report.tables.outcomes import outcomes_table, status_text
+from zerobench.report.tables.outcomes import outcome_counts, outcomes_table
 from zerobench.report.views import Document, in_order
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
-from zerobench.units import counted
 
 _CPU = "CPU ranks"
 _STAMP = re.compile(r"_(\d{8})-\d{6}")
@@ -68,10 +66,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterable[str]]]:
 
 def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
     """How many trials ended how, and why those without figures have none."""
-    counts = Counter(status_text(trial.summary) for trial in trials)
-    yield paragraph(
-        f"{counted(len(trials), 'trial')}: {', '.join(f'{count} {status}' for status, count in counts.items())}."
-    )
+    yield paragraph(f"{outcome_counts(trials)}.")
     table = outcomes_table(trials)
     if table.lines:
         yield ""

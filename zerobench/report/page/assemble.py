@@ -10,14 +10,16 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
 from zerobench.report.memory_pool import given_back
 from zerobench.report.notes import each_once, who_says
-from zerobench.report.page import configuration, outcomes, overview
+from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids
+from zerobench.report.page.outcomes import evidence_blocks
 from zerobench.report.page.reasons import reasons
 from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
 from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.model import Column, Table
+from zerobench.report.tables.outcomes import outcome_counts
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table
 from zerobench.report.tables.trials import remarks, trials_table
 from zerobench.report.views import Document, in_order
@@ -91,8 +93,8 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
         "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
-        "outcome_counts": outcomes.outcome_counts(failed),
-        "evidence": list(outcomes.evidence_blocks(frames, failed)),
+        "outcome_counts": f"{outcome_counts(failed)}.",
+        "evidence": list(evidence_blocks(frames, failed)),
         "environment": environment_grids({run.run_id: run.environment for run in runs}),
         "sweeps": configuration.sweep_blocks(runs),
         "configurations": list(configuration.configurations(runs, trials)),

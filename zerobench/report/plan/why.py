@@ -95,7 +95,7 @@ def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str
 
 
 def _words(category: Category, alike: int = 1) -> str:
-    return "master weights and moments" if alike > 1 else category.value.replace("_", " ")
+    return "master weights and moments" if alike > 1 else category.words
 
 
 def _host_too_small(row: PlanRow) -> Iterator[str]:

@@ -168,8 +168,8 @@ def _header(
     shared: Sequence[str],
 ) -> Section:
     """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
-    counts = Counter(trial.record.status.value for trial in trials)
-    ended = [f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common()]
+    counts = Counter(trial.record.status.words for trial in trials)
+    ended = [f"{count} {status}" for status, count in counts.most_common()]
     num_pending = len(run.plan.trials) - len(trials)
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{counted(len(run.plan.trials), 'trial')}: {', '.join([*ended, *pending])}"
