@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerobench.records import StepKind
-from zerobench.report.ds_case import case_of
 from zerobench.report.explain.topic import Topic, says, signed
 from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
 from zerobench.report.stats import median_interval, spread_over_ranks
 from zerobench.report.step_time.bound import StepBound, step_bound
 from zerobench.report.step_time.collectives import KindTraffic, traffic_by_kind, volume_psi
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
 from zerobench.units import format_bytes, format_seconds

@@ -1,6 +1,6 @@
 """The page of runs: every section as plain values, for the template that escapes them all."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zerobench.report.charts import figures as all_figures
@@ -14,7 +14,7 @@ from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.outcomes import evidence_blocks
 from zerobench.report.page.reasons import reasons
-from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
+from zerobench.report.page.sheet import PageFigure, drawn, sheet_pieces
 from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
@@ -85,7 +85,6 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
         "facts": overview.facts(runs, trials),
         "headline": [visible(sentence) for sentence in headline(frames)],
         "letters": visible(frames.letters_sentence),
-        "contents": list(_contents(figures, shown)),
         "sections": shown,
         "figures": figures,
         "legend": overview.legend(trials),
@@ -111,10 +110,3 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_text=True),
     ]
     return grid("Unavailable figures, and remarks.", columns, list(by_note.items()))
-
-
-def _contents(figures: Sequence[PageFigure], sections: Iterable[_Section]) -> Iterator[Entry]:
-    for figure in figures:
-        yield Entry(figure.key, str(figure.number or ""), figure.title)
-    for section in sections:
-        yield Entry(section.key, "", section.title)

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from zerobench.records import Category, Status
 from zerobench.report.capacity import DeviceNeed, device_need, host_instant
-from zerobench.report.ds_case import case_of
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes, format_seconds
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from zerobench.records import Phase
-from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.known import assumptions, overhead_assumption, why_unknown
@@ -22,7 +21,7 @@ from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
 from zerobench.report.step_time.transfers import copied_s, offload
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
