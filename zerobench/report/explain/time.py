@@ -7,12 +7,12 @@ from typing import Any
 
 from zerobench.records import StepKind
 from zerobench.report.explain.topic import Topic, says, signed
+from zerobench.report.figures.predicted_speed import gpu_of
 from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
 from zerobench.report.stats import median_interval, spread_over_ranks
 from zerobench.report.step_time.bound import StepBound, step_bound
 from zerobench.report.step_time.collectives import KindTraffic, traffic_by_kind, volume_psi
 from zerobench.report.trials import Trial, case_of
-from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
 from zerobench.units import format_bytes, format_seconds
 
@@ -107,8 +107,7 @@ def traffic_of(trial: Trial) -> list[KindTraffic]:
 
 def bound_of(trial: Trial) -> StepBound | None:
     """The least time of a step on the trial's GPU and its catalogued links; None where the GPU is not catalogued."""
-    names = [trial.spec.prediction.gpu, *(rank.device_name for rank in trial.ranks[:1])]
-    gpu = next((match for name in names if name and (match := find_gpu(name)) is not None), None)
+    gpu = gpu_of(trial)
     return None if gpu is None else step_bound(trial, gpu, links_of(gpu))
 
 

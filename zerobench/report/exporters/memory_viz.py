@@ -106,7 +106,10 @@ class _Stack:
 
     def segment(self, device: int) -> dict[str, Any]:
         """What is live at the end, in the segment of the category."""
-        blocks = [_entry("active_allocated", block) for block in self.live]
+        blocks: list[dict[str, Any]] = [
+            {"state": "active_allocated", "size": block.size, "requested_size": block.size, "frames": block.frames}
+            for block in self.live
+        ]
         if self.most > self.held:
             free = self.most - self.held
             blocks.append({"state": "inactive", "size": free, "requested_size": free, "frames": []})
@@ -124,10 +127,6 @@ class _Stack:
             "frames": [_frame(self.category.words)],
             "blocks": blocks,
         }
-
-
-def _entry(state: str, block: _Block) -> dict[str, Any]:
-    return {"state": state, "size": block.size, "requested_size": block.size, "frames": block.frames}
 
 
 def _stacks(timeline: Timeline) -> list[_Stack]:

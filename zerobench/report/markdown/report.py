@@ -94,12 +94,7 @@ def _title(frames: RunFigures) -> str:
     predicted = _places(frames, [trial for trial in frames.figures if not trial.summary.is_measured])
     where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
     more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
-    return f"{', '.join(_sweeps(frames))} on {where}{more}"
-
-
-def _sweeps(frames: RunFigures) -> list[str]:
-    """The names of the sweeps, each once."""
-    return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in frames.runs))
+    return f"{', '.join(frames.sweep_names)} on {where}{more}"
 
 
 def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
@@ -128,7 +123,7 @@ def kept_name(frames: RunFigures) -> str:
     """
     places = [place for place in _places(frames, frames.figures) if place != _CPU]
     gpus = "-".join(map(_short, places)) or "cpu"
-    parts = ("-".join(_sweeps(frames)), gpus, _date(frames.runs[0]))
+    parts = ("-".join(frames.sweep_names), gpus, _date(frames.runs[0]))
     return "_".join(slug(re.sub(r"[\s_/]+", "-", part.strip())) for part in parts) + ".md"
 
 

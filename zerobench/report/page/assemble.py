@@ -9,7 +9,7 @@ from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
 from zerobench.report.memory_pool import given_back
-from zerobench.report.notes import each_once, who_says
+from zerobench.report.notes import each_once, listed, who_says
 from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.outcomes import evidence_blocks
@@ -80,7 +80,7 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
     ]
     return {
         "kind": "report",
-        "title": overview.title(runs),
+        "title": visible(listed(frames.sweep_names)),
         "description": overview.description(runs),
         "facts": overview.facts(runs, trials),
         "headline": [visible(sentence) for sentence in headline(frames)],

@@ -23,15 +23,6 @@ class Fact:
     text: str
 
 
-def title(runs: Sequence[store.Run]) -> str:
-    """The names of the sweeps, each once."""
-    return visible(listed(list(dict.fromkeys(_sweep_name(run) for run in runs))))
-
-
-def _sweep_name(run: store.Run) -> str:
-    return str(run.sweep.get("name") or run.run_id)
-
-
 def description(runs: Sequence[store.Run]) -> list[str]:
     """What the sweeps say of themselves."""
     texts = (" ".join(str(run.sweep.get("description") or "").split()) for run in runs)
