@@ -20,6 +20,7 @@ from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
 from zerobench.report.tables import peak_errors, strategies
 from zerobench.report.tables.outcomes import outcome_counts, outcomes_table
+from zerobench.report.tables.part import few
 from zerobench.report.views import Document, in_order
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
@@ -84,8 +85,7 @@ def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     if not all(trial.summary.is_measured for trial in trials):
         points.append("Predicted rows: not measured.")
     points += dict.fromkeys(note.note for trial in trials for note in trial.notes)
-    rest = len(points) - MOST_ROWS
-    return bullets([*points[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])
+    return bullets(few(points, most=MOST_ROWS))
 
 
 def _title(frames: RunFigures) -> str:

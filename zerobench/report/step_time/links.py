@@ -78,9 +78,9 @@ def transfer_s(
     ]
     inside = [message for message in kept if nodes_of(message, gpus_per_node) == 1]
     across = [message for message in kept if nodes_of(message, gpus_per_node) > 1]
-    reduces = links.link_reduces or (bool(across) and links.network_reduces)
+    reduces = links.link_reduces
     of_links, of_all = _rank_flow(kept if in_rings else inside, reduces), _rank_flow(kept, reduces)
-    of_node = _node_flow(across, gpus_per_node, links.network_reduces)
+    of_node = _node_flow(across, gpus_per_node)
     if of_links is None or of_all is None or of_node is None:
         return None
     link, network = links.link_gb_per_s, links.network_gb_per_s
@@ -106,7 +106,7 @@ def nodes_of(message: KindTraffic, gpus_per_node: int) -> int:
     return message.num_nodes or -(-message.group_size // gpus_per_node)
 
 
-def _node_flow(messages: Iterable[KindTraffic], gpus_per_node: int, switch_reduces: bool) -> Flow | None:
+def _node_flow(messages: Iterable[KindTraffic], gpus_per_node: int) -> Flow | None:
     """What crosses the edge of a node. A message to one rank may have stayed inside: its partner is not recorded.
 
     A group that has few ranks on each of its nodes (MiCS's replicas, ZeRO++'s second hop) has others beside it there.
@@ -119,7 +119,7 @@ def _node_flow(messages: Iterable[KindTraffic], gpus_per_node: int, switch_reduc
         senders = gpus_per_node if message.kind == "all_to_all" else groups
         stays = message.kind in _POINT_TO_POINT
         size = message.message_bytes * senders
-        flows.append(Flow() if stays else flow(message.kind, nodes, size, switch_reduces=switch_reduces))
+        flows.append(Flow() if stays else flow(message.kind, nodes, size))
     return _sum(flows)
 
 

@@ -21,11 +21,10 @@ from zerobench.report.nvml_view import why_no_nvml
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.recovery import loss_distance
-from zerobench.report.render.layout import Section, TableTrial
+from zerobench.report.render.layout import Section, TableTrial, bullets
 from zerobench.report.render.terminal import (
     Console,
     lines_section,
-    list_section,
     part_section,
     print_sections,
     sections,
@@ -156,7 +155,7 @@ def _notes(shown: Sequence[TableTrial]) -> Iterator[Section]:
     if notes:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in notes.items()]
         caption = "Buffer sizes in elements, DeepSpeed's departures from the paper, unavailable figures."
-        yield list_section("Notes", caption, lines)
+        yield Section("Notes", caption, bullets(lines))
 
 
 def _header(
