@@ -268,7 +268,7 @@ def _lines(asked: SubmissionPlan) -> Iterator[str]:
     names = array_names(run, asked.arrays)
     width = max(map(len, [*names, "report"]), default=0)
     for name, array in zip(names, asked.arrays, strict=True):
-        yield f"{name:<{width}}  {_said(array)}"
+        yield f"{name:<{width}}  {_of_array(array)}"
     if asked.arrays:
         yield f"{'report':<{width}}  after them"
     trials = sum(array.num_trials for array in asked.arrays)
@@ -291,7 +291,7 @@ def _warn(asked: SubmissionPlan) -> None:
             )
 
 
-def _said(array: JobArray) -> str:
+def _of_array(array: JobArray) -> str:
     nodes, time = counted(array.num_nodes, "node"), time_text(array.time_limit_s)
     return f"{nodes}, {_tasks(array)}, {time} each, {array.node_hours:,.1f} node-hours"
 

@@ -137,7 +137,7 @@ def changes_of_file(path: str, *, of_host: bool = False) -> list[str]:
     """
     start = Draft((), load_user_config(path), options=(_CHECKPOINTING,))
     made = for_host(start, counts_locks=True) if of_host else for_device(start)
-    return [one.says[0].partition(" (")[0] for one in made if len(one.says) == 1]
+    return [draft.says[0].partition(" (")[0] for draft in made if len(draft.says) == 1]
 
 
 def keep_config(config: Mapping[str, Any], reports: Path) -> str:

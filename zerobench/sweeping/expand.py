@@ -255,7 +255,7 @@ def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
             any_match = any(only.matches(point, "") for point in points)
         if not any_match:
             wanted = ", ".join(only.patterns)
-            told = choices_for(wanted, there, "zerobench run SWEEP --dry-run", [])
-            return UserError(one_line(f"--only: {only.axis}: no trial has {wanted!r}; {told}"))
+            hint = choices_for(wanted, there, "zerobench run SWEEP --dry-run", [])
+            return UserError(one_line(f"--only: {only.axis}: no trial has {wanted!r}; {hint}"))
     filters = ", ".join(sweep.file.only)
     return UserError(one_line(f"--only: {filters!r}: no trial passes all of the filters"))

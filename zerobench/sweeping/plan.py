@@ -60,8 +60,8 @@ _OPTIONS = {
 
 def _of_option(axis: str, fault: str) -> str:
     """`fault`, which begins with the axis, as one of its option."""
-    told = fault.removeprefix(f"{_WHERE}: {axis}: ")
-    return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {told.replace('lora-', '') if axis == 'adapter' else told}"
+    text = fault.removeprefix(f"{_WHERE}: {axis}: ")
+    return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {text.replace('lora-', '') if axis == 'adapter' else text}"
 
 
 def read_stages(text: str | None) -> tuple[int, ...]:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from zerobench.collection import given_back
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
-from zerobench.report.memory_pool import given_back
 from zerobench.report.notes import each_once, listed, who_says
 from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids

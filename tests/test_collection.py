@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from zerobench.report.memory_pool import given_back
+from zerobench.collection import given_back
 
 
 def test_what_is_free_at_the_end_is_given_back_also_after_an_error() -> None:
