@@ -1,7 +1,5 @@
 """Why a strategy that runs in an environment of its own cannot run as a point asks for it."""
 
-from collections.abc import Collection
-
 from zerobench.spec import tpu
 from zerobench.spec.architecture import complete
 from zerobench.spec.roles import num_servers
@@ -71,9 +69,8 @@ def _tensorflow_needs_its_models(s: Situation) -> str | None:
     if trial.strategy != "tensorflow":
         return None
     if trial.model.model_type not in _KERAS_MODELS:
-        return (
-            f"tensorflow with a model of type {trial.model.model_type}: Keras models exist for {_listed(_KERAS_MODELS)}"
-        )
+        known = " and ".join(_KERAS_MODELS)
+        return f"tensorflow with a model of type {trial.model.model_type}: Keras models exist for {known}"
     dropout = max(float(complete(trial.model).get(key) or 0) for key in _DROPOUTS)
     return f"tensorflow with a dropout of {dropout}: the Keras models have no dropout; set it to 0" if dropout else None
 
@@ -101,10 +98,6 @@ def _tensorflow_has_one_of_each(s: Situation) -> str | None:
     if trial.attention is not Attention.SDPA:
         return f"attention {trial.attention} at tensorflow: the Keras models have their own attention; leave it at sdpa"
     return None
-
-
-def _listed(names: Collection[str]) -> str:
-    return " and ".join(names)
 
 
 ENVIRONMENT_RULES: dict[str, Rule] = {

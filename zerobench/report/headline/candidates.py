@@ -11,7 +11,7 @@ from zerobench.report.choice import Option
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.plan.rows import Space
-from zerobench.report.stats import median, median_interval
+from zerobench.report.stats import median, median_range
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.timing.step import Interval
@@ -60,8 +60,8 @@ class Candidate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the median lies with 95 % confidence; of five values or fewer, which cannot say, all of them."""
-        return median_interval(self.rates) or (min(self.rates), max(self.rates))
+        """Where their median lies."""
+        return median_range(self.rates)
 
     @property
     def option(self) -> Option:
