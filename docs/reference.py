@@ -15,12 +15,12 @@ from zerobench.cli import fields
 from zerobench.cli.app import app
 from zerobench.records import Category
 from zerobench.report.frames import schema
-from zerobench.spec import sweep
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import load_catalogue
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import PRESETS, family_of, resolve_model
 from zerobench.spec.strategy import STRATEGIES
+from zerobench.sweeping import sweep
 
 
 def pages() -> dict[str, str]:

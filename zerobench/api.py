@@ -40,9 +40,9 @@ from zerobench.search.plan import read_plan, request_of
 from zerobench.search.predict import predict as run_predictions
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.expand import expand
-from zerobench.spec.sweep import load_sweep
 from zerobench.store import Run, find_run, load_run
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 if TYPE_CHECKING:
     from zerobench.report.figure import Drawing, Figure

@@ -21,7 +21,14 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
-class Category(StrEnum):
+class _Named(StrEnum):
+    @property
+    def words(self) -> str:
+        """As people read it."""
+        return self.value.replace("_", " ")
+
+
+class Category(_Named):
     """The one name that a byte has. A category that a place or a run cannot have is absent there, and never 0."""
 
     PARAMETERS = "parameters"
@@ -101,7 +108,7 @@ class StepKind(StrEnum):
     STEADY = "steady"
 
 
-class Status(StrEnum):
+class Status(_Named):
     """How a trial, or a rank, ended."""
 
     COMPLETED = "completed"

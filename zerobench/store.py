@@ -346,8 +346,8 @@ def find_run(name: str | None, reports: Path) -> Path:
     of_that_name = [run for run in known if run.rpartition("_")[0] == name]
     if of_that_name:
         return reports / of_that_name[-1]
-    told = choices_for(name, reversed(known), f"ls {reports}")
-    raise UserError(f"RUN: {name!r} is not a run folder, nor a run under {reports}; {told}")
+    hint = choices_for(name, reversed(known), f"ls {reports}")
+    raise UserError(f"RUN: {name!r} is not a run folder, nor a run under {reports}; {hint}")
 
 
 def latest_run(reports: Path) -> Path:

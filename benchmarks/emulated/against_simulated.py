@@ -25,9 +25,9 @@ from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.records import Category, DeviceMemory, Place, RankRecord
 from zerobench.running.this_machine import detect_machine
-from zerobench.spec.expand import expand
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 HERE = Path(__file__).resolve().parent
 SWEEPS = (

@@ -29,10 +29,10 @@ from benchmarks.prediction.simulated import GPU, TINY, gpu_trial, origin, play, 
 from zerobench.folder import write_whole
 from zerobench.records import TrialRecord
 from zerobench.spec.cluster import read_cluster
-from zerobench.spec.plan import cells
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.plan import cells
+from zerobench.sweeping.sweep import load_sweep
 
 MEMORY_GOAL_BYTES = 10**9
 JOBS = 2

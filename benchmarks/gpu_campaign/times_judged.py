@@ -27,9 +27,9 @@ from benchmarks.prediction.simulated import gpu_trial, table
 from zerobench.formulas.record import formula_record
 from zerobench.records import Status, TrialRecord
 from zerobench.report.calibrated_time import TimedStep, fitted_steps
-from zerobench.report.figures.predicted_speed import UnsavedTrial, usual_cluster
+from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.expected import parts_of, timed_work
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, UnsavedTrial
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec

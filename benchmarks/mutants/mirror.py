@@ -31,6 +31,7 @@ class Package:
 PACKAGES = (
     Package("formulas", needs_torch=True),
     Package("spec", needs_torch=True),
+    Package("sweeping", needs_torch=True),
     Package("ds_config", needs_torch=False),
     Package("report/frames", needs_torch=False),
     Package("running/outcome.py", needs_torch=False),

@@ -30,9 +30,9 @@ from zerobench.search.rounds import WITHIN
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.frontier import Frontier, Search, search, search_together, slope
 from zerobench.spec.frontier_axes import MOST_SEQUENCES
-from zerobench.spec.plan import cells
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, Offload, StepsSpec, TrialSpec
+from zerobench.sweeping.plan import cells
 
 FOUND = Path(__file__).with_name("formula_frontier.csv")
 CLUSTER = read_cluster(gpu=GPU, gpus="8", host_memory="2TB")

@@ -27,6 +27,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.timing.fsdp_trace import Fsdp
+from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.links import transfer_s
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import Links
@@ -176,16 +177,6 @@ def _row(fields: dict[str, str]) -> Row:
     )
 
 
-@dataclass(frozen=True)
-class Message:
-    """One collective of FSDP."""
-
-    kind: str
-    group_size: int
-    message_bytes: int
-    num_nodes: int | None = None
-
-
 def predicted_s(row: Row, rates: Rates) -> float:
     """The step of `row` by the model."""
     gpu, device, decoder, counts = _known(row, rates)
@@ -193,7 +184,12 @@ def predicted_s(row: Row, rates: Rates) -> float:
     computing = passes(decoder, device, tokens, row.sequence_length, recomputed=row.recomputed)
     links = _links(gpu, rates)
     gather, reduce = (
-        (transfer_s([Message(kind, row.world_size, nbytes * counts.total)], PER_NODE, links, in_rings=True) or 0.0)
+        (
+            transfer_s(
+                [KindTraffic(kind, row.world_size, 1, nbytes * counts.total, None)], PER_NODE, links, in_rings=True
+            )
+            or 0.0
+        )
         + (decoder.layers + 1) * latency_s(kind, row.world_size, max(1, row.world_size // PER_NODE))
         for kind, nbytes in (("all_gather", WORD_BYTES), ("reduce_scatter", row.gradient_bytes))
     )
@@ -233,7 +229,10 @@ def replayed_s(row: Row, rates: Rates) -> float:
     trace = engine.trace(row.micro_batches)
     seconds = {
         call: (
-            transfer_s([Message(call.kind, call.group_size, call.message_bytes)], PER_NODE, links, in_rings=True) or 0
+            transfer_s(
+                [KindTraffic(call.kind, call.group_size, 1, call.message_bytes, None)], PER_NODE, links, in_rings=True
+            )
+            or 0
         )
         + latency_s(call.kind, row.world_size, nodes)
         for call in set(trace.items)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.plan import cells, read_work
 from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.sweeping.plan import cells, read_work
 
 SHARE = 32
 """Sequences of the global batch that each GPU trains, in every case."""

@@ -26,8 +26,8 @@ from zerobench.search.measured_best import MeasuredRow, measure, measure_best
 from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.plan import cells, read_work
 from zerobench.spec.trial import Offload
+from zerobench.sweeping.plan import cells, read_work
 
 FILE = Path(__file__).with_name("measured_grid.csv")
 MODEL, RANKS, GPU = "llama-10m", 2, "L40S"

@@ -18,11 +18,11 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.formulas.zero_paper import model_states
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
-from zerobench.spec.expand import expand
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.presets import PRESETS, resolve_model
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 FOLDER = Path(held_out.__file__).parent
 CPU_MACHINE = Machine(accelerator=Accelerator.CPU, cpu_cores=2)

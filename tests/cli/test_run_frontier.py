@@ -28,11 +28,11 @@ from zerobench.running.runner import RunResult
 from zerobench.running.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.search import measured as measured_search
 from zerobench.search import plan_world
-from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import find_run, load_run
+from zerobench.sweeping.expand import PlannedTrial, expand
+from zerobench.sweeping.sweep import load_sweep
 
 MIB, GIB = 2**20, 2**30
 LAPTOP = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB)

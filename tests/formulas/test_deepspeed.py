@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from zerobench.ds_config import reading
 from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
 from zerobench.formulas.deepspeed import Setting, deepspeed_instants, stage_3, swapping
@@ -21,7 +22,6 @@ from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.module_order import ModuleOrder, Visit
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
-from zerobench.spec import swap_rules
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import TrialSpec
 
@@ -96,7 +96,7 @@ def test_stage_3_comes_to_what_deepspeeds_examples_publish(
     ("file", "constant", "ours"),
     [
         ("engine.py", r"^MEMORY_OPT_ALLREDUCE_SIZE = (.*)$", setting_module.ALLREDUCE_ELEMENTS),
-        ("swap_tensor/utils.py", r"^MIN_AIO_BYTES = (.*)$", swap_rules._MIN_AIO_BYTES),
+        ("swap_tensor/utils.py", r"^MIN_AIO_BYTES = (.*)$", reading.MIN_AIO_BYTES),
         ("swap_tensor/utils.py", r"^AIO_ALIGNED_BYTES = (.*)$", swapping._ALIGNED_BYTES),
         ("zero/stage3.py", r"_constant_buffered_norm2\(self, input, buffer_size=(\d+)\)", stage_3._NORM_ELEMENTS),
         ("zero/stage_1_and_2.py", r"self\.nccl_start_alignment_factor = (\d+)", setting_module.ALIGNMENT),

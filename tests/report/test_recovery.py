@@ -8,7 +8,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
 from zerobench.records import CheckpointTransfer, RankRecord, Recovery, Status
-from zerobench.report.charts.recovery import figure
+from zerobench.report.charts import checkpoints_figure
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.parity import losses
 from zerobench.report.recovery import resumed, uninterrupted_losses
@@ -118,7 +118,7 @@ def test_each_resume_is_held_against_the_run_without_a_fault(folder: Path) -> No
     assert found[1].steps_lost == 1
     assert [one.loss_distance for one in found] == pytest.approx([0.0, 0.25])
     assert [one.save and one.save.seconds for one in found] == [3.0, 3.0]
-    drawn = figure(frames)
+    drawn = checkpoints_figure(frames)
     assert drawn is not None
     assert drawn.table["recovered, s"].tolist() == ["-", "31.0"]
     assert drawn.table["loss difference"].tolist() == ["0", "2.5e-01"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run, run_sweep
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.expand import PlannedTrial
 
 
 def planned(name: str, act: str) -> PlannedTrial:

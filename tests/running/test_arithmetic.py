@@ -9,8 +9,8 @@ from zerobench.errors import UserError
 from zerobench.running import arithmetic
 from zerobench.running.arithmetic import bf16_slowdown, tried
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.precision import SLOW
-from zerobench.spec.sweep import load_sweep
+from zerobench.sweeping.precision import SLOW
+from zerobench.sweeping.sweep import load_sweep
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the variable is about x86-64's instructions")

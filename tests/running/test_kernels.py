@@ -26,9 +26,9 @@ from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
 from zerobench.running.setup import lay_out_trial
 from zerobench.running.stop import Stop
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
 
 NEEDED = ["deepspeed_shm_comm", "cpu_adam"]
 """By ZeRO-1 with DeepSpeedCPUAdam, on a CPU."""

@@ -11,9 +11,9 @@ from zerobench.running.environment import capture_environment
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
 
 VARIABLES = {
     "HF_TOKEN": ("{}", "hf_zyxwvutsrqponmlkjihgfedcba9876"),

@@ -14,9 +14,9 @@ from zerobench.running.launcher import MARK
 from zerobench.running.lost import close, is_begun, renew
 from zerobench.running.setup import lay_out
 from zerobench.spec.checkpoint import CheckpointSpec
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, load_run, read_record
+from zerobench.sweeping.expand import PlannedTrial
 
 MakeTrial = Callable[..., TrialSpec]
 START = Start(trial_id="x", started_at_s=1000.0, runner="process 7 on n1", nodes=["n1"], job="41_3")

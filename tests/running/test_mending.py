@@ -10,11 +10,11 @@ from zerobench.folder import RunFolder, TrialFolder
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.mending import has_torn_documents, mend_documents, mend_trial
 from zerobench.running.setup import lay_out, resolved_configs
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.rules import Skip
 
 EXECUTOR = LocalExecutor(2, 0)
 SWAPS = {"optimizer": "cpu_adam", "offload_optimizer": "nvme", "nvme_path": "/nvme"}

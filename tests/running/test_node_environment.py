@@ -15,9 +15,9 @@ from zerobench.running.executor import LocalExecutor
 from zerobench.running.node_environment import is_captured, main, node_file, record_hosts, record_node
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import latest_run, load_run
+from zerobench.sweeping.expand import PlannedTrial
 
 BIN = Path(__file__).with_name("bin")
 

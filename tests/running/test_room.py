@@ -21,11 +21,11 @@ from zerobench.running.observer import Observer
 from zerobench.running.room import SEGMENT_BYTES, lacks_room_for_weights, lacks_shared_memory, shortage
 from zerobench.running.runner import run_sweep
 from zerobench.running.setup import lay_out_trial
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
 
 MakeTrial = Callable[..., TrialSpec]
 SHOW = "from zerobench.running.room import shortage; print(shortage(2).message)"

@@ -20,11 +20,11 @@ from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, run_beside_others
 from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.running.stop import Stop
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run, read_record
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.rules import Skip
 
 MakeTrial = Callable[..., TrialSpec]
 NAMES = ("first", "second", "third", "skipped")

@@ -22,11 +22,11 @@ from zerobench.running.lock import locked
 from zerobench.running.lost import renew
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Trial, load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.rules import Skip
 
 EXECUTOR = LocalExecutor(num_cpus=2, num_gpus=0, worker_module="standin_worker")
 SKIP = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")

@@ -10,9 +10,9 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.running.secrets import refuse_secrets
 from zerobench.running.setup import lay_out, new_run_folder, resolved_configs
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.expand import PlannedTrial
 
 SECRET = "hunter2hunter2"  # noqa: S105 -- one that is made up
 URL = f"https://me:{SECRET}@example.org/logs"

@@ -13,11 +13,11 @@ from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run
 from zerobench.running.setup import lay_out, make_folder, renew_swap_folder, resolved_configs
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.rules import Skip
 
 SKIP = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
 

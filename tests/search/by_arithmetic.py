@@ -9,8 +9,8 @@ from zerobench.records import Failure, Status, TrialRecord
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.running.setup import lay_out, resolved_configs
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.expand import PlannedTrial
 
 
 def predict_by_arithmetic(

@@ -82,7 +82,7 @@ def test_what_is_shown_fits_and_says_what_it_costs(tmp_path: Path, monkeypatch: 
         assert one.fits
         assert one.needed_bytes is not None
         assert one.needed_bytes <= plan.cluster.device_memory_bytes
-    topic = changes_topic(found.changes, "predicted")
+    topic = changes_topic(found.changes)
     assert [line.text for line in topic.lines] == [one.text for one in shown]
 
 
@@ -93,7 +93,7 @@ def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
     assert fast.text == "b: 2 B per GPU, 10% slower"
     assert unknown.text.endswith("step time unknown")
     assert share_slower(3.0, 2.0) == 0.5
-    assert changes_topic([ChangeOutcome(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"
+    assert changes_topic([ChangeOutcome(("d",), False, 9)]).title == "No change fits, of 1 predicted"
 
 
 def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_each_change_is_simulated_and_moves_nothing(simulated: list[SimulatedCha
     assert "of a node's memory" in again.text
     assert "per GPU" not in again.text
     assert again.text.endswith("slower by what is computed")
-    [*_, basis] = changes_topic(made.changes, "predicted", made.cost_basis).lines
+    [*_, basis] = changes_topic(made.changes, made.cost_basis).lines
     assert basis.text == "Slower: FLOPs alone, which is not time (bf16; rates are known in fp32)."
 
 
@@ -114,7 +114,7 @@ def test_only_what_fits_the_nodes_memory_is_shown(simulated: list[SimulatedChang
     assert shown
     assert all(change.host_node_bytes == sizes[0] for change in shown)
     none_fits = judged_on_cpu(trial, simulated, 1, 2).changes
-    assert "Closest: " in changes_topic(none_fits, "predicted").lines[0].text
+    assert "Closest: " in changes_topic(none_fits).lines[0].text
 
 
 def test_what_refused_is_judged_by_a_ranks_addresses_where_those_were_limited() -> None:

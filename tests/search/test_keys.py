@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
-from zerobench.report.figures.predicted_speed import UnsavedTrial
 from zerobench.report.plan.rows import PlanRow
+from zerobench.report.trials import UnsavedTrial
 from zerobench.search.fastest import Cell, fastest, search
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan, PlanRequest, read_plan

@@ -22,8 +22,8 @@ from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.search import predicted
 from zerobench.search.plan import PlanRequest, read_plan
 from zerobench.search.predicted import frontier_rows, plan_frontiers
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
+from zerobench.sweeping.expand import PlannedTrial
 
 REQUEST = PlanRequest(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2")
 

@@ -16,10 +16,10 @@ from zerobench.slurm.submit.limits import Limits, read_limits
 from zerobench.slurm.submit.sbatch import sbatch
 from zerobench.slurm.submit.submission import Job, array_job, array_names, plan_arrays, record, report_job
 from zerobench.slurm.tasks import Stage, TaskState
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import read_record
+from zerobench.sweeping.expand import PlannedTrial
 
 PATIENCE_S = 300.0
 Acts = Mapping[int, str]

@@ -12,9 +12,9 @@ from zerobench.slurm.options import (
     read_time,
     time_text,
 )
-from zerobench.spec.expand import expand
 from zerobench.spec.machine import Accelerator
-from zerobench.spec.sweep import load_sweep
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU
-from tests.spec.test_speed_rules import skip
+from tests.sweeping.test_speed_rules import skip
 from zerobench.errors import UserError
 from zerobench.spec.adapter import Lora, lora_of
-from zerobench.spec.axes import read_axis
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.axes import read_axis
 
 LORA = {"adapter": "lora-8"}
 

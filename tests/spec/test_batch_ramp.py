@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from tests.spec.machines import CPU
 from zerobench.errors import UserError
-from zerobench.spec.axes import read_axis
 from zerobench.spec.batch_ramp import BatchRamp
-from zerobench.spec.expand import expand
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import Skip, why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.step_plan import plan_steps, step_kinds
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import StepsSpec, TrialSpec
+from zerobench.sweeping.axes import read_axis
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.rules import Skip, why_skipped
+from zerobench.sweeping.situation import Situation
+from zerobench.sweeping.sweep import load_sweep
 
 KEPT_HASHES = ("108daddb80a7", "8cff23dea77a")
 """Of `trial(batch_ramp=None)`, before there were ramps."""

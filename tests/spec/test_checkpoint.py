@@ -8,18 +8,18 @@ import pytest
 from tests.spec.machines import CPU
 from zerobench.errors import UserError
 from zerobench.formulas.checkpoint import checkpoint_bytes, room_bytes
-from zerobench.spec.axes import read_axis
 from zerobench.spec.checkpoint import CheckpointSpec
-from zerobench.spec.expand import expand
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.resume import needs_universal, resumed_trial
-from zerobench.spec.rules import Skip, why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.axes import read_axis
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.rules import Skip, why_skipped
+from zerobench.sweeping.situation import Situation
+from zerobench.sweeping.sweep import load_sweep
 
 TWO_BLOCKS = ModelSpec(name="two blocks", hf_config={"model_type": "llama", "num_hidden_layers": 2})
 STEPS = {"warmup": 1, "memory": 1, "timed": 4}

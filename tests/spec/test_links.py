@@ -19,6 +19,6 @@ def test_a_catalogued_link_has_half_of_what_its_datasheet_adds_up() -> None:
     assert links.network_gb_per_s == gpu.network_gb_per_s
 
 
-def test_a_rate_that_is_given_is_one_direction_and_goes_before_the_catalogue() -> None:
-    links = links_of(h100(), network_gb_per_s=7.0, host_link_gb_per_s=11.0)
-    assert (links.network_gb_per_s, links.host_link_gb_per_s) == (7.0, 11.0)
+def test_rates_of_the_node_are_those_given() -> None:
+    links = links_of(h100(), host_memory_gb_per_s=900.0, nvme_gb_per_s=20.0)
+    assert (links.host_memory_gb_per_s, links.nvme_gb_per_s) == (900.0, 20.0)

@@ -16,9 +16,9 @@ from zerobench.spec.machine import Accelerator
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, why_not_divided
 from zerobench.spec.roles import num_loss_ranks
-from zerobench.spec.rules import why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.rules import why_skipped
+from zerobench.sweeping.situation import Situation
 
 
 def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False, **fields: Any) -> TrialSpec:

@@ -3,12 +3,12 @@
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.spec.axes import read_axis
 from zerobench.spec.recomputation import (
     checkpointing_name,
     checkpointing_sentence,
     recomputed_blocks,
 )
+from zerobench.sweeping.axes import read_axis
 
 
 def test_blocks_are_counted_from_the_first_on() -> None:

@@ -6,16 +6,16 @@ import pytest
 
 from tests.spec.machines import CPU
 from zerobench.spec.batch import micro_batches_per_step
-from zerobench.spec.expand import expand
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.roles import Role, num_workers, role_of
-from zerobench.spec.rules import Skip, why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.strategy import is_exact
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.rules import Skip, why_skipped
+from zerobench.sweeping.situation import Situation
+from zerobench.sweeping.sweep import load_sweep
 
 
 def spec(strategy: str = "parameter-server", **fields: Any) -> TrialSpec:

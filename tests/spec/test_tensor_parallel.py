@@ -6,10 +6,10 @@ from tests.spec.machines import CPU
 from zerobench.ds_config import build_ds_config
 from zerobench.spec.batch import AUTOTP_SIZE, data_parallel_size, micro_batches_of_share, share_of
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.situation import Situation
-from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.situation import Situation
+from zerobench.sweeping.strategy_rules import STRATEGY_RULES
 
 LLAMA = {
     "model_type": "llama",

@@ -26,7 +26,7 @@ def gpu(name: str = "H100 SXM") -> Gpu:
 
 
 def links(name: str = "H100 SXM", **given: Any) -> Links:
-    return links_of(gpu(name), host_memory_gb_per_s=900, nvme_gb_per_s=20, **given)
+    return links_of(gpu(name), host_memory_gb_per_s=900, nvme_gb_per_s=20).model_copy(update=given)
 
 
 def predicted(name: str = "H100 SXM", **axes: Any) -> SampleTrial:

@@ -81,8 +81,9 @@ def test_physics_holds_far_beyond_the_rows(
     assert here.low_s >= (bound.step_s or 0.0)
     assert here.low_s < here.step_s < here.high_s
     assert found(activation_checkpointing=True).step_s > here.step_s
-    assert here.step_s <= found(sequence_length=2 * length).step_s, "small work waits for the host, however long"
-    assert here.step_s <= found(micro_batch_size=2 * batch).step_s <= 2 * here.step_s
+    longer, larger = found(sequence_length=2 * length).step_s, found(micro_batch_size=2 * batch).step_s
+    assert here.step_s <= longer * (1 + 1e-9), "small work waits for the host, however long"
+    assert here.step_s * (1 - 1e-9) <= larger <= 2 * here.step_s
     for rate in ("link_gb_per_s", "network_gb_per_s", "host_link_gb_per_s", "host_memory_gb_per_s", "nvme_gb_per_s"):
         fast = at.model_copy(update={rate: 2 * (getattr(at, rate) or 0)})
         assert expected(trial, name, fast).step_s <= here.step_s * (1 + 1e-9), rate

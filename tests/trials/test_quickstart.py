@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import Swept, memory_row
 from tests.tools.rank_memory import unnamed
 from zerobench.records import Category, Phase, Place, Status, StepKind
-from zerobench.spec.precision import SLOW
 from zerobench.spec.trial import Precision
 from zerobench.store import Trial
+from zerobench.sweeping.precision import SLOW
 
 # Bytes per parameter and rank in 16-bit mixed precision (ZeRO paper, arXiv 1910.02054, section 5 and figure 1): how
 # many of parameters, gradients, fp32 masters, first and second moments each stage divides by the number of ranks. In

@@ -12,10 +12,10 @@ from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Ste
 from zerobench.report.explain.category import Explainer
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import end_instant
-from zerobench.spec.expand import expand
 from zerobench.spec.flops import FROZEN_FORMULA
-from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": 512}

@@ -7,7 +7,7 @@ import pytest
 from tests.worker.real_ranks import RunTrial, Tiny
 from zerobench.ds_config import build_ds_config
 from zerobench.records import Status
-from zerobench.spec.swap_rules import held_buffers
+from zerobench.sweeping.swap_rules import held_buffers
 
 WIDTH = 1024
 LLAMA: dict[str, Any] = {

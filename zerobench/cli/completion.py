@@ -29,7 +29,7 @@ def _models() -> Iterable[str]:
 
 
 def _sweeps() -> Iterable[str]:
-    from zerobench.spec.sweep import shipped_sweeps
+    from zerobench.sweeping.sweep import shipped_sweeps
 
     return shipped_sweeps()
 

@@ -93,7 +93,7 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
         made = judged_on_cpu(trial, simulated, node_bytes, cores_of_node(environment))
         return [
             *unchanged_on_cpu(made.unchanged, made.room),
-            changes_topic(made.changes, "predicted", made.cost_basis),
+            changes_topic(made.changes, made.cost_basis),
         ]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
     return _changes(trial.spec, cluster_of(trial, node_bytes), reports, of_host=on_host)
@@ -102,7 +102,7 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
 def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Topic]:
     """What `trial` needs by prediction, and which changes make it fit."""
     made = predict_changes(trial, cluster, reports, prediction_view(), of_host=of_host)
-    return [*unchanged_topic(made.unchanged), changes_topic(made.changes, "predicted")]
+    return [*unchanged_topic(made.unchanged), changes_topic(made.changes)]
 
 
 def _of_file(request: PlanRequest, reports: Path, *, of_host: bool) -> list[Topic]:
@@ -110,8 +110,8 @@ def _of_file(request: PlanRequest, reports: Path, *, of_host: bool) -> list[Topi
     missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
     if missing and request.ds_config is not None:
         untried = changes_of_file(request.ds_config, of_host=of_host)
-        told = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
-        return [Topic("Changes to try (not predicted)", told, {"untried": untried})]
+        lines = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
+        return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
     wanted = read_plan(request)
     return _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=of_host)
 

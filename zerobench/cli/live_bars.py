@@ -48,7 +48,7 @@ def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
         return None
     summary, peak = figures.summary, figures.peak(Place.DEVICE)
     if not summary.is_whole or peak is None:
-        return EndedTrial(trial.spec, (), summary.status.value.replace("_", " "))
+        return EndedTrial(trial.spec, (), summary.status.words)
     speed = f"  {show_whole(summary.tokens_per_s)} tokens/s" if summary.tokens_per_s else ""
     groups = [(group, size) for group in palette.CATEGORY_COLOURS if (size := peak.group_bytes(group) or 0) > 0]
     return EndedTrial(trial.spec, groups, f"{format_bytes(peak.total_bytes)}{speed}", summary.capacity_bytes)

@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerobench.collection import no_collection
+from zerobench.collection import given_back, no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_pieces
 from zerobench.report.figures.runs import RunFigures, run_figures
-from zerobench.report.memory_pool import given_back
 from zerobench.store import Run, find_run, load_run
 
 if TYPE_CHECKING:

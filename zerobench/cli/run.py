@@ -23,12 +23,12 @@ from zerobench.running.launcher import read_hosts
 from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep
 from zerobench.running.setup import resolved_configs
 from zerobench.running.this_machine import detect_machine
-from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine
-from zerobench.spec.precision import said_of
-from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import find_run, load_run
+from zerobench.sweeping.expand import PlannedTrial, expand
+from zerobench.sweeping.precision import said_of
+from zerobench.sweeping.sweep import Sweep, load_sweep, shipped_sweeps
 
 
 @dataclass(frozen=True)

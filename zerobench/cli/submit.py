@@ -44,12 +44,12 @@ from zerobench.slurm.submit.local import refuse_several_nodes, run_here
 from zerobench.slurm.submit.scripts import log_pattern
 from zerobench.slurm.submit.submission import array_names, missing, plan_arrays
 from zerobench.slurm.submit.submission import submit as submit_jobs
-from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine
-from zerobench.spec.precision import said_of
-from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, find_run, load_run
+from zerobench.sweeping.expand import PlannedTrial, expand
+from zerobench.sweeping.precision import said_of
+from zerobench.sweeping.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.units import counted
 
 
@@ -268,7 +268,7 @@ def _lines(asked: SubmissionPlan) -> Iterator[str]:
     names = array_names(run, asked.arrays)
     width = max(map(len, [*names, "report"]), default=0)
     for name, array in zip(names, asked.arrays, strict=True):
-        yield f"{name:<{width}}  {_said(array)}"
+        yield f"{name:<{width}}  {_of_array(array)}"
     if asked.arrays:
         yield f"{'report':<{width}}  after them"
     trials = sum(array.num_trials for array in asked.arrays)
@@ -291,7 +291,7 @@ def _warn(asked: SubmissionPlan) -> None:
             )
 
 
-def _said(array: JobArray) -> str:
+def _of_array(array: JobArray) -> str:
     nodes, time = counted(array.num_nodes, "node"), time_text(array.time_limit_s)
     return f"{nodes}, {_tasks(array)}, {time} each, {array.node_hours:,.1f} node-hours"
 

@@ -74,8 +74,8 @@ def typed(path: str, value: Any, key: Key, where: str) -> Any:
     if converted is _REFUSED:
         raise UserError(f"{where}: {path}: {_shown(value)} is not {wanted}{_default(key)}")
     if key.choices and converted not in key.choices:
-        told = choices_for(converted, map(str, key.choices))
-        raise UserError(f"{where}: {path}: {_shown(value)} is not known; {told}")
+        hint = choices_for(converted, map(str, key.choices))
+        raise UserError(f"{where}: {path}: {_shown(value)} is not known; {hint}")
     _check_bounds(path, converted, key, where)
     return converted
 

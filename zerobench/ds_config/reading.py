@@ -26,6 +26,15 @@ def device_of(config: Mapping[str, Any], section: str) -> str:
     return str(get(config, f"zero_optimization.{section}.device"))
 
 
+MIN_AIO_BYTES = 2**20
+"""Smaller tensors are not swapped (swap_tensor/utils.py, MIN_AIO_BYTES)."""
+
+
+def smallest_swapped_bytes(config: Mapping[str, Any]) -> int:
+    """Smaller tensors stay in memory."""
+    return max(MIN_AIO_BYTES, int(get(config, "aio.block_size")))
+
+
 def zeropp_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the configuration says of ZeRO++, by the axes of a trial; a group of one rank, and `auto`, is none."""
     size = get(config, "zero_optimization.zero_hpz_partition_size")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from zerobench.emulate.drafts import Draft
@@ -57,7 +58,10 @@ def for_host(start: Draft, *, counts_locks: bool = False) -> Iterator[Candidate]
 
     `counts_locks`: who tries counts what page-locked memory is rounded up by, which a script's tensors do not say.
     """
-    back = (_parameters_on_device, _optimizer_on_device)
+    back = (
+        partial(_on_device, "offload_param", "parameters"),
+        partial(_on_device, "offload_optimizer", "optimizer states"),
+    )
     changes = (_unlocked, *back) if counts_locks else back
     return _in_order(start, changes, changes)
 
@@ -188,18 +192,11 @@ def _unlocked(draft: Draft) -> tuple[str, Draft] | None:
     return (UNLOCKED, _with_zero(draft, made)) if made else None
 
 
-def _optimizer_on_device(draft: Draft) -> tuple[str, Draft] | None:
-    """Optimizer states back from the host."""
-    if not draft.is_offloaded("offload_optimizer"):
+def _on_device(section: str, words: str, draft: Draft) -> tuple[str, Draft] | None:
+    """What was offloaded back from the host."""
+    if not draft.is_offloaded(section):
         return None
-    return "optimizer states on the GPU", _with_zero(draft, {"offload_optimizer": {"device": "none"}})
-
-
-def _parameters_on_device(draft: Draft) -> tuple[str, Draft] | None:
-    """Parameters back from the host."""
-    if not draft.is_offloaded("offload_param"):
-        return None
-    return "parameters on the GPU", _with_zero(draft, {"offload_param": {"device": "none"}})
+    return f"{words} on the GPU", _with_zero(draft, {section: {"device": "none"}})
 
 
 def _with_zero(draft: Draft, settings: Mapping[str, Any]) -> Draft:

@@ -38,8 +38,8 @@ def torch_in(folder: Path) -> Torch | None:
         text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    version = _said(text, "__version__") or ""
-    return Torch(folder / "torch", version.split("+")[0], version, _said(text, "cuda"), _said(text, "hip"))
+    version = _assigned(text, "__version__") or ""
+    return Torch(folder / "torch", version.split("+")[0], version, _assigned(text, "cuda"), _assigned(text, "hip"))
 
 
 def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
@@ -55,7 +55,7 @@ def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
     return torch
 
 
-def _said(text: str, name: str) -> str | None:
+def _assigned(text: str, name: str) -> str | None:
     match = re.search(rf"^{name}\b[^=\n]*=\s*'([^'\n]*)'", text, re.MULTILINE)
     return match[1] if match else None
 

@@ -66,7 +66,6 @@ from zerobench.records import (
     StepKind,
 )
 from zerobench.spec.adapter import base_of, codes_bytes, lora_of
-from zerobench.spec.adapter_rules import frozen_words, why_no_closed_form
 from zerobench.spec.backward import LOOKED_UP, Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
@@ -91,6 +90,7 @@ from zerobench.spec.tensors import (
     stage_tensors,
 )
 from zerobench.spec.trial import Evidence, Offload, Precision, TrialSpec
+from zerobench.sweeping.adapter_rules import frozen_words, why_no_closed_form
 
 DEVICE_TYPE = "formula"
 

@@ -142,13 +142,13 @@ def _unseen_births(
     on: else both would be counted, and one of a workspace's size would be taken for that. Returns those storages.
     """
     at = {s.pointer: s for s in live if s.device == "cuda" and s not in in_trace}
-    found = set()
+    storages = set()
     for block in standing:
         storage = at.get(block.address)
         if block.storage is None and storage is not None and storage.nbytes == block.nbytes:
             block.storage = storage
-            found.add(storage)
-    return found
+            storages.add(storage)
+    return storages
 
 
 def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -> Composition[Category | None]:

@@ -69,10 +69,10 @@ def smallest(tried: Sequence[ChangeOutcome], most: int = MOST) -> list[ChangeOut
     )[:most]
 
 
-def changes_topic(tried: Sequence[ChangeOutcome], how: str, cost_basis: str | None = None) -> Topic:
-    """The smallest that fit; `how` they were tried: predicted, emulated; `cost_basis`: a sentence on what they cost."""
+def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None) -> Topic:
+    """The smallest that fit, as predicted; `cost_basis`: a sentence on what they cost."""
     changes = smallest(tried)
-    title = f"Changes that fit ({how})" if changes else f"No change fits, of {len(tried)} {how}"
+    title = "Changes that fit (predicted)" if changes else f"No change fits, of {len(tried)} predicted"
     near = min((change for change in tried if _needed(change)), key=_needed, default=None)
     least = [] if changes or near is None else says(f"Closest: {near.text}.")
     basis = says(cost_basis) if cost_basis is not None and (changes or least) else []
@@ -88,7 +88,7 @@ def unchanged_topic(row: PlanRow | None) -> list[Topic]:
         return []
     space, instant = row.device, row.steady
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
-    parts = [f"{name.replace('_', ' ')}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
+    parts = [f"{name.words}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
     lines = [*says(_fit("each GPU's", space)), *says(*parts, depth=1)]
     if row.host.room is not None:
         lines += says(_fit("a node's", row.host))

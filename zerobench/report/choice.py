@@ -153,7 +153,7 @@ def choose(
 
 def _rule(alike: Sequence[Mapping[str, tuple[float, ...]]]) -> tuple[str, ...]:
     always = {_OFFLOAD, _STAGE}
-    return tuple(words for words in alike[0] if words in always or len({one[words] for one in alike}) > 1)
+    return tuple(words for words in alike[0] if words in always or len({costs[words] for costs in alike}) > 1)
 
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:

@@ -10,7 +10,7 @@ both, which the page declares too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Sequence[str]]
 """A table of texts, by the names of its columns."""
-
-
-def columns_of(names: Iterable[str], rows: Iterable[Sequence[str]]) -> Columns:
-    """The table that has these columns and rows."""
-    lines = list(rows)
-    return {name: [line[index] for line in lines] for index, name in enumerate(names)}
 
 
 def columns_of_named(rows: Sequence[Mapping[str, str]]) -> Columns:

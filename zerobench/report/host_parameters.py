@@ -100,7 +100,7 @@ class _Scale:
 def _holder(category: Category, ranks: Sequence[Sequence[MemoryRow]], scale: _Scale) -> Holder:
     moments = zip(*(_of_rank(category, rows) for rows in ranks), strict=True)
     load, init, steady = (scale.held([nbytes for nbytes in moment if nbytes is not None]) for moment in moments)
-    name = _ALL if category is Category.TOTAL else _HOLDERS.get(category, category.value.replace("_", " "))
+    name = _ALL if category is Category.TOTAL else _HOLDERS.get(category, category.words)
     return Holder(name, load, init, steady)
 
 

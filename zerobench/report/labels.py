@@ -17,11 +17,11 @@ from zerobench.ds_config import would_read
 from zerobench.ds_config.case import left_out
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.axes import LABELS, ROWS
-from zerobench.spec.axis import Label, Visibility
-from zerobench.spec.axis_words import MEASURED, evidence_text
 from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.sweeping.axes import LABELS, ROWS
+from zerobench.sweeping.axis import Label, Visibility
+from zerobench.sweeping.axis_words import MEASURED, evidence_text
 from zerobench.units import brief
 
 __all__ = ["DeepSpeedSettings", "brief", "evidence_text", "labels", "setting_text", "shared_lines"]

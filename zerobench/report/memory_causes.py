@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 
 from zerobench.ds_config.case import Case
 from zerobench.records import Category
-from zerobench.report.ds_case import case_of
 from zerobench.report.labels import brief
 from zerobench.report.step_time.collectives import bytes_per_element
-from zerobench.report.trials import Trial, num_params, num_trained
+from zerobench.report.trials import Trial, case_of, num_params, num_trained
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.roles import num_servers
 from zerobench.spec.strategy import STRATEGIES, paper_stage

@@ -27,8 +27,8 @@ def plan_lines(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster:
     """What to take, as the command says it."""
     if not rows:
         return ["No configuration could be predicted."]
-    said = answer(rows, choice, cluster, ())
-    return [said.title, *said.first, *said.rest]
+    reply = answer(rows, choice, cluster, ())
+    return [reply.title, *reply.first, *reply.rest]
 
 
 def plan_html(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster) -> str:
@@ -38,8 +38,8 @@ def plan_html(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: 
 
 def row_lines(row: PlanRow, cluster: Cluster) -> list[str]:
     """Whether it fits, by how much, and how fast it is expected to be."""
-    said = one_answer(row, cluster)
-    return [said.title, *said.first]
+    reply = one_answer(row, cluster)
+    return [reply.title, *reply.first]
 
 
 def row_html(row: PlanRow, cluster: Cluster) -> str:

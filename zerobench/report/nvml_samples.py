@@ -163,26 +163,22 @@ def _of_device(samples: Floats, window: Window | None) -> float | None:
     if window is None:
         return None
     times, watts, joules = samples
-    counted = _between(times, joules, window)
-    return counted if counted is not None else _integral(times, watts, window)
+    if (counted := _enclosing(times, joules, window)) is not None:
+        start, end = np.interp(window, *counted)
+        return float(end - start)
+    powers = _enclosing(times, watts, window)
+    return None if powers is None else _integral(*powers, window)
 
 
-def _between(times_s: Floats, joules: Floats, window: Window) -> float | None:
-    """The counter's rise over the window; None where its readings do not enclose the window."""
-    known = ~np.isnan(joules)
-    times_s, joules = times_s[known], joules[known]
-    if len(times_s) < 2 or times_s[0] > window[0] or times_s[-1] < window[1]:
-        return None
-    start, end = np.interp(window, times_s, joules)
-    return float(end - start)
+def _enclosing(times_s: Floats, values: Floats, window: Window) -> tuple[Floats, Floats] | None:
+    """The readings that have a value; None where they do not enclose the window."""
+    known = ~np.isnan(values)
+    times_s, values = times_s[known], values[known]
+    is_enclosed = len(times_s) >= 2 and times_s[0] <= window[0] and times_s[-1] >= window[1]
+    return (times_s, values) if is_enclosed else None
 
 
-def _integral(times_s: Floats, watts: Floats, window: Window) -> float | None:
-    """Power integrated over the window; None where its readings do not enclose the window."""
-    known = ~np.isnan(watts)
-    times_s, watts = times_s[known], watts[known]
-    if len(times_s) < 2 or times_s[0] > window[0] or times_s[-1] < window[1]:
-        return None
+def _integral(times_s: Floats, watts: Floats, window: Window) -> float:
     inside = times_s[(times_s > window[0]) & (times_s < window[1])]
     points = np.concatenate([[window[0]], inside, [window[1]]])
     power = np.interp(points, times_s, watts)

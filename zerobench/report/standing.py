@@ -103,7 +103,7 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
 
 def _stood(standing: Standing | HostStanding, total_bytes: int) -> Iterator[HeldShare]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
-        ("category", {name.value.replace("_", " "): size for name, size in standing.by_category.items()}),
+        ("category", {name.words: size for name, size in standing.by_category.items()}),
         ("module", standing.by_module),
         ("allocation site", standing.by_site),
     )

@@ -40,6 +40,11 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     return best
 
 
+def median_range(values: Sequence[float]) -> tuple[float, float]:
+    """Where the median lies with 95 % confidence; of five values or fewer, which cannot say, all of them."""
+    return median_interval(values) or (min(values), max(values))
+
+
 @dataclass(frozen=True)
 class RankSpread:
     """One figure over the ranks of a trial; never their sum or mean."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from zerobench import store
+from zerobench.ds_config import build_ds_config
+from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
 from zerobench.records import ParameterTensor, RankRecord, Status, TrialRecord
 from zerobench.spec.architecture import has_dropout
@@ -75,6 +77,15 @@ class TrialLosses:
         curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
         ending = _Ending(trial.record.status)
         return cls(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
+
+
+@dataclass(frozen=True)
+class UnsavedTrial:
+    """A trial that is in no run."""
+
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: tuple[RankRecord, ...]
 
 
 class LazyTrial:
@@ -216,3 +227,14 @@ def num_params(trial: Trial) -> int | None:
     counts = parameter_counts(trial)
     with _reading_config(trial.spec.model):
         return None if counts is None else counts.total
+
+
+def case_of(trial: Trial) -> Case | None:
+    """The DeepSpeed configuration that `trial` ran with, and its sizes; None without DeepSpeed, or where the user's own
+    file is gone.
+    """
+    try:
+        config = build_ds_config(trial.spec)
+    except UserError:
+        return None
+    return Case(config, trial.spec.world_size, num_params(trial) or 0, num_trained=num_trained(trial))

@@ -6,9 +6,9 @@ import sys
 
 from zerobench.errors import UserError
 from zerobench.spec.machine import Machine
-from zerobench.spec.precision import must_be_tried
-from zerobench.spec.sweep import Sweep
 from zerobench.spec.toolchain import package_folder
+from zerobench.sweeping.precision import must_be_tried
+from zerobench.sweeping.sweep import Sweep
 
 PATIENCE_S = 300.0
 """Importing torch takes two seconds on an idle machine, and a minute on one that swaps."""

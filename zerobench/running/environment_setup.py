@@ -26,6 +26,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.resources import shipped
 from zerobench.running.emulator_environment import emulator_steps
+from zerobench.running.logs import last_line
 from zerobench.running.setup_steps import CHECK, Step
 
 HOROVOD = "0.28.1"
@@ -157,7 +158,7 @@ def _do(target: Environment, step: Step, say: Say) -> None:
         except tarfile.TarError as error:
             raise UserError(f"setup {target.name}: {step.name}: {error}") from None
     elif (code := _run(target, step, log)) != 0:
-        raise UserError(f"setup {target.name}: {step.name} failed with {code}: {_last_line(log)}; see {log}")
+        raise UserError(f"setup {target.name}: {step.name} failed with {code}: {last_line(log)}; see {log}")
     say(f"  {step.name}: done in {time.monotonic() - start:.0f} s")
 
 
@@ -189,8 +190,3 @@ def _read_done(target: Environment) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no output"

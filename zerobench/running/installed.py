@@ -35,18 +35,15 @@ def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> 
 
 
 def _how_to_get(missing: list[str]) -> str:
+    quoted = " ".join(f"'{requirement(name)}'" for name in missing)
     return (
-        f"python -m pip install {' '.join(map(_quoted, missing))}; on a login node, zerobench submit runs them "
+        f"python -m pip install {quoted}; on a login node, zerobench submit runs them "
         "elsewhere, and formulas need none (zerobench plan --formula, --set evidence=formula)"
     )
 
 
 def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _quoted(name: str) -> str:
-    return f"'{requirement(name)}'"
 
 
 def requirement(name: str) -> str:

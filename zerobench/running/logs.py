@@ -1,10 +1,11 @@
-"""What a trial printed, once it has ended: its secrets taken out.
+"""What programs printed, once they have ended: of a trial with its secrets taken out.
 
 DeepSpeed's launcher prints every variable with NCCL in its name (deepspeed/launcher/launch.py, main), and libraries
 print URLs with what they were given. While the trial runs, and where the runner itself is killed, logs are as printed.
 """
 
 import os
+from pathlib import Path
 
 from zerobench.folder import TrialFolder
 from zerobench.redaction import redact_file
@@ -19,3 +20,9 @@ def redact_logs(folder: TrialFolder) -> None:
     known = untold(os.environ)
     for path in (folder.stdout, folder.stderr, *sorted((folder.path / "logs").glob("*.log"))):
         redact_file(path, known)
+
+
+def last_line(log: Path) -> str:
+    """What a program that failed said last, as a rule why."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "no output"

@@ -18,7 +18,6 @@ from zerobench.running.executor import Executor
 from zerobench.running.lost import renew
 from zerobench.running.setup import record_of_skip, write_config, write_spec
 from zerobench.running.trial_record import write_record
-from zerobench.spec.rules import Skip
 from zerobench.store import (
     Document,
     Plan,
@@ -32,6 +31,7 @@ from zerobench.store import (
     read_record,
     read_sweep,
 )
+from zerobench.sweeping.rules import Skip
 
 
 def has_torn_documents(run: RunFolder) -> bool:

@@ -119,10 +119,10 @@ def _recorded(record: RankRecord, ending: Ending) -> Outcome:
     failure = record.failure or Failure(message=f"ended as {record.status} without a reason")
     message = failure.message if failure.rank is not None else f"rank {record.rank}: {failure.message}"
     line = " ".join(message.split())
-    told = {"rank": record.rank, "message": line}
+    fields = {"rank": record.rank, "message": line}
     if record.status is Status.OUT_OF_HOST_MEMORY and failure.host_standing is None:  # too little was left to tell it
-        told["host_standing"] = _account_of(record.rank, ending)
-    return record.status, failure.model_copy(update=told)
+        fields["host_standing"] = _account_of(record.rank, ending)
+    return record.status, failure.model_copy(update=fields)
 
 
 def _death(death: RankDeath, ending: Ending) -> Outcome:

@@ -29,6 +29,7 @@ from zerobench.folder import TrialFolder, remove_outside
 from zerobench.formulas.checkpoint import room_bytes
 from zerobench.records import Failure, RankRecord, Recovery, Status, TrialRecord
 from zerobench.running.launcher import MARK, launched_processes
+from zerobench.running.logs import last_line
 from zerobench.running.quiet import Quiet
 from zerobench.running.readable import read_readable
 from zerobench.running.setup import lay_out_trial
@@ -154,7 +155,7 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
             time.sleep(_POLL_S)
     if process.returncode:
         return _Conversion(
-            {}, f"ds_to_universal exited with {process.returncode}: {_last_line(folder.path / 'convert.log')}"
+            {}, f"ds_to_universal exited with {process.returncode}: {last_line(folder.path / 'convert.log')}"
         )
     flush_to_disk(checkpoint / UNIVERSAL)
     seconds = time.perf_counter() - start
@@ -169,11 +170,6 @@ def _written_bytes(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += Path(where, name).stat().st_size
     return total
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no output"
 
 
 def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: Sequence[RankRecord]) -> Recovery:

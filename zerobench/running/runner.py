@@ -31,11 +31,11 @@ from zerobench.running.room import lacks_room_for_weights, lacks_shared_memory
 from zerobench.running.setup import keep_asked, lay_out, make_folder, new_run_folder, resolved_configs
 from zerobench.running.simulations import predict
 from zerobench.running.stop import Stop, stop_on_signals
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Machine
-from zerobench.spec.sweep import Sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import STAMP, Run, TornError, load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.sweep import Sweep
 from zerobench.units import counted
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}

@@ -17,11 +17,11 @@ from zerobench.redaction import redact_text
 from zerobench.running.launcher import launched_processes
 from zerobench.running.secrets import refuse_secrets, without_secrets
 from zerobench.running.trial_record import skipped_record
-from zerobench.spec.expand import PlannedTrial
-from zerobench.spec.rules import Skip
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec, slug
 from zerobench.store import STAMP, Plan, PlanEntry, Run, read_json
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.rules import Skip
 
 
 def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:

@@ -24,12 +24,12 @@ from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.tried import changed_fields, why_no_work
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.plan import STEPS, checked, document, in_world, predicted
-from zerobench.spec.plan_own import own_config
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import STEPS, checked, document, in_world, predicted
+from zerobench.sweeping.plan_own import own_config
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
 _AS_LARGE = 0.95
@@ -137,7 +137,7 @@ def changes_of_file(path: str, *, of_host: bool = False) -> list[str]:
     """
     start = Draft((), load_user_config(path), options=(_CHECKPOINTING,))
     made = for_host(start, counts_locks=True) if of_host else for_device(start)
-    return [one.says[0].partition(" (")[0] for one in made if len(one.says) == 1]
+    return [draft.says[0].partition(" (")[0] for draft in made if len(draft.says) == 1]
 
 
 def keep_config(config: Mapping[str, Any], reports: Path) -> str:

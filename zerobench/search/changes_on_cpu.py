@@ -16,14 +16,14 @@ from zerobench.running.observer import Observer
 from zerobench.search.changes import ChangeNames, changed_trials
 from zerobench.search.predict import predict
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.plan import STEPS, document
-from zerobench.spec.rules import why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import STEPS, document
+from zerobench.sweeping.rules import why_skipped
+from zerobench.sweeping.situation import Situation
 from zerobench.timing.cpu_ranks import RANKS, Thread, engine_of, replayed, shipped_rates, shipped_threads
 from zerobench.timing.trace import unpack
 from zerobench.units import format_bytes

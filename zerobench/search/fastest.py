@@ -12,10 +12,10 @@ from zerobench.report.choice import ROOM, Option, choose
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.rules import why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
 from zerobench.spec.varied import Variations
+from zerobench.sweeping.rules import why_skipped
+from zerobench.sweeping.situation import Situation
 from zerobench.units import counted
 
 AS_FAST = 0.01

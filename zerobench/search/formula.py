@@ -3,10 +3,10 @@
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Status
-from zerobench.report.figures.predicted_speed import UnsavedTrial
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import TableTrial
+from zerobench.report.trials import UnsavedTrial
 from zerobench.running.trial_record import trial_record
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, TrialSpec

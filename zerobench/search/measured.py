@@ -16,19 +16,19 @@ from zerobench.running.runner import RunResult, run_sweep
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer
-from zerobench.spec.axis_readers import AUTO
-from zerobench.spec.expand import NOWHERE, PlannedTrial
 from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Machine
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.plan import document
-from zerobench.spec.rules import why_skipped
-from zerobench.spec.situation import Situation
-from zerobench.spec.target import Targets
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.axis_readers import AUTO
+from zerobench.sweeping.expand import NOWHERE, PlannedTrial
+from zerobench.sweeping.plan import document
+from zerobench.sweeping.rules import why_skipped
+from zerobench.sweeping.situation import Situation
+from zerobench.sweeping.target import Targets
 
 
 @dataclass(frozen=True)

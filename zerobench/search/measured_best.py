@@ -20,13 +20,13 @@ from zerobench.running.runner import run_sweep
 from zerobench.search.measured import measured_document
 from zerobench.search.searched import SearchOutcome, figures
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
-from zerobench.spec.rules import why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.rules import why_skipped
+from zerobench.sweeping.situation import Situation
 from zerobench.units import counted
 
 STEPS = StepsSpec(warmup=2, timed=5, memory=1)

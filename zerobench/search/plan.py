@@ -9,17 +9,17 @@ from zerobench.errors import UserError
 from zerobench.search.plan_world import PlanWorld, plan_world
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
-from zerobench.spec.plan import cells, document, in_world, read_stages, read_work
-from zerobench.spec.plan_own import own_config
-from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.presets import PRESETS, is_model
-from zerobench.spec.sweep import find_sweep
-from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import FINE_TUNING
 from zerobench.spec.varied import Variations, read_global_batch, varied
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import cells, document, in_world, read_stages, read_work
+from zerobench.sweeping.plan_own import own_config
+from zerobench.sweeping.plan_sweep import sweep_gpu, sweep_points
+from zerobench.sweeping.sweep import find_sweep
+from zerobench.sweeping.target import GPUS_PER_NODE
 
 
 @dataclass(frozen=True)

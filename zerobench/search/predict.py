@@ -10,8 +10,8 @@ from zerobench.running.environment import capture_environment
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, extend_run, run_sweep
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import slug
+from zerobench.sweeping.expand import PlannedTrial
 
 
 def predict(

@@ -18,9 +18,9 @@ from zerobench.running.runner import RunResult
 from zerobench.search.plan import Plan
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import FrontierAxis
-from zerobench.spec.plan import document
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import document
 
 
 def plan_frontiers(plan: Plan, axis: FrontierAxis, folder: Path, observer: Observer) -> Answer:

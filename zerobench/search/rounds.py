@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from zerobench.report.run_frontier import ran_out
 from zerobench.report.trials import LazyTrial, Trial, completed, ended_trials, is_whole
 from zerobench.running.runner import RunResult
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier import Frontier, Search, Try, search, search_together, slope
 from zerobench.spec.frontier_axes import FrontierAxis
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
 from zerobench.units import format_bytes
 
 WITHIN = 0.01

@@ -19,10 +19,10 @@ from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.plan import checked, document, in_world
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.spec.varied import FINE_RATIOS, Variations
 from zerobench.store import load_run
+from zerobench.sweeping.plan import checked, document, in_world
 
 MICRO_BATCHES_PLAYED = 3
 """Of a step, in a trial: the first one makes gradients, the second adds to them, the last hands them on; all others are

@@ -12,10 +12,9 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import RunFolder, write_whole
-from zerobench.spec.axis_readers import MAX_RANKS
 from zerobench.spec.base import Spec, user_error
 from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import MAX_RANKS, Accelerator, Machine
 from zerobench.spec.plain import one_line
 from zerobench.spec.trial import Count, Positive
 from zerobench.store import read_json

@@ -7,12 +7,11 @@ import re
 from dataclasses import dataclass
 
 from zerobench.errors import UserError
-from zerobench.spec.axis_readers import MAX_RANKS
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import CATALOGUE_VARIABLE, Gpu
 from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links, links_of
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import MAX_RANKS, Accelerator, Machine
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.units import parse_bytes
 

@@ -24,8 +24,8 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
         return gpu
     choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
     close = _close(name, catalogue) if isinstance(name, str) else []
-    told = choices_for(name, [*also, *choices], "zerobench models --gpus", close)
-    raise UserError(one_line(f"{field}: {as_written(name)} is not in the hardware catalogue; {told}"))
+    hint = choices_for(name, [*also, *choices], "zerobench models --gpus", close)
+    raise UserError(one_line(f"{field}: {as_written(name)} is not in the hardware catalogue; {hint}"))
 
 
 def _of_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:

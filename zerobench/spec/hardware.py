@@ -41,6 +41,9 @@ def _read_bytes(value: Any) -> Any:
         raise ValueError(str(error).removeprefix("bytes: ")) from None
 
 
+Bytes = Annotated[int, BeforeValidator(_read_bytes)]
+
+
 class Gpu(Spec):
     """One model of GPU: what its maker promises, dense (without sparsity)."""
 
@@ -48,13 +51,13 @@ class Gpu(Spec):
     """The short name that people use, for example `H100 SXM`."""
     names: tuple[str, ...] = ()
     """As NVML and CUDA report it; vendor words, case and dashes do not matter."""
-    memory_bytes: Annotated[int, BeforeValidator(_read_bytes), Field(gt=0)] | None = None
+    memory_bytes: Annotated[Bytes, Field(gt=0)] | None = None
     """Total as NVML reports it; a file may write `143771 MiB`."""
     sm_count: Annotated[int, Field(gt=0)] | None = None
     """Multiprocessors."""
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
     """As CUDA calls it, for example `9.0`."""
-    l2_bytes: Annotated[int, BeforeValidator(_read_bytes), Field(gt=0)] | None = None
+    l2_bytes: Annotated[Bytes, Field(gt=0)] | None = None
     """Cache of the second level."""
     peak_tflops: dict[Dtype, Rate] = Field(default_factory=dict)
     """10^12 FLOP/s by data type, 16 and 8 bits with fp32 accumulation, fp32 without tensor cores."""

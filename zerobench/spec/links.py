@@ -17,8 +17,6 @@ class Links(Spec):
     """Whether the switch between the GPUs of a node adds up what crosses it (NVLink SHARP)."""
     network_gb_per_s: Rate | None = None
     """From a node to the others, for each of its GPUs, one direction."""
-    network_reduces: bool = False
-    """Whether the switches between nodes add up what crosses them (InfiniBand SHARP)."""
     host_link_gb_per_s: Rate | None = None
     """Between a GPU and the host's memory, one direction."""
     host_memory_gb_per_s: Rate | None = None
@@ -27,25 +25,16 @@ class Links(Spec):
     """The NVMe drives of one node together, in each direction, shared by its GPUs."""
 
 
-def links_of(
-    gpu: Gpu,
-    *,
-    network_gb_per_s: float | None = None,
-    network_reduces: bool = False,
-    host_link_gb_per_s: float | None = None,
-    host_memory_gb_per_s: float | None = None,
-    nvme_gb_per_s: float | None = None,
-) -> Links:
-    """The links of a node of `gpu` as catalogued; what is given (one direction) goes before the catalogue.
+def links_of(gpu: Gpu, *, host_memory_gb_per_s: float | None = None, nvme_gb_per_s: float | None = None) -> Links:
+    """The links of a node of `gpu` as catalogued, and of the node what is given.
 
     Raises pydantic's ValidationError for a rate that is not above zero.
     """
     return Links(
         link_gb_per_s=_one_way(gpu.link_gb_per_s),
         link_reduces=gpu.link_reduces,
-        network_gb_per_s=gpu.network_gb_per_s if network_gb_per_s is None else network_gb_per_s,
-        network_reduces=network_reduces,
-        host_link_gb_per_s=_one_way(gpu.host_link_gb_per_s) if host_link_gb_per_s is None else host_link_gb_per_s,
+        network_gb_per_s=gpu.network_gb_per_s,
+        host_link_gb_per_s=_one_way(gpu.host_link_gb_per_s),
         host_memory_gb_per_s=host_memory_gb_per_s,
         nvme_gb_per_s=nvme_gb_per_s,
     )

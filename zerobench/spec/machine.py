@@ -12,6 +12,9 @@ from zerobench.spec.trial import Count, Positive
 DEFAULT_CPU_RANKS = 2
 """Ranks per node that `auto` means where there is no GPU: the fewest that partition anything."""
 
+MAX_RANKS = 2**20
+"""Ranks that a trial may have, ten times those of the largest machine that trains one model; more is a mistake."""
+
 CPU_RANKS_PER_CORE = 4
 """Ranks on one CPU core beyond which a trial would measure the scheduler."""
 

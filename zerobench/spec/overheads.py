@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from zerobench.errors import UserError
 from zerobench.spec.base import Spec, user_error
-from zerobench.spec.hardware import find_gpu
+from zerobench.spec.hardware import Bytes, find_gpu
 from zerobench.spec.plain import load_plain
-from zerobench.units import counted, format_bytes, parse_bytes
+from zerobench.units import counted, format_bytes
 
 CALIBRATION_VARIABLE = "ZEROBENCH_CALIBRATION"
 """Environment variable that names the user's calibration file."""
@@ -30,15 +30,6 @@ _STATUS_WORDS = {"transferred": "from published figures", "recalled": "assumed"}
 """What people read in place of two of them."""
 
 
-def _read_bytes(value: Any) -> Any:
-    """Bytes as people write them; the field's name is in pydantic's error."""
-    try:
-        return parse_bytes(value)
-    except UserError as error:
-        raise ValueError(str(error).removeprefix("bytes: ")) from None
-
-
-Bytes = Annotated[int, BeforeValidator(_read_bytes)]
 Ranks = Annotated[int, Field(ge=1)]
 
 

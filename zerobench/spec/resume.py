@@ -11,7 +11,7 @@ def resume_world_size(trial: TrialSpec) -> int:
 
 def resumed_trial(trial: TrialSpec) -> TrialSpec:
     """`trial` as its second launch runs it: on other ranks, one node of them, its global batch accumulated in as many
-    more steps (spec/checkpoint_rules.py refuses what cannot be divided).
+    more steps (sweeping/checkpoint_rules.py refuses what cannot be divided).
     """
     ranks = resume_world_size(trial)
     if ranks == trial.world_size:

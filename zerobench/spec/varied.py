@@ -1,6 +1,6 @@
 """What a search varies at a fixed global batch: micro batch (accumulation follows), checkpointing, DeepSpeed's keys.
 
-Stage and offload are the cells of a plan (zerobench.spec.plan); each cell has all of these variants.
+Stage and offload are the cells of a plan (zerobench.sweeping.plan); each cell has all of these variants.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

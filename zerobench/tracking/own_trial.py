@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name, redact_text
-from zerobench.spec.axes import axes_known
-from zerobench.spec.axis import Visibility
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
 from zerobench.spec.trial import (
@@ -24,6 +22,8 @@ from zerobench.spec.trial import (
     StepsSpec,
     TrialSpec,
 )
+from zerobench.sweeping.axes import axes_known
+from zerobench.sweeping.axis import Visibility
 
 UNKNOWN_MODEL = "unknown"
 """The model type of what is no transformers model."""
@@ -50,6 +50,7 @@ def laid_out(trial: TrialSpec, world_size: int, ranks_per_node: int) -> TrialSpe
 
 def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
     """The work of a DeepSpeed engine; `sequence_length` as its batches showed it."""
+    keys = dotted(engine_file(engine)).items()
     fields: dict[str, Any] = {
         **_offloads(engine),
         **_zeropp(engine),
@@ -59,17 +60,9 @@ def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int 
         "precision": _precision(engine),
         "optimizer": _optimizer(engine),
         **_model_settings(engine.module),
+        "ds_config": {k: v for k, v in keys if k != "steps_per_print"},  # accelerate: inf
     }
-    known = {field: value for field, value in fields.items() if value is not None}
-    unknown = tuple(field for field in _WORK if field != "model" and field not in known)
-    return TrialSpec(
-        model=_model(engine.module),
-        strategy=f"zero{engine.zero_optimization_stage()}",
-        ds_config={k: v for k, v in dotted(engine_file(engine)).items() if k != "steps_per_print"},  # accelerate: inf
-        steps=steps,
-        own=OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN)),
-        **known,
-    )
+    return _of_script(engine.module, f"zero{engine.zero_optimization_stage()}", name, steps, fields)
 
 
 def loop_trial(
@@ -83,6 +76,11 @@ def loop_trial(
         "optimizer": _loops_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
         **_model_settings(module),
     }
+    return _of_script(module, strategy, name, steps, fields)
+
+
+def _of_script(module: Any, strategy: str, name: str, steps: StepsSpec, fields: dict[str, Any]) -> TrialSpec:
+    """The trial of what `fields` knows; None is what nobody can tell."""
     known = {field: value for field, value in fields.items() if value is not None}
     unknown = tuple(field for field in _WORK if field != "model" and field not in known)
     script = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))

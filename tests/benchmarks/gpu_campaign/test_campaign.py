@@ -19,10 +19,10 @@ from benchmarks.gpu_campaign.state import Outcome, State
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
-from zerobench.spec.expand import expand
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.sweep import load_sweep
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 GIB = 2**30
 H200 = Machine(

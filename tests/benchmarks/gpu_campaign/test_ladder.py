@@ -15,10 +15,10 @@ from tests.conftest import Swept
 from tests.report.sample_run import completed_trial, failed_trial, spec, write_run
 from zerobench.errors import UserError
 from zerobench.records import Failure
-from zerobench.spec.expand import expand
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.sweep import load_sweep
 from zerobench.store import load_run
+from zerobench.sweeping.expand import expand
+from zerobench.sweeping.sweep import load_sweep
 
 TINY = """
 name: tiny-ladder

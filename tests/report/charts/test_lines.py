@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, skipped_trial, spec
-from tests.spec.axis_samples import pair
+from tests.sweeping.axis_samples import pair
 from zerobench.report.charts import efficiency, lines, series
 from zerobench.report.charts import memory_lines as memory
 from zerobench.report.figure import Figure
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.frames.run_frames import RunFrames
-from zerobench.spec.axes import AXES, LAYOUT
+from zerobench.sweeping.axes import AXES, LAYOUT
 from zerobench.units import format_bytes
 
 

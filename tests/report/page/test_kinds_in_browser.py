@@ -25,7 +25,7 @@ from tests.report.test_batch_ramp import fixed, ramped
 from tests.report.test_standing import HELD
 from tests.timing.predicted_trials import predicted, traced
 from zerobench.records import Failure
-from zerobench.report.charts import MAKERS, recovery
+from zerobench.report.charts import MAKERS, checkpoints_figure
 from zerobench.report.compare.comparison import compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.frames.run_frames import RunFrames, run_frames
@@ -114,7 +114,7 @@ def test_the_kinds_hold_every_chart_that_is_drawn(runs_of: Callable[[str], RunFr
         for figure in [make(runs_of(kind))]
         if figure is not None and figure.drawing is not None
     }
-    assert [make for make in MAKERS if make not in drawn] == [recovery.figure], "a table alone"
+    assert [make for make in MAKERS if make not in drawn] == [checkpoints_figure], "a table alone"
 
 
 @pytest.mark.parametrize("kind", KINDS)

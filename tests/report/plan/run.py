@@ -6,10 +6,10 @@ from typing import Any
 from tests.report.sample_run import SampleTrial, model, rank_record, skipped_trial, trial_record
 from zerobench.records import CollectiveTraffic, CountedFlops, Phase, RankRecord, StepKind
 from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.plan import cells
 from zerobench.spec.trial import TrialSpec
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import cells
 
 LARGE = model("gpt2-2b", layers=32, width=2304)
 

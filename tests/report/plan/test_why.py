@@ -1,22 +1,36 @@
 """Why a trial loses: sentences held against ledgers made by hand."""
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.report.predicted_trial import Ledger, asked, trial
-from tests.report.sample_run import GIB, MIB, SampleTrial, failed_trial
-from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
+from tests.report.sample_run import GIB, MIB, SampleTrial
+from zerobench.records import Category, ContextMemory, Phase, StepKind
 from zerobench.report.capacity import Capacity
 from zerobench.report.memory_causes import cause, remedy
-from zerobench.report.plan.why import name_of, why_not
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.why import name_of
+from zerobench.report.plan.why import why_not as why_row_not
+from zerobench.report.render.layout import TableTrial
 from zerobench.timing.step import ExpectedStep
 
 H100 = Capacity(device_bytes=80 * GIB, host_bytes_per_node=1000 * GIB)
 BUCKET = 1_000_000_000  # 5e8 elements of two bytes
 PSI = 100_000_000
 LIVE = "stage3_max_live_parameters 1e9"
+
+
+def why_not(
+    best: SampleTrial, other: SampleTrial, capacity: Capacity, times: Sequence[ExpectedStep | None] = (None, None)
+) -> list[str]:
+    """The same of rows of these trials, whose steps are expected to take these `times`."""
+    rows = [
+        PlanRow(TableTrial(sample, "", None), capacity, None, expected)
+        for sample, expected in zip((best, other), times, strict=True)
+    ]
+    return why_row_not(*rows)
 
 
 def at_peak(**sizes: int) -> Ledger:
@@ -116,11 +130,11 @@ def test_of_two_that_fit_the_expected_times_say_which_is_slower_or_that_none_is(
     device = at_peak(parameters=GIB)
     offloaded = asked("zero2", offload_optimizer="cpu", optimizer="cpu_adam")
     ours, theirs = trial(asked("zero2"), device), trial(offloaded, device)
-    times = {"best_expected": lasting(1.0), "other_expected": lasting(other_s)}
-    assert why_not(ours, theirs, H100, **times)[0].startswith(f"fits, {words}: ")
+    times = lasting(1.0), lasting(other_s)
+    assert why_not(ours, theirs, H100, times)[0].startswith(f"fits, {words}: ")
     assert not any("fits, " in sentence for sentence in why_not(ours, theirs, H100))
     small = Capacity(device_bytes=GIB // 2)
-    assert not any("fits, " in sentence for sentence in why_not(ours, theirs, small, **times))
+    assert not any("fits, " in sentence for sentence in why_not(ours, theirs, small, times))
 
 
 def lasting(step_s: float) -> ExpectedStep:
@@ -149,10 +163,8 @@ def test_nothing_speaks_against_an_equal_trial() -> None:
     assert why_not(stage_2(), stage_2(), H100) == []
 
 
-def test_a_trial_without_figures_says_how_it_ended() -> None:
-    crashed = failed_trial(asked("zero3"), Failure(message="the engine stopped"), Status.CRASH)
-    [sentence] = why_not(stage_2(), crashed, H100)
-    assert sentence == "memory need unknown (the engine stopped)"
+def test_of_a_trial_that_nobody_watched_nothing_is_known() -> None:
+    assert why_not(stage_2(), trial(asked("zero3")), H100) == ["memory need unknown (no memory recorded)"]
 
 
 @pytest.mark.parametrize(
@@ -208,11 +220,3 @@ def test_names_say_the_stage_and_what_is_offloaded() -> None:
         "stage 3 with optimizer states on nvme and parameters on cpu"
     )
     assert name_of(asked("single")) == "single"
-
-
-def test_a_crash_after_some_rows_is_no_proof_that_it_fits_nor_of_what_it_needs() -> None:
-    half = stage_3()
-    crashed = dataclasses.replace(half, record=half.record.model_copy(update={"status": Status.CRASH, "reason": "x"}))
-    assert why_not(stage_2(), crashed, H100) == ["memory need unknown (x)"]
-    [first, *_] = why_not(stage_2(), crashed, Capacity(device_bytes=GIB))
-    assert first.startswith("does not fit")

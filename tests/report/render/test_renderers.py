@@ -21,7 +21,7 @@ from zerobench.report.markdown.text import prose
 from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.pipeline import StageRow
 from zerobench.report.predictions.predicted import join
-from zerobench.report.render import columns, html, markdown, terminal
+from zerobench.report.render import html, markdown, terminal
 from zerobench.report.server import Side
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
@@ -141,7 +141,7 @@ def test_markdown_and_page_have_each_cell_of_each_column_that_says_something(nam
     assert prose(of.caption_for_files) in next(markdown.lines(of))
     assert [head.text for head in page.headers] == ["trial", *headers]
     assert [list(row.cells)[1:] for row in page.rows] == cells(of, said(of))
-    assert list(columns.table_columns(of)) == ["trial", *(column.header for column in of.for_files)]
+    assert list(html.table_columns(of)) == ["trial", *(column.header for column in of.for_files)]
 
 
 @pytest.mark.parametrize("name", IN_A_TERMINAL)
@@ -302,5 +302,5 @@ def test_a_column_that_a_view_is_given_stands_in_every_place(name: str) -> None:
     more = replace(of, columns=[*of.columns, Column[Any]("new", lambda _: "told", "GiB", narrow="new")])
     assert "new, GiB" in printed(more, 300)
     assert "new" in printed(more, 80).split()
-    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *columns.table_columns(more)["new, GiB"]]
+    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *html.table_columns(more)["new, GiB"]]
     assert sum("told" in place for place in places) == 2 * len(of.lines) + 1

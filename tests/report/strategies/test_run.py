@@ -49,7 +49,12 @@ def section(width: int) -> str:
     show_run(RUN, Console(file=out, width=width))
     lines = out.getvalue().splitlines()
     start = next(i for i, line in enumerate(lines) if line == "Distributed training compared")
-    return "\n".join(line.rstrip() for line in lines[start : lines.index("Loss parity")]) + "\n"
+    return (
+        "\n".join(
+            line.rstrip() for line in lines[start : lines.index("Device memory at the peak of a steady step, MiB")]
+        )
+        + "\n"
+    )
 
 
 @pytest.mark.parametrize("width", [80, 140])

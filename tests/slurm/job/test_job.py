@@ -13,8 +13,8 @@ from zerobench.running.lock import trial_locked
 from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.slurm.job.__main__ import main
 from zerobench.slurm.jobs import tasks_text
-from zerobench.spec.expand import PlannedTrial
 from zerobench.store import read_record
+from zerobench.sweeping.expand import PlannedTrial
 
 NAMES = ("over", "alive", "held", "not_begun")
 

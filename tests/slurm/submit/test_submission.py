@@ -21,10 +21,10 @@ from zerobench.slurm.submit.limits import Limits
 from zerobench.slurm.submit.sbatch import sbatch_environment
 from zerobench.slurm.submit.submission import array_names, missing, submit
 from zerobench.slurm.tasks import TaskState
-from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.sweeping.expand import PlannedTrial
 
 OPTIONS = SubmitOptions(gpus_per_node=0)
 IDS = [f"llama-20m-single-n1-{letter * 8}-r0" for letter in "abcdef"]

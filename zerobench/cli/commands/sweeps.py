@@ -18,8 +18,8 @@ def sweeps(
 ) -> Answer:
     """List the shipped sweeps."""
     from zerobench.report.render.terminal import screen_width
-    from zerobench.spec.axes import AXES, help_lines
-    from zerobench.spec.sweep import load_sweep, shipped_sweeps
+    from zerobench.sweeping.axes import AXES, help_lines
+    from zerobench.sweeping.sweep import load_sweep, shipped_sweeps
 
     if axes:
         rows = [{"axis": axis.name, "example": axis.example, "about": axis.help} for axis in AXES.values()]

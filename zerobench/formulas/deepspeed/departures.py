@@ -12,13 +12,13 @@ from typing import Any
 
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
+from zerobench.ds_config.reading import smallest_swapped_bytes
 from zerobench.formulas.deepspeed import stage_1_and_2, stage_3, stage_3_offload
 from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Setting, outline
 from zerobench.formulas.deepspeed.stage_0 import copied, half_precision_casts
 from zerobench.formulas.terms import Bytes
 from zerobench.records import Category
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
-from zerobench.spec.swap_rules import smallest_swapped_bytes
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from zerobench.ds_config.reading import get
+from zerobench.ds_config.reading import get, smallest_swapped_bytes
 from zerobench.formulas.deepspeed.setting import Setting
-from zerobench.spec.swap_rules import smallest_swapped_bytes
 from zerobench.spec.trial import Offload
 
 _ALIGNED_BYTES = 1024

@@ -20,7 +20,6 @@ from zerobench.report.charts import (
     pareto,
     prediction_error,
     rank_spread,
-    recovery,
     roofline,
     step_streams,
     strategies,
@@ -30,8 +29,19 @@ from zerobench.report.charts import (
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.palette import colours, resolved
+from zerobench.report.render.html import table_columns
+from zerobench.report.tables.checkpoints import checkpoints_table
 
-__all__ = ["MAKERS", "colours", "figures", "resolved"]
+__all__ = ["MAKERS", "checkpoints_figure", "colours", "figures", "resolved"]
+
+
+def checkpoints_figure(runs: RunFigures) -> Figure | None:
+    """What saving, loading and going on cost, as a table alone; None where no trial saves."""
+    table = checkpoints_table(runs.figures)
+    if not table.lines:
+        return None
+    return Figure("checkpoints", "Checkpoints and faults", table.caption, None, table_columns(table))
+
 
 MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     bars.device_figure,
@@ -50,7 +60,7 @@ MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     efficiency.strong_figure,
     batch_ramp.figure,
     rank_spread.figure,
-    recovery.figure,
+    checkpoints_figure,
     prediction_error.figure,
     offload_traffic.figure,
 )

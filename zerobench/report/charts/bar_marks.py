@@ -1,6 +1,7 @@
 """The marks of stacked bars: parts, hatching over what is predicted, names, totals, and the line of the capacity."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -67,7 +68,7 @@ def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
         return list(bars)
     *_, second, longest = sorted(bar.reach for bar in bars)
     limit = round(max(1.3 * second, 1.1 * capacity))
-    return [bar.cut_at(limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
+    return [replace(bar, limit=limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
 
 
 def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:

@@ -18,7 +18,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.stack import ORDER, Bar, TrialBar, stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.units import format_bytes
@@ -117,10 +117,16 @@ def bars_table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
     """A row for each bar that is drawn, a column for each category that any of them has."""
     parts = sorted((part for bar in bars for part in bar.parts), key=lambda part: ORDER.index(part.group))
     categories = dict.fromkeys(part.category for part in parts)
-    rows = []
-    for bar in bars:
-        sizes = {part.category: part.num_bytes for part in bar.parts}
-        where = (bar.name, unit.show(bar.whole), str(bar.instant.rank), bar.instant.phase.value)
-        rows.append((*where, *(unit.show(sizes.get(category)) for category in categories)))
-    names = [f"{category.replace('_', ' ')} ({unit.name})" for category in categories]
-    return columns_of(["trial", f"peak ({unit.name})", "largest rank", "phase", *names], rows)
+    names = {category: f"{category.replace('_', ' ')} ({unit.name})" for category in categories}
+    sizes = [{part.category: part.num_bytes for part in bar.parts} for bar in bars]
+    rows = [
+        {
+            "trial": bar.name,
+            f"peak ({unit.name})": unit.show(bar.whole),
+            "largest rank": str(bar.instant.rank),
+            "phase": bar.instant.phase.value,
+            **{name: unit.show(of_bar.get(category)) for category, name in names.items()},
+        }
+        for bar, of_bar in zip(bars, sizes, strict=True)
+    ]
+    return columns_of_named(rows)

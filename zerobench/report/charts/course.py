@@ -26,7 +26,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_courses import ranks_with_courses, read_courses, title
@@ -197,11 +197,7 @@ def _description(panel: _Panel, course: MemoryCourse, category: Category) -> str
     most = format_bytes(max(course.sizes_bytes[category]))
     site = course.sites.get(category)
     where = f"\nmain allocation site: {site}" if site else ""
-    return f"{panel.trial.marked_label}, {title(course)}, {_words(category)}: up to {most}{where}"
-
-
-def _words(category: Category) -> str:
-    return category.value.replace("_", " ")
+    return f"{panel.trial.marked_label}, {title(course)}, {category.words}: up to {most}{where}"
 
 
 def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
@@ -235,15 +231,15 @@ def _sources(panels: Sequence[_Panel]) -> str:
 def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
-        (
-            panel.trial.marked_label,
-            title(course),
-            _words(category),
-            unit.show(max(sizes)),
-            course.sites.get(category, ""),
-        )
+        {
+            "trial": panel.trial.marked_label,
+            "phase": title(course),
+            "category": category.words,
+            f"largest ({unit.name})": unit.show(max(sizes)),
+            "main allocation site": course.sites.get(category, ""),
+        }
         for panel in panels
         for course in panel.phases
         for category, sizes in course.sizes_bytes.items()
     ]
-    return columns_of(["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"], rows)
+    return columns_of_named(rows)

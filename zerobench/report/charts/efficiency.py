@@ -44,7 +44,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     x_axis, _ = ranks_axis([place.x for place in places])
     top = max(110.0, max((place.interval or (0.0, place.y))[1] for place in places) * 1.05)
     y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100%")
-    chart = partial(lines.chart, drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
+    chart = partial(lines.chart, drawn, _describe, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
         f"Throughput per GPU on N ranks relative to the line's smallest number of ranks; fixed {fixed}. "
@@ -78,7 +78,7 @@ def _percent_of(interval: tuple[float, float] | None, base: float) -> tuple[floa
     return interval and (100 * interval[0] / base, 100 * interval[1] / base)
 
 
-def _said(place: Place) -> str:
+def _describe(place: Place) -> str:
     ranks = counted(int(place.x), "rank")
     share = f"{place.y:.0f}%{intervals.text(place.interval)}"
     return f"{place.trial.marked_label}: {share} on {ranks}, {_rate(place):,.0f} tokens/s"

@@ -13,7 +13,7 @@ from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.summary import Summary
 from zerobench.units import counted, format_bytes, format_count
@@ -114,9 +114,14 @@ def _memory_lines(
 
 def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> Columns:
     rows = [
-        (line.name, place.trial.marked_label, f"{place.x:,}", unit.show(place.y), place.trial.spec.evidence.value)
+        {
+            "line": line.name,
+            "trial": place.trial.marked_label,
+            words.removeprefix("the "): f"{place.x:,}",
+            f"peak ({unit.name})": unit.show(place.y),
+            "evidence": place.trial.spec.evidence.value,
+        }
         for line in drawn
         for place in sorted(line.places, key=lambda place: place.x)
     ]
-    names = ["line", "trial", words.removeprefix("the "), f"peak ({unit.name})", "evidence"]
-    return columns_of(names, rows)
+    return columns_of_named(rows)

@@ -39,10 +39,9 @@ def figure(runs: RunFigures) -> Figure | None:
     widest = {id(trial) for trial, _ in sorted(uneven, key=lambda pair: -_reach(pair[1]))[:MOST_ROWS]}
     shown = [(trial, spread) for trial, spread in uneven if id(trial) in widest]
     unit = byte_axis(_reach(spread) for _, spread in shown)
-    caption = (
-        "Steady-step peak of each rank minus the median; outlier rank labelled. "
-        f"{_even_sentence(len(measured) - len(uneven))}"
-    )
+    even = len(measured) - len(uneven)
+    caption = "Steady-step peak of each rank minus the median; outlier rank labelled. "
+    caption += f"Equal on all ranks in {counted(even, 'more trial')}." if even else ""
     if len(uneven) > len(shown):
         caption += f" {len(shown)} of {len(uneven):,} uneven trials, those with the widest spread."
     caption += doubt_sentence([trial for trial, _ in shown])
@@ -65,10 +64,6 @@ def _peaks(trial: TrialFigures) -> dict[int, int]:
 
 def _reach(spread: RankSpread) -> float:
     return max(spread.maximum - spread.median, spread.median - spread.minimum)
-
-
-def _even_sentence(number: int) -> str:
-    return "" if not number else f"Equal on all ranks in {counted(number, 'more trial')}."
 
 
 def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specification:

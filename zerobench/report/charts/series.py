@@ -11,8 +11,8 @@ from zerobench.report.column_units import plain
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.frames.rows import keys_of
 from zerobench.report.frames.schema import KEYS
-from zerobench.spec.axes import LINE_COLUMNS
-from zerobench.spec.axis import Column
+from zerobench.sweeping.axes import LINE_COLUMNS
+from zerobench.sweeping.axis import Column
 
 MOST_LINES = 16
 """Lines in one chart."""

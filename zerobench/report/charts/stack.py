@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerobench.records import Category, Place
 from zerobench.report import palette
@@ -66,10 +66,6 @@ class Bar:
     def is_cut(self) -> bool:
         """Whether it is drawn shorter than it is."""
         return self.reach < self.needed
-
-    def cut_at(self, limit: int) -> Bar:
-        """It as far as `limit` bytes from the axis."""
-        return replace(self, limit=limit)
 
     def span(self, part: Part) -> tuple[int, int]:
         """From where to where a part is drawn."""

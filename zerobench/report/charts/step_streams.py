@@ -43,7 +43,8 @@ def figure(runs: RunFigures) -> Figure | None:
     """The steps of a few trials; None where none has a trace."""
     known = [trial for trial in whole(runs.figures) if trial.summary.predicted_step.expected is not None]
     chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
-    panels = [_Panel(trial, step) for trial in chosen if (step := _step(runs, trial)) is not None]
+    steps = ((trial, predicted_timeline(runs.run(trial.run_id).trial(trial.trial_id))) for trial in chosen)
+    panels = [_Panel(trial, step) for trial, step in steps if step is not None]
     if not panels:
         return None
     title = "Streams over the expected step"
@@ -53,10 +54,6 @@ def figure(runs: RunFigures) -> Figure | None:
         + shown_sentence(len(panels), len(known))
     )
     return Figure(KEY, title, caption, drawing(partial(_chart, panels), KEY, title), _table(panels))
-
-
-def _step(runs: RunFigures, trial: TrialFigures) -> Timeline | None:
-    return predicted_timeline(runs.run(trial.run_id).trial(trial.trial_id))
 
 
 def _chart(panels: Sequence[_Panel], *, width: float) -> Specification:

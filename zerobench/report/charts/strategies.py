@@ -18,8 +18,9 @@ _MOST_ROWS = 40
 
 def speed_figure(frames: RunFigures) -> Figure | None:
     """Speed-up over the single process, beside what n ranks would bring; None where nothing is compared."""
-    rows = [row for row in _shown(frames) if row.speed_up is not None and not row.is_reference]
-    if not rows:
+    shown = frames.comparison[:_MOST_ROWS]
+    rows = [row for row in shown if row.speed_up is not None and not row.is_reference]
+    if not rows or not is_comparison(frames.comparison):
         return None
     key, title = "speed-up", "Speed-up over one process with the same global batch"
     caption = (
@@ -27,10 +28,6 @@ def speed_figure(frames: RunFigures) -> Figure | None:
         "servers counted as ranks."
     ) + _left_out(frames)
     return Figure(key, title, caption, drawing(partial(_speed_chart, rows), key, title), _speed_table(rows))
-
-
-def _shown(frames: RunFigures) -> Sequence[ComparedSide]:
-    return frames.comparison[:_MOST_ROWS] if is_comparison(frames.comparison) else ()
 
 
 def _left_out(frames: RunFigures) -> str:

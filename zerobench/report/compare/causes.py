@@ -4,9 +4,9 @@ of the engine's settings are not what they were (the asked ones are equal: these
 Only trials that differ are looked at, and read again from disk for it, so that a comparison need not hold them all.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from zerobench.ds_config.user_file import leaves
 from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
 from zerobench.report.compare.sides import Side
@@ -45,29 +45,16 @@ def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:
     """The phrase of the side that has more of it."""
     grew = largest.more_bytes > 0
     phrase = cause(new if grew else base, largest.category, largest.b_bytes if grew else largest.a_bytes)
-    name = largest.category.replace("_", " ")
+    name = largest.category.words
     return None if phrase is None else f"{name}: in {'NEW' if grew else 'BASE'} {phrase}"
 
 
 def changed_settings(base: Trial, new: Trial) -> list[str]:
     """`zero_optimization.overlap_comm False (BASE), True (NEW)`: what the engine read back, of keys that both know."""
-    left, right = _settings(base), _settings(new)
+    configs = (next((rank.effective_config for rank in trial.ranks), {}) for trial in (base, new))
+    left, right = (dict(leaves(config)) for config in configs)
     return [
         f"{key} {brief(left[key])} (BASE), {brief(right[key])} (NEW)"
         for key in left
         if right.get(key, _ABSENT) not in (left[key], _ABSENT)
     ]
-
-
-def _settings(trial: Trial) -> dict[str, Any]:
-    config = next((rank.effective_config for rank in trial.ranks), {})
-    return dict(_flat(config, ""))
-
-
-def _flat(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """The values of nested sections by dotted path."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

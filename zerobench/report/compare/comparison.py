@@ -19,7 +19,6 @@ from zerobench.report.compare.speed import SpeedChange, speed_change
 from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance, num_stable_steps
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.parity import TOLERANCES, largest_difference
-from zerobench.spec.trial import TrialSpec
 
 Repeats = Sequence[Repeat]
 
@@ -92,12 +91,16 @@ def compare(base: store.Run, new: store.Run) -> Comparison:
     """
     left, right = side_of(base), side_of(new)
     pairs = list(_pairs(left, right))
-    specs = [_spec(old or late) for old, late in pairs]
+    specs = [(old or late)[0].spec.model_copy(update={"repeat": 0}) for old, late in pairs]  # no name says which
     named = list(zip(labels(specs), pairs, strict=True))
     return Comparison(
         base=left,
         new=right,
-        same=[_same(name, old, late) for name, (old, late) in named if old and late],
+        same=[
+            SharedTrial(name, old, late, memory_changes(old, late), speed_change(old, late))
+            for name, (old, late) in named
+            if old and late
+        ],
         only_base=[name for name, (_, late) in named if not late],
         only_new=[name for name, (old, _) in named if not old],
         facts=facts(left, right),
@@ -114,15 +117,6 @@ def ended(repeats: Repeats) -> str:
     words = [repeat.status.replace("_", " ") for repeat in repeats]
     kinds = dict.fromkeys(words)
     return words[0] if len(kinds) == 1 else ", ".join(f"{words.count(kind)} {kind}" for kind in kinds)
-
-
-def _same(label: str, base: Repeats, new: Repeats) -> SharedTrial:
-    return SharedTrial(label, base, new, memory_changes(base, new), speed_change(base, new))
-
-
-def _spec(repeats: Repeats) -> TrialSpec:
-    """The trial without which repeat of it this is, which is in no name here."""
-    return repeats[0].spec.model_copy(update={"repeat": 0})
 
 
 def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:

@@ -10,6 +10,7 @@ from zerobench.report.node_facts import node_differences
 from zerobench.units import format_bytes
 
 _HARDWARE = ("GPUs", "devices of ranks", "processor", "cores", "host memory")
+"""Figures of two runs that differ in one of them say little of software."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,6 @@ class Fact:
         """Whether the runs say different things."""
         return self.base != self.new
 
-    @property
-    def is_hardware(self) -> bool:
-        """Whether figures of two runs that differ in it say little of software."""
-        return self.name in _HARDWARE
-
 
 def facts(base: Side, new: Side) -> list[Fact]:
     """All that either run recorded of its environment, by name."""
@@ -44,7 +40,7 @@ def hardware_warnings(facts: Sequence[Fact]) -> list[str]:
     return [
         f"different hardware: {fact.name}: {fact.base or 'not recorded'} in BASE, {fact.new or 'not recorded'} in NEW"
         for fact in facts
-        if fact.differs and fact.is_hardware and fact.base is not None and fact.new is not None
+        if fact.differs and fact.name in _HARDWARE and fact.base is not None and fact.new is not None
     ]
 
 

@@ -169,7 +169,7 @@ def memory_sentence(change: MemoryChange) -> str:
     base, new = change.base.instant.total_bytes, change.new.instant.total_bytes
     grown = f"{'+' if change.more_bytes > 0 else ''}{format_bytes(change.more_bytes)}"
     share = "" if change.fraction is None else f" ({show_percent(change.fraction, 2, signed=True)})"
-    most = f", mostly {change.largest.replace('_', ' ')}" if change.largest else ""
+    most = f", mostly {change.largest.words}" if change.largest else ""
     return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
 
 

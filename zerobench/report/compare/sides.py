@@ -11,7 +11,7 @@ from zerobench import store
 from zerobench.records import Place, StepKind
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import grad_norms, losses
-from zerobench.report.speed import alloc_retries, at_full_batch, slowest_steps
+from zerobench.report.speed import at_full_batch, slowest_steps, why_void
 from zerobench.report.trials import Trial, completed, drops_out, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec
 
@@ -109,7 +109,6 @@ def work_of(spec: TrialSpec) -> Work:
 def repeat_of(trial: Trial) -> Repeat:
     """What a comparison keeps of `trial`."""
     record, ran = trial.record, completed(trial)
-    retries = alloc_retries(trial)
     is_same = ran and not drops_out(trial)
     return Repeat(
         trial_id=record.trial_id,
@@ -118,7 +117,7 @@ def repeat_of(trial: Trial) -> Repeat:
         reason=record.reason or (record.failure.message if record.failure else None),
         peaks=_peaks(trial) if ran else {},
         step_times_s=_step_times_s(trial) if ran else (),
-        void=f"{retries} allocator retries" if retries else None,
+        void=why_void(trial),
         losses=tuple(losses(trial)) if is_same else (),
         grad_norms=tuple(grad_norms(trial)) if is_same else (),
         devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),
@@ -132,43 +131,25 @@ def _step_times_s(trial: Trial) -> tuple[float, ...]:
 def _peaks(trial: Trial) -> dict[Where, Instant]:
     """The largest peak by place and step; host memory only where it is the trial's and not the machine's affair."""
     places = [Place.DEVICE, *([Place.HOST] if trial.spec.offloaded_to else []), Place.NVME]
-    peaks = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
-    if trial.spec.evidence.needs_device:  # else the process is the one that predicts
-        peaks |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
-        peaks |= {(USED, step): _used(trial, step) for step in StepKind}
-        peaks |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
-    return {where: peak.of_trial(trial.spec.evidence) for where, peak in peaks.items() if peak is not None}
+    held = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
+    peaks = {where: peak.of_trial(trial.spec.evidence) for where, peak in held.items() if peak is not None}
+    for where, instant in _beside_ledger(trial) if trial.spec.evidence.needs_device else ():
+        if where not in peaks or instant.total_bytes > peaks[where].total_bytes:
+            peaks[where] = instant
+    return peaks
 
 
-def _reserved(trial: Trial, step: StepKind) -> Instant | None:
-    """The largest that the allocator of one rank had reserved; it knows no categories."""
-    instants = [
-        Instant(rank.rank, step, row.phase, row.peak_reserved_bytes, {})
-        for rank in trial.ranks
-        for row in rank.device_memory
-        if row.step is step
-    ]
-    return max(instants, key=lambda instant: instant.total_bytes, default=None)
-
-
-def _used(trial: Trial, step: StepKind) -> Instant | None:
-    """The largest that NVML read on one rank's device; it knows no categories."""
-    instants = [
-        Instant(rank.rank, step, row.phase, row.nvml_used_bytes - rank.context.before_bytes, {})
-        for rank in trial.ranks
-        for row in rank.device_memory
-        if row.step is step and row.nvml_used_bytes is not None
-        if rank.context is not None and rank.context.before_bytes is not None
-    ]
-    return max(instants, key=lambda instant: instant.total_bytes, default=None)
-
-
-def _resident(trial: Trial, step: StepKind) -> Instant | None:
-    """The largest resident size of one CPU rank; the kernel knows no categories."""
-    instants = [
-        Instant(rank.rank, step, row.phase, row.peak_rss_bytes or row.rss_bytes, {})
-        for rank in trial.ranks
-        for row in rank.process_memory
-        if rank.device_type == "cpu" and row.step is step
-    ]
-    return max(instants, key=lambda instant: instant.total_bytes, default=None)
+def _beside_ledger(trial: Trial) -> Iterator[tuple[Where, Instant]]:
+    """Of each rank and phase what the allocator had reserved, what NVML read, what a CPU rank had resident; none of
+    them knows categories. Of a prediction it would be the process that predicts.
+    """
+    for rank in trial.ranks:
+        before_bytes = None if rank.context is None else rank.context.before_bytes
+        for row in rank.device_memory:
+            yield (RESERVED, row.step), Instant(rank.rank, row.step, row.phase, row.peak_reserved_bytes, {})
+            if row.nvml_used_bytes is not None and before_bytes is not None:
+                used_bytes = row.nvml_used_bytes - before_bytes
+                yield (USED, row.step), Instant(rank.rank, row.step, row.phase, used_bytes, {})
+        for process in rank.process_memory if rank.device_type == "cpu" else ():
+            resident_bytes = process.peak_rss_bytes or process.rss_bytes
+            yield (RESIDENT, process.step), Instant(rank.rank, process.step, process.phase, resident_bytes, {})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.knobs import knobs
-from zerobench.report.explain.memory import signed_bytes, words
+from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.story import gathered_again
 from zerobench.report.explain.topic import Line, Topic, phase_words, says
@@ -66,7 +66,7 @@ def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:
     """What is larger than a tenth of `whole`, the largest first; optimizer states are one cause."""
     causes: Causes = {}
     for category, nbytes in sizes.items():
-        name = "optimizer states" if category in OPTIMIZER_STATES else words(category)
+        name = "optimizer states" if category in OPTIMIZER_STATES else category.words
         causes[name] = (category, nbytes + causes.get(name, (category, 0))[1])
     ranked = sorted(causes.items(), key=lambda cause: -cause[1][1])
     return dict([cause for cause in ranked if cause[1][1] >= _TELLING * whole][:_MOST_CAUSES])

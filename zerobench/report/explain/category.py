@@ -15,12 +15,11 @@ from zerobench.formulas.record import beside_frozen, formula_setting, input_toke
 from zerobench.formulas.terms import Bytes
 from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.ds_case import case_of
 from zerobench.report.explain.passes import has_dimensions, pass_accounts
 from zerobench.report.explain.terms import Account, Explanation, account_of, explaining
 from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
-from zerobench.report.trials import Trial, parameters_built
+from zerobench.report.trials import Trial, case_of, parameters_built
 from zerobench.spec.trial import TrialSpec
 
 _NO_WORK = (Activations((), (), 0, 0, ""), Logits(0, 0, 0, 0))

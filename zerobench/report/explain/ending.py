@@ -26,7 +26,7 @@ def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
         on_host = list(_host_standing(trial))
         return Topic("Does not fit the host", on_host) if on_host else None
     record = trial.record
-    sentence = f"The trial ended as {record.status.value.replace('_', ' ')}"
+    sentence = f"The trial ended as {record.status.words}"
     if record.status is Status.SKIPPED:
         rule = f" by the rule {record.rule}" if record.rule else ""
         lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason recorded'}.")

@@ -57,10 +57,10 @@ def _ways(wanted: str, known: Sequence[NamedTrial]) -> list[list[NamedTrial]]:
     ]
 
 
-def _plainest(found: Sequence[NamedTrial]) -> list[NamedTrial]:
+def _plainest(named: Sequence[NamedTrial]) -> list[NamedTrial]:
     """Those of the fewest words: `zero3 mb1`, in a table of a search, means the one that offloads nothing."""
-    counts = [len(labelled.label.split()) for labelled in found]
-    return [labelled for labelled, count in zip(found, counts, strict=True) if count == min(counts)]
+    counts = [len(labelled.label.split()) for labelled in named]
+    return [labelled for labelled, count in zip(named, counts, strict=True) if count == min(counts)]
 
 
 def _without_optimizer(labelled: NamedTrial) -> str:

@@ -15,12 +15,11 @@ from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Place, StepKind
-from zerobench.report.ds_case import case_of
 from zerobench.report.explain.category import knows_work
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import SMALLER_BUCKET
 from zerobench.report.memory_view import Instant, peak_instant
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.trial import Offload, TrialSpec
 
 FAR = 0.10

@@ -214,7 +214,7 @@ def _outside(lines: Sequence[str], at: int) -> list[Topic]:
             _request(frames),
         ]
     words = _OUTSIDE.search(lines[at])
-    told = Topic(
+    topic = Topic(
         "The CUDA driver is out of memory",
         says(
             f"`{words[0] if words else ''}` comes from the driver or a library, not from torch's allocator: creating "
@@ -223,7 +223,7 @@ def _outside(lines: Sequence[str], at: int) -> list[Topic]:
             "Check for other processes on the GPU (nvidia-smi), and for more page-locked memory than the node has.",
         ),
     )
-    return [told, _request(frames)] if frames else [told]
+    return [topic, _request(frames)] if frames else [topic]
 
 
 def _nccl(words: str) -> Topic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.records import Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.terms import CLOSE, Explanation
@@ -27,11 +27,6 @@ _ODD = 0.01
 _MOST_KNOBS = 4
 _MOST_BRIEF = 5
 """Categories that a screen of 24 lines has room for."""
-
-
-def words(category: Category) -> str:
-    """A category as sentences write it."""
-    return category.value.replace("_", " ")
 
 
 def peak_topic(trial: Trial) -> Topic | None:
@@ -114,7 +109,7 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
 
 def _largest_differences(a: Instant, b: Instant) -> str:
     differences = difference(a, b)[:3]
-    return ", ".join(f"{words(entry.category)} {signed_bytes(entry.more_bytes)}" for entry in differences)
+    return ", ".join(f"{entry.category.words} {signed_bytes(entry.more_bytes)}" for entry in differences)
 
 
 def signed_bytes(nbytes: int) -> str:
@@ -185,7 +180,7 @@ def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]
     """The bytes and share of one category, or of several that are alike, and under it where they come from."""
     first, count = alike[0], len(alike)
     share = f", {100 * count * first.seen_bytes / total_bytes:.1f}%" if total_bytes else ""
-    names = ", ".join(words(each.category) for each in alike)
+    names = ", ".join(each.category.words for each in alike)
     size = f"{count} x {format_bytes(first.seen_bytes)}" if count > 1 else format_bytes(first.seen_bytes)
     return [Line(f"{names}: {size}{share}"), *reason_lines(first)]
 
@@ -211,7 +206,7 @@ def _together(small: Sequence[Explanation]) -> list[Line]:
     if not small:
         return []
     nbytes = sum(term.seen_bytes for term in small)
-    names = ", ".join(words(term.category) for term in small)
+    names = ", ".join(term.category.words for term in small)
     return says(f"{len(small)} smaller categories: {format_bytes(nbytes)} ({names})")
 
 

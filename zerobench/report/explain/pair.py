@@ -11,7 +11,7 @@ from typing import Any
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import NamedTrial
-from zerobench.report.explain.memory import signed_bytes, words
+from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.specs import setting_differences
 from zerobench.report.explain.terms import Explanation
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says
@@ -121,7 +121,7 @@ def _rest(pair: Pair) -> str | None:
     differences = pair.telling
     small = [entry for entry in pair.differences if entry not in differences]
     nbytes = sum(entry.more_bytes for entry in small)
-    names = ", ".join(words(entry.category) for entry in small)
+    names = ", ".join(entry.category.words for entry in small)
     return f"{signed_bytes(nbytes)} in smaller categories ({names})" if small else None
 
 
@@ -140,7 +140,7 @@ def _alike(pair: Pair) -> list[Category]:
 def _difference_lines(pair: Pair, entry: CategoryDifference, alike: int) -> list[Line]:
     """A difference, and what makes the bytes of both sides; `alike` categories are taken together in it."""
     sides = (entry.a_bytes, entry.b_bytes)
-    name = words(entry.category) if alike == 1 else "master weights and moments"
+    name = entry.category.words if alike == 1 else "master weights and moments"
     sentence = f"{signed_bytes(entry.more_bytes)} {name}: {format_bytes(sides[0])} -> {format_bytes(sides[1])}"
     explained = [
         explainer.explain(entry.category, nbytes // alike, instant)

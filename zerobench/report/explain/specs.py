@@ -8,9 +8,8 @@ from typing import Any
 from zerobench.ds_config import would_read
 from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import get
-from zerobench.report.ds_case import case_of
 from zerobench.report.labels import brief
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.trial import TrialSpec
 
 _DEFAULT = " (default)"

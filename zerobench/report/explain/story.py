@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
-from zerobench.report.ds_case import case_of
-from zerobench.report.explain.memory import signed_bytes, words
+from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.labels import brief
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.units import format_bytes
 
 _STATES = {Category.PARAMETERS, Category.GRADIENTS, *OPTIMIZER_STATES}
@@ -88,7 +87,7 @@ def _other_instants(pair: Pair) -> Iterator[str]:
             continue
         name = pair.names[0] if difference.a_bytes < difference.b_bytes else pair.names[1]
         yield (
-            f"{words(difference.category).capitalize()} reach {format_bytes(larger)} in "
+            f"{difference.category.words.capitalize()} reach {format_bytes(larger)} in "
             f"{pair.peaks[0].phase.value} of both trials, but not at the peak of {name}."
         )
 

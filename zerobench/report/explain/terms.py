@@ -37,14 +37,9 @@ class Explanation:
     """Settings that it depends on, where no closed form gives its bytes."""
 
     @property
-    def explained_bytes(self) -> int:
-        """The sum of the terms."""
-        return _sum(self.terms)
-
-    @property
     def not_explained_bytes(self) -> int:
         """What was seen beyond the terms; below 0 where they give a little more."""
-        return self.seen_bytes - self.explained_bytes
+        return self.seen_bytes - _sum(self.terms)
 
     @property
     def is_whole(self) -> bool:

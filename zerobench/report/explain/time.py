@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerobench.records import StepKind
-from zerobench.report.ds_case import case_of
 from zerobench.report.explain.topic import Topic, says, signed
+from zerobench.report.figures.predicted_speed import gpu_of
 from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
-from zerobench.report.stats import median_interval, spread_over_ranks
+from zerobench.report.stats import median_range, spread_over_ranks
 from zerobench.report.step_time.bound import StepBound, step_bound
 from zerobench.report.step_time.collectives import KindTraffic, traffic_by_kind, volume_psi
-from zerobench.report.trials import Trial
-from zerobench.spec.hardware import find_gpu
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.links import links_of
 from zerobench.units import format_bytes, format_seconds
 
@@ -108,8 +107,7 @@ def traffic_of(trial: Trial) -> list[KindTraffic]:
 
 def bound_of(trial: Trial) -> StepBound | None:
     """The least time of a step on the trial's GPU and its catalogued links; None where the GPU is not catalogued."""
-    names = [trial.spec.prediction.gpu, *(rank.device_name for rank in trial.ranks[:1])]
-    gpu = next((match for name in names if name and (match := find_gpu(name)) is not None), None)
+    gpu = gpu_of(trial)
     return None if gpu is None else step_bound(trial, gpu, links_of(gpu))
 
 
@@ -142,7 +140,7 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[s
     if void:
         sentence += f", but a throughput is void ({'; '.join(void)}): not compared."
         return Topic("Time", says(sentence), figures)
-    ranges = _range(ours), _range(theirs)
+    ranges = [median_range([step.step_s for step in speed.steps]) for speed in (ours, theirs)]
     if ranges[0][1] >= ranges[1][0] and ranges[1][1] >= ranges[0][0]:
         spread = " and ".join(f"{format_seconds(low)} to {format_seconds(high)}" for low, high in reversed(ranges))
         sentence += f", but their timed steps overlap ({spread}): neither is measurably faster."
@@ -152,12 +150,6 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[s
     by_phase = f": {changes}" if changes else "; phases unknown in one of them"
     lines = says(f"{sentence}{by_phase}.", *_traffic_difference(a, b, names))
     return Topic("Time", lines, figures, lines[:1])
-
-
-def _range(speed: Speed) -> tuple[float, float]:
-    """Where the median lies with 95 % confidence; of five steps or fewer, which cannot say, all of them."""
-    seconds = [step.step_s for step in speed.steps]
-    return median_interval(seconds) or (min(seconds), max(seconds))
 
 
 def _untimed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Iterator[str]:

@@ -120,8 +120,8 @@ def _read(lines: Sequence[str], at: int) -> TorchMessage:
     frames = frames_before(lines, at)
     on_host = _HOST_REFUSED.search(lines[at])
     if on_host:
-        told = on_host["torch"] or on_host["file"]
-        asked = int(told) if told else _bytes(*on_host["numpy"].split()) if on_host["numpy"] else None
+        number = on_host["torch"] or on_host["file"]
+        asked = int(number) if number else _bytes(*on_host["numpy"].split()) if on_host["numpy"] else None
         return TorchMessage(on_host[0], rank, frames, on_host=True, asked_bytes=asked)
     whole = " ".join(_RANK.sub("", line).strip() for line in _of_one_message(lines, at))
     whole = whole[whole.index(" out of memory. Tried") - 4 :].strip()

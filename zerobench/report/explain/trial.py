@@ -87,7 +87,7 @@ def _heading(labelled: NamedTrial) -> Topic:
     parts += [batch] if spec.knows("micro_batch_size") and spec.knows("sequence_length") else []
     parts += [spec.precision.value] if spec.knows("precision") else []
     shape = ", ".join([spec.model.name, *parts])
-    brief = [Line(f"{shape}; {evidence_text(spec)}, {record.status.value.replace('_', ' ')}")]
+    brief = [Line(f"{shape}; {evidence_text(spec)}, {record.status.words}")]
     lines = [*brief]
     where = _where(record)
     if where:

@@ -17,7 +17,7 @@ from typing import Any
 from zerobench.errors import UserError
 from zerobench.folder import replacing
 from zerobench.records import Category
-from zerobench.report.exporters.timelines import NOTHING_KEPT, Timeline, sizes, words
+from zerobench.report.exporters.timelines import NOTHING_KEPT, Timeline, sizes
 from zerobench.report.memory_courses import title
 from zerobench.spec.trial import slug
 
@@ -106,7 +106,10 @@ class _Stack:
 
     def segment(self, device: int) -> dict[str, Any]:
         """What is live at the end, in the segment of the category."""
-        blocks = [_entry("active_allocated", block) for block in self.live]
+        blocks: list[dict[str, Any]] = [
+            {"state": "active_allocated", "size": block.size, "requested_size": block.size, "frames": block.frames}
+            for block in self.live
+        ]
         if self.most > self.held:
             free = self.most - self.held
             blocks.append({"state": "inactive", "size": free, "requested_size": free, "frames": []})
@@ -121,13 +124,9 @@ class _Stack:
             "segment_type": "large",
             "segment_pool_id": (0, 0),
             "is_expandable": False,
-            "frames": [_frame(words(self.category))],
+            "frames": [_frame(self.category.words)],
             "blocks": blocks,
         }
-
-
-def _entry(state: str, block: _Block) -> dict[str, Any]:
-    return {"state": state, "size": block.size, "requested_size": block.size, "frames": block.frames}
 
 
 def _stacks(timeline: Timeline) -> list[_Stack]:
@@ -140,7 +139,7 @@ def _stacks(timeline: Timeline) -> list[_Stack]:
             for category in dict.fromkeys([*stacks, *held]):
                 stack = stacks.setdefault(category, _Stack(category, (len(stacks) + 1) * _APART_BYTES))
                 frames = [
-                    _frame(words(category)),
+                    _frame(category.words),
                     *_site(course.sites.get(category)),
                     _frame(f"during {title(course)}"),
                 ]
@@ -160,7 +159,7 @@ def _trace(stacks: list[_Stack]) -> list[Event]:
 
 
 def _history(stack: _Stack) -> Iterator[Event]:
-    name = words(stack.category)
+    name = stack.category.words
     usual = {"stream": 0, "category": name}
     frames = [_frame(name)]
     yield {"action": "segment_alloc", "addr": stack.start, "size": stack.most, "time_us": 0, "frames": frames, **usual}

@@ -12,7 +12,7 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.records import MemoryCourse
 from zerobench.report.exporters.chrome_trace import Event, counter, piece, process_name, thread_name, write_trace
-from zerobench.report.exporters.timelines import NOTHING_KEPT, Timeline, sizes, words
+from zerobench.report.exporters.timelines import NOTHING_KEPT, Timeline, sizes
 from zerobench.report.memory_courses import title
 
 
@@ -40,11 +40,11 @@ def _events(timeline: Timeline, process: int) -> Iterator[Event]:
         for instant, event in enumerate(course.events):
             held = sizes(course, instant)
             for category in seen:
-                yield counter(process, words(category), start + event, held.get(category, 0))
+                yield counter(process, category.words, start + event, held.get(category, 0))
             yield counter(process, "total", start + event, sum(held.values()))
 
 
 def _arguments(course: MemoryCourse) -> dict[str, object]:
     peak = max(map(sum, zip(*course.sizes_bytes.values(), strict=True)))
-    sites = {f"{words(category)} allocated at": site for category, site in course.sites.items()}
+    sites = {f"{category.words} allocated at": site for category, site in course.sites.items()}
     return {"peak bytes": peak, "allocations and frees": course.num_events, **sites}

@@ -101,7 +101,7 @@ def _outcome(trial: ExportedTrial) -> str:
     """Status and reason for the TEXT tab, which renders Markdown: the reason stands in a code block."""
     reason = " ".join((trial.record.reason or "").split())
     shown = "\n\n    " + reason if reason else ""
-    return f"{trial.record.status.value.replace('_', ' ')}, {trial.spec.evidence.value}{shown}"
+    return f"{trial.record.status.words}, {trial.spec.evidence.value}{shown}"
 
 
 def _text(tag: str, text: str, library: _Library) -> Any:

@@ -42,11 +42,6 @@ def timelines(run: store.Run) -> Iterator[Timeline]:
             yield Timeline(trial.spec.trial_id, name, trial.spec.evidence, rank, phases)
 
 
-def words(category: Category) -> str:
-    """As people read it."""
-    return category.value.replace("_", " ")
-
-
 def sizes(course: MemoryCourse, instant: int) -> dict[Category, int]:
     """Bytes of each category at one of the instants that were kept."""
     return {category: max(0, over_time[instant]) for category, over_time in course.sizes_bytes.items()}

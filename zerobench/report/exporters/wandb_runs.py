@@ -44,7 +44,7 @@ def _send(trial: ExportedTrial, library: Any, project: str, folder: Path | None)
         name=trial.label,
         group=trial.run_id,
         tags=[trial.spec.evidence.value, trial.record.status.value],
-        config=_config(trial),
+        config={"run_id": trial.run_id, "trial_id": trial.record.trial_id, **trial.settings},
         dir=None if folder is None else str(folder),
         settings=_settings(library),
     )
@@ -76,10 +76,6 @@ def _resume() -> str | None:
 def _id(trial: ExportedTrial) -> str:
     """Sixteen hex digits of run and trial: wandb's ids are short and take few characters."""
     return hashlib.sha256(f"{trial.run_id}/{trial.record.trial_id}".encode()).hexdigest()[:16]
-
-
-def _config(trial: ExportedTrial) -> dict[str, Any]:
-    return {"run_id": trial.run_id, "trial_id": trial.record.trial_id, **trial.settings}
 
 
 def _summary(trial: ExportedTrial) -> dict[str, Any]:

@@ -1,15 +1,13 @@
 """Which GPU a trial is about, and what a predicted step takes on it: at least, and expected."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.ds_config import obeyed_only
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
-from zerobench.records import RankRecord, TrialRecord
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, roofline, timeline
-from zerobench.report.trials import Trial, completed
+from zerobench.report.trials import Trial, UnsavedTrial, completed
 from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
@@ -21,15 +19,6 @@ from zerobench.timing.step import Interval
 
 WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
 """Of a script's trial: what a prediction of it must know."""
-
-
-@dataclass(frozen=True)
-class UnsavedTrial:
-    """A trial that is in no run."""
-
-    spec: TrialSpec
-    record: TrialRecord
-    ranks: tuple[RankRecord, ...]
 
 
 def gpu_of(trial: Trial) -> Gpu | None:

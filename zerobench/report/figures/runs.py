@@ -58,6 +58,11 @@ class RunFigures:
         named = ", ".join(f"{letter} is {run_id}" for run_id, letter in self.letters.items())
         return f"Runs: {named}" if named else ""
 
+    @property
+    def sweep_names(self) -> list[str]:
+        """Each once."""
+        return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in self.runs))
+
     def run(self, run_id: str) -> store.Run:
         """The run called `run_id`."""
         return next(run for run in self.runs if run.run_id == run_id)

@@ -14,9 +14,10 @@ from zerobench.report.frames import schema
 from zerobench.report.frames.schema import KEYS
 from zerobench.report.parity import Parity
 from zerobench.report.predictions.predicted import Cell
+from zerobench.report.speed import Speed
 from zerobench.report.trials import Trial, num_params
-from zerobench.spec.axes import KEY_COLUMNS
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.axes import KEY_COLUMNS
 
 Columns = dict[str, list[Any]]
 Row = dict[str, Any]
@@ -40,16 +41,7 @@ def keys_of(spec: TrialSpec, run_id: str, config_hash: str, count: int | None) -
     return {name: values[name] if spec.knows(name) else None for name in KEYS}
 
 
-_OF_ROW = (
-    "step",
-    "phase",
-    "place",
-    "category",
-    "live_bytes",
-    "at_peak_bytes",
-    "own_peak_bytes",
-    "at_tensor_peak_bytes",
-)
+_OF_ROW = tuple(name for name in schema.MEMORY if name not in {*KEYS, "rank", "role"})
 
 
 def memory_columns(trial: Trial) -> Columns:
@@ -62,19 +54,7 @@ def memory_columns(trial: Trial) -> Columns:
     return columns | {name: list(map(attrgetter(name), rows)) for name in _OF_ROW}
 
 
-_OF_CELL = (
-    "rank",
-    "step",
-    "phase",
-    "place",
-    "category",
-    "quantity",
-    "measured_bytes",
-    "predicted_bytes",
-    "error",
-    "measured_min_bytes",
-    "measured_max_bytes",
-)
+_OF_CELL = tuple(name for name in schema.ERRORS if name not in {*KEYS, "against"})
 
 
 def error_columns(cells: Sequence[Cell], against: Evidence) -> Columns:
@@ -93,7 +73,7 @@ def trial_values(run_id: str, summary: Summary, energy_joules: float | None, par
 def summary_values(summary: Summary, parity: Parity | None) -> Row:
     """The columns of schema.SUMMARY after the keys, but for the label."""
     columns = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
-    speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _SPEED}
+    speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _OF_SPEED}
     judged = parity if parity is not None and parity.is_judged else None
     has_norms = parity is not None and parity.are_norms_judged and parity.norm_difference is not None
     expected = summary.predicted_step.expected
@@ -115,16 +95,7 @@ def summary_values(summary: Summary, parity: Parity | None) -> Row:
 
 _OF_SUMMARY = {field.name for field in fields(Summary)} - {"status", "nodes"}
 
-_SPEED = (
-    "step_time_s_median",
-    "forward_s",
-    "backward_s",
-    "step_s",
-    "samples_per_s",
-    "tokens_per_s",
-    "tflops_per_gpu",
-    "mfu",
-)
+_OF_SPEED = {field.name for field in fields(Speed)} & set(schema.TRIALS)
 
 
 def trial_keys(trial: TrialFigures) -> Row:

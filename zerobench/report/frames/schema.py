@@ -9,7 +9,7 @@ from typing import Any
 
 from zerobench.report.figures.trial import Note, PhaseFigures, RankFigures, StepFigures
 from zerobench.report.memory_view import ModelStates
-from zerobench.spec.axes import KEY_COLUMNS
+from zerobench.sweeping.axes import KEY_COLUMNS
 
 STRING, INTEGER, FLOAT, BOOLEAN = "string", "Int64", "Float64", "boolean"
 """pandas' nullable dtypes."""

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from zerobench.records import Status
 from zerobench.report.choice import Option
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.stats import median, median_interval
+from zerobench.report.plan.rows import Space
+from zerobench.report.stats import median, median_range
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.timing.step import Interval
@@ -60,8 +60,8 @@ class Candidate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the median lies with 95 % confidence; of five values or fewer, which cannot say, all of them."""
-        return median_interval(self.rates) or (min(self.rates), max(self.rates))
+        """Where their median lies."""
+        return median_range(self.rates)
 
     @property
     def option(self) -> Option:
@@ -126,7 +126,7 @@ def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candi
         spec=spec,
         needed_bytes=max(known, default=None),
         capacity_bytes=first.capacity_bytes,
-        host_room=_host_room(first),
+        host_room=Space(first.host_needed_bytes, first.host_capacity_bytes).room,
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
         expected=first.predicted_step.expected,
@@ -140,11 +140,6 @@ def _label(repeats: Sequence[TrialFigures]) -> str:
         return label
     words = [word for word in label.split(" ") if word != f"rep{spec.repeat}"]
     return " ".join(words if words and words[0] != "@" else [spec.strategy, *words])
-
-
-def _host_room(summary: Summary) -> float | None:
-    needed, capacity = summary.host_needed_bytes, summary.host_capacity_bytes
-    return None if needed is None or not capacity else 1 - needed / capacity
 
 
 def _work(spec: TrialSpec) -> Work:

@@ -16,9 +16,9 @@ from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
+from zerobench.report.notes import listed
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
-from zerobench.report.tables.outcomes import status_text
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_bytes, format_count
 
@@ -44,17 +44,17 @@ def headline(runs: RunFigures) -> list[str]:
     best = None if untimed is None else untimed.best
     sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
-    return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
+    return [
+        plain(sentence if sentence.startswith(names) else f"{sentence[0].upper()}{sentence[1:]}")
+        for sentence in sentences
+        if sentence
+    ]
 
 
 def _has_figure(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> bool:
     """Whether there is anything to speak of but how they ended."""
     known = any(candidate.needed_bytes is not None for candidate in contenders)
     return known or any(trial.summary.is_completed or trial.summary.sampled_host_bytes for trial in trials)
-
-
-def _capital(sentence: str) -> str:
-    return sentence[0].upper() + sentence[1:]
 
 
 def _evidence(runs: RunFigures) -> str:
@@ -93,7 +93,7 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     others = [trial.summary for trial in trials if not trial.summary.is_completed]
     if not others:
         return f"{_all_of(len(trials))} completed."
-    counts = Counter(map(status_text, others))
+    counts = Counter(summary.status.words for summary in others)
     statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     unknown = [summary for summary in others if not summary.is_whole]  # the first sentence has the need of the others
     reasons = Counter(
@@ -128,20 +128,21 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
     if not judged:
         on_cpu = all(trial.summary.is_on_cpu for trial in trials)
         limit = "CPU run: no device limit" if on_cpu else "Device capacity unknown"
-        full = f"; {_names(ran_out)} ran out of memory" if ran_out else ""
+        full = f"; {listed(ran_out, _MOST_NAMES)} ran out of memory" if ran_out else ""
         return f"{limit}; device memory {_range(known)}{full}."
     fitting = [candidate for candidate in judged if candidate.fits]
-    too_large = [_need(candidate) for candidate in judged if not candidate.fits] + [
-        f"{label} (out of memory)" for label in ran_out
+    too_large = [
+        *(f"{each.label} ({format_bytes(each.needed_bytes)})" for each in judged if not each.fits),
+        *(f"{label} (out of memory)" for label in ran_out),
     ]
     total, capacity = len(judged) + len(ran_out), _capacities(judged)
     if not too_large:
         if total > 1:
             return f"{_all_of(total)} fit in {capacity}: {_range(fitting)}."
         return f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity}."
-    refused = f"{_names(too_large)} {'do' if len(too_large) > 1 else 'does'} not fit"
+    refused = f"{listed(too_large, _MOST_NAMES)} {'do' if len(too_large) > 1 else 'does'} not fit"
     if not fitting:
-        return f"Nothing fits in {capacity}: {_names(too_large)}."
+        return f"Nothing fits in {capacity}: {listed(too_large, _MOST_NAMES)}."
     named = best or min(fitting, key=lambda candidate: candidate.needed_bytes or 0)
     return (
         f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity}; {refused}"
@@ -171,18 +172,9 @@ def _range(contenders: Sequence[Candidate]) -> str:
     )
 
 
-def _need(candidate: Candidate) -> str:
-    return f"{candidate.label} ({format_bytes(candidate.needed_bytes)})"
-
-
 def _capacities(contenders: Sequence[Candidate]) -> str:
     sizes = sorted({candidate.capacity_bytes for candidate in contenders if candidate.capacity_bytes is not None})
     return " or ".join(format_bytes(size) for size in sizes) + " per device"
-
-
-def _names(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - _MOST_NAMES} more" if len(labels) > _MOST_NAMES else ""
-    return ", ".join(labels[:_MOST_NAMES]) + more
 
 
 def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
@@ -202,7 +194,7 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
         return f"{best.label}: {rate} (no other trial{of or ' to compare'})"
     if len(alike) == len(group):
         return f"{len(group)} trials{of} equally fast within step-time spread: {rate} ({best.label})"
-    others = _names([candidate.label for candidate in alike if candidate is not best])
+    others = listed([candidate.label for candidate in alike if candidate is not best], _MOST_NAMES)
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
 
@@ -249,11 +241,12 @@ def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> 
         for what, _, _ in trial.parity.disagreements if trial.parity else ():
             wrong.setdefault(what, []).append(trial.label)
     parts = [
-        f"excluded, {what} differ from the reference: {_names(wrong[what])}" for what in sorted(wrong, reverse=True)
+        f"excluded, {what} differ from the reference: {listed(wrong[what], _MOST_NAMES)}"
+        for what in sorted(wrong, reverse=True)
     ]
     void = [trial.label for trial in trials if trial.summary.void]
     if void:
-        parts.append(f"not ranked, allocator retries: {_names(void)}")
+        parts.append(f"not ranked, allocator retries: {listed(void, _MOST_NAMES)}")
     timed = [candidate for candidate in contenders if candidate.rates]
     if timed and all(candidate.num_repeats == 1 for candidate in timed):
         parts.append("one repeat per trial: spread within a run, not between runs")

@@ -8,10 +8,8 @@ Nothing from a run becomes Markdown (text.py).
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from zerobench.report.environment_facts import at
 from zerobench.report.figures.runs import RunFigures
@@ -20,25 +18,13 @@ from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
-from zerobench.report.tables import (
-    batch_ramp,
-    checkpoints,
-    host_parameters,
-    memory,
-    parity,
-    peak_errors,
-    pipeline,
-    server,
-    speed,
-    standing,
-    strategies,
-)
-from zerobench.report.tables.model import Table
-from zerobench.report.tables.outcomes import outcomes_table, status_text
+from zerobench.report.tables import peak_errors, strategies
+from zerobench.report.tables.outcomes import outcome_counts, outcomes_table
+from zerobench.report.tables.part import few
+from zerobench.report.views import Document, in_order
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
-from zerobench.units import counted
 
 _CPU = "CPU ranks"
 _STAMP = re.compile(r"_(\d{8})-\d{6}")
@@ -59,27 +45,18 @@ def markdown_report(frames: RunFigures) -> str:
     return "\n".join(lines)
 
 
-def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
+def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterable[str]]]:
     several = len(frames.runs) > 1
     trials = frames.figures
-    tables: Sequence[Table[Any]] = (
-        memory.device_table(trials),
-        host_parameters.host_parameters_table(trials),
-        speed.speed_table(trials),
-        parity.parity_table(trials),
-        batch_ramp.batch_ramp_table(trials),
-        server.server_table(trials),
-        checkpoints.checkpoints_table(trials),
-        pipeline.pipeline_table(trials),
-        strategies.strategies_table(frames.comparison),
-    )
-    for table in tables:
-        yield table.title, lines(table)
-    yield strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))
-    yield "Outcomes", _outcomes(trials)
-    yield standing.TITLE, lines(standing.standing_table(trials))
-    yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
-    yield "Notes", _caveats(trials)
+    compared = strategies.strategies_table(frames.comparison)
+    own: Mapping[str, tuple[str, Iterable[str]]] = {
+        "predictions": (peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))),
+        "compared": (compared.title, lines(compared)),
+        "claims": (strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))),
+        "outcomes": ("Outcomes", _outcomes(trials)),
+        "notes": ("Notes", _caveats(trials)),
+    }
+    yield from in_order(Document.MARKDOWN, trials, own, lambda _, table: (table.title, lines(table)))
     for run in frames.runs:
         of_run = f" of {run.run_id}" if several else ""
         yield f"Hardware{of_run}", hardware_lines(frames, run)
@@ -90,10 +67,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
 
 def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
     """How many trials ended how, and why those without figures have none."""
-    counts = Counter(status_text(trial.summary) for trial in trials)
-    yield paragraph(
-        f"{counted(len(trials), 'trial')}: {', '.join(f'{count} {status}' for status, count in counts.items())}."
-    )
+    yield paragraph(f"{outcome_counts(trials)}.")
     table = outcomes_table(trials)
     if table.lines:
         yield ""
@@ -111,8 +85,7 @@ def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     if not all(trial.summary.is_measured for trial in trials):
         points.append("Predicted rows: not measured.")
     points += dict.fromkeys(note.note for trial in trials for note in trial.notes)
-    rest = len(points) - MOST_ROWS
-    return bullets([*points[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])
+    return bullets(few(points, most=MOST_ROWS))
 
 
 def _title(frames: RunFigures) -> str:
@@ -121,12 +94,7 @@ def _title(frames: RunFigures) -> str:
     predicted = _places(frames, [trial for trial in frames.figures if not trial.summary.is_measured])
     where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
     more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
-    return f"{', '.join(_sweeps(frames))} on {where}{more}"
-
-
-def _sweeps(frames: RunFigures) -> list[str]:
-    """The names of the sweeps, each once."""
-    return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in frames.runs))
+    return f"{', '.join(frames.sweep_names)} on {where}{more}"
 
 
 def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
@@ -155,7 +123,7 @@ def kept_name(frames: RunFigures) -> str:
     """
     places = [place for place in _places(frames, frames.figures) if place != _CPU]
     gpus = "-".join(map(_short, places)) or "cpu"
-    parts = ("-".join(_sweeps(frames)), gpus, _date(frames.runs[0]))
+    parts = ("-".join(frames.sweep_names), gpus, _date(frames.runs[0]))
     return "_".join(slug(re.sub(r"[\s_/]+", "-", part.strip())) for part in parts) + ".md"
 
 

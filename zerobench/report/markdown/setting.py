@@ -22,20 +22,21 @@ from zerobench.store import Run
 from zerobench.units import counted, format_bytes
 
 _VERSIONS = ("torch", "deepspeed", "transformers", "zerobench", "python", "triton", "flash-attn", "numpy")
+_SYSTEM = ("os", "kernel", "architecture")
 _PINNED = ("torch", "deepspeed", "transformers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!]*(\+[0-9A-Za-z.]+)?").fullmatch
 
 
 def hardware_lines(frames: RunFigures, run: Run) -> list[str]:
     """The nodes where there were several, the devices, their links, and the node around them."""
-    environment = run.environment
+    environment, memory = run.environment, at(run.environment, "machine", "memory_bytes")
     facts = {
         "GPUs": _gpus(environment),
         "links between GPUs": gpu_links(environment),
         "emulated or simulated": _not_there(frames, run),
         "processor": _processor(environment),
-        "host memory": _size(at(environment, "machine", "memory_bytes")),
-        "system": _joined(environment, ("machine", "os"), ("machine", "kernel"), ("machine", "architecture")),
+        "host memory": format_bytes(memory, 1) if isinstance(memory, int) else None,
+        "system": ", ".join(filter(None, (text(at(environment, "machine", key)) for key in _SYSTEM))),
     }
     return bullets([*node_lines(run), *(f"{name}: {value}" for name, value in facts.items() if value)])
 
@@ -67,14 +68,6 @@ def _not_there(frames: RunFigures, run: Run) -> str | None:
 def _processor(environment: Environment) -> str | None:
     model, cores = text(at(environment, "machine", "cpu", "model")), at(environment, "machine", "cpu", "usable_cores")
     return model and (f"{model}, {counted(cores, 'core')} available" if isinstance(cores, int) else model)
-
-
-def _size(value: object) -> str | None:
-    return format_bytes(value, 1) if isinstance(value, int) else None
-
-
-def _joined(environment: Environment, *paths: tuple[str, ...]) -> str | None:
-    return ", ".join(part for path in paths if (part := text(at(environment, *path)))) or None
 
 
 def version_lines(run: Run) -> list[str]:

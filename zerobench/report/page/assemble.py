@@ -1,30 +1,28 @@
 """The page of runs: every section as plain values, for the template that escapes them all."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from zerobench.collection import given_back
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
-from zerobench.report.memory_pool import given_back
-from zerobench.report.notes import each_once, who_says
-from zerobench.report.page import configuration, outcomes, overview
+from zerobench.report.notes import each_once, listed, who_says
+from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids
+from zerobench.report.page.outcomes import evidence_blocks
 from zerobench.report.page.reasons import reasons
-from zerobench.report.page.sheet import Entry, PageFigure, drawn, sheet_pieces
+from zerobench.report.page.sheet import PageFigure, drawn, sheet_pieces
 from zerobench.report.render.grid import Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.host_parameters import host_parameters_table
 from zerobench.report.tables.model import Column, Table
-from zerobench.report.tables.outcomes import outcomes_table
-from zerobench.report.tables.pipeline import pipeline_table
-from zerobench.report.tables.server import server_table
-from zerobench.report.tables.standing import standing_table
+from zerobench.report.tables.outcomes import outcome_counts
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table
 from zerobench.report.tables.trials import remarks, trials_table
+from zerobench.report.views import Document, in_order
 
 
 class _Section(NamedTuple):
@@ -64,28 +62,29 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
     runs, trials = frames.runs, frames.figures
     failed = [trial for trial in trials if not trial.summary.is_completed]
     against = reasons(runs, trials)
+    own = {
+        "trials": _Section("trials", "Trials"),
+        "reasons": _Section("reasons", "Why not the others"),
+        "compared": _Section.of("compared", strategies_table(frames.comparison)),
+        "notes": _Section("notes", "Notes", _notes(trials)),
+    }
     sections = [
-        _Section.of("compared", strategies_table(frames.comparison)),
-        _Section("trials", "Trials"),
-        *([_Section("reasons", "Why not the others")] if against else []),
-        _Section.of("pipeline", pipeline_table(trials)),
-        _Section.of("servers", server_table(trials)),
-        _Section.of("host", host_parameters_table(trials)),
-        _Section.of("outcomes", outcomes_table(failed)),
-        _Section.of("stood", standing_table(failed)),
-        _Section("notes", "Notes", _notes(trials)),
+        *in_order(Document.PAGE, trials, own, _Section.of),
         _Section("environment", "Environment"),
         _Section("configuration", "Configuration"),
     ]
-    shown = [section for section in sections if section.grid is None or section.grid.rows]
+    shown = [
+        section
+        for section in sections
+        if (section.grid is None or section.grid.rows) and (against or section.key != "reasons")
+    ]
     return {
         "kind": "report",
-        "title": overview.title(runs),
+        "title": visible(listed(frames.sweep_names)),
         "description": overview.description(runs),
         "facts": overview.facts(runs, trials),
         "headline": [visible(sentence) for sentence in headline(frames)],
         "letters": visible(frames.letters_sentence),
-        "contents": list(_contents(figures, shown)),
         "sections": shown,
         "figures": figures,
         "legend": overview.legend(trials),
@@ -93,8 +92,8 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
         "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
-        "outcome_counts": outcomes.outcome_counts(failed),
-        "evidence": list(outcomes.evidence_blocks(frames, failed)),
+        "outcome_counts": f"{outcome_counts(failed)}.",
+        "evidence": list(evidence_blocks(frames, failed)),
         "environment": environment_grids({run.run_id: run.environment for run in runs}),
         "sweeps": configuration.sweep_blocks(runs),
         "configurations": list(configuration.configurations(runs, trials)),
@@ -111,10 +110,3 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_text=True),
     ]
     return grid("Unavailable figures, and remarks.", columns, list(by_note.items()))
-
-
-def _contents(figures: Sequence[PageFigure], sections: Iterable[_Section]) -> Iterator[Entry]:
-    for figure in figures:
-        yield Entry(figure.key, str(figure.number or ""), figure.title)
-    for section in sections:
-        yield Entry(section.key, "", section.title)

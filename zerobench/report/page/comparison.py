@@ -9,7 +9,7 @@ from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.gate import Verdict
 from zerobench.report.compare.headline import headline
 from zerobench.report.page.environment import environment_grids
-from zerobench.report.page.sheet import Entry, drawn, sheet_pieces
+from zerobench.report.page.sheet import drawn, sheet_pieces
 from zerobench.report.render.grid import Grid
 from zerobench.report.render.html import listing_grid
 from zerobench.report.render.visible import visible
@@ -36,20 +36,13 @@ def comparison_pieces(comparison: Comparison, verdicts: Sequence[Verdict]) -> It
 
 def _page(comparison: Comparison, verdicts: Sequence[Verdict]) -> Mapping[str, Any]:
     runs = (comparison.base.run, comparison.new.run)
-    shown = list(drawn(figures(comparison)))
-    sections = list(_sections(document_parts(comparison, verdicts)))
     return {
         "kind": "comparison",
         "title": TITLE,
         "headline": [visible(sentence) for sentence in headline(comparison, verdicts)],
         "failed": not all(verdict.passed for verdict in verdicts),
-        "figures": shown,
-        "sections": sections,
-        "contents": [
-            *(Entry(figure.key, str(figure.number or ""), figure.title) for figure in shown),
-            *(Entry(section.key, "", section.title) for section in sections),
-            Entry("environment", "", "Environment"),
-        ],
+        "figures": list(drawn(figures(comparison))),
+        "sections": list(_sections(document_parts(comparison, verdicts))),
         "environment": environment_grids(
             {f"{side}: {run.run_id}": run.environment for side, run in zip(("BASE", "NEW"), runs, strict=True)}
         ),

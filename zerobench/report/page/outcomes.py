@@ -3,24 +3,17 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from zerobench import store, units
+from zerobench import store
 from zerobench.records import Failure, TrialRecord
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.page.configuration import Block
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.outcomes import status_text
-from zerobench.report.tables.trials import counted
 
 MOST_EVIDENCE = 20
 """Failures whose traceback or stacks are in the page."""
 _MOST_CHARACTERS = 20_000
 """Of one traceback; the end says what happened."""
-
-
-def outcome_counts(failed: Sequence[TrialFigures]) -> str:
-    """How many ended in which way."""
-    return f"{units.counted(len(failed), 'trial')}: {counted([status_text(trial.summary) for trial in failed])}."
 
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:

@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zerobench import store, units
+from zerobench import store
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.labels import shared_lines
 from zerobench.report.node_facts import node_differences, node_list
 from zerobench.report.notes import listed
 from zerobench.report.page.environment import utc_text
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.outcomes import status_text
-from zerobench.report.tables.trials import counted
+from zerobench.report.tables.outcomes import tally
 from zerobench.spec.trial import Evidence
+from zerobench.units import counted
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,6 @@ class Fact:
 
     name: str
     text: str
-
-
-def title(runs: Sequence[store.Run]) -> str:
-    """The names of the sweeps, each once."""
-    return visible(listed(list(dict.fromkeys(_sweep_name(run) for run in runs))))
-
-
-def _sweep_name(run: store.Run) -> str:
-    return str(run.sweep.get("name") or run.run_id)
 
 
 def description(runs: Sequence[store.Run]) -> list[str]:
@@ -49,11 +40,11 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
     if times:
         yield "Started", listed(times)
-    yield "Trials", f"{len(trials):,}: {counted([status_text(trial.summary) for trial in trials])}"
+    yield "Trials", f"{len(trials):,}: {tally(trial.summary.status.words for trial in trials)}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
-        yield "Pending", f"{units.counted(pending, 'trial')} without a record (not run yet, or running)"
-    yield "Evidence", counted([trial.spec.evidence.value for trial in trials])
+        yield "Pending", f"{counted(pending, 'trial')} without a record (not run yet, or running)"
+    yield "Evidence", tally(trial.spec.evidence.value for trial in trials)
     ran = (trial.summary.device_name for trial in trials if trial.spec.evidence is not Evidence.FORMULA)
     devices = dict.fromkeys(filter(None, ran))
     if devices:

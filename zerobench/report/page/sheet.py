@@ -54,15 +54,6 @@ class PageFigure:
         return counted(len(self.grid.rows), "row")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A line of the contents."""
-
-    key: str
-    number: str
-    title: str
-
-
 def drawn(figures: Iterable[Figure]) -> Iterator[PageFigure]:
     """The figures, those that have a drawing numbered."""
     numbers = count(1)

@@ -175,14 +175,10 @@ def _header(shown: Sequence[TableTrial], rows: Sequence[PlanRow], environment: E
 def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
-    reasons_by_row = [(row, _why_not(held, row)) for row in rows if row is not held]
+    reasons_by_row = [(row, why_not(held, row)) for row in rows if row is not held]
     lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in reasons_by_row if reasons]
     if lines:
         yield Part(f"Why not the others, compared with {plain(held.shown.label)}", points=lines)
-
-
-def _why_not(held: PlanRow, row: PlanRow) -> list[str]:
-    return why_not(held.trial, row.trial, row.capacity, best_expected=held.expected, other_expected=row.expected)
 
 
 def _expected_terms(best: PlanRow | None) -> Iterator[Part]:

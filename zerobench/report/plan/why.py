@@ -8,16 +8,15 @@ explained by a setting only where its bytes are what that setting gives (memory_
 from collections.abc import Iterator, Sequence
 
 from zerobench.records import Category, Status
-from zerobench.report.capacity import Capacity, DeviceNeed, Fit, device_need, fits, host_instant
-from zerobench.report.ds_case import case_of
+from zerobench.report.capacity import DeviceNeed, device_need, host_instant
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
-from zerobench.report.trials import Trial, is_whole
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.timing.step import ExpectedStep
 from zerobench.units import format_bytes, format_seconds
 
 _MOST_PARTS = 3
@@ -25,27 +24,17 @@ _TELLING = 0.05
 """A category smaller than this part of what is explained is not named."""
 
 
-def why_not(
-    best: Trial,
-    other: Trial,
-    capacity: Capacity,
-    *,
-    best_expected: ExpectedStep | None = None,
-    other_expected: ExpectedStep | None = None,
-) -> list[str]:
+def why_not(best: PlanRow, other: PlanRow) -> list[str]:
     """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
 
     The times are those that their steps are expected to take; without both, nothing is said of times.
     """
-    fit, best_fit = fits(other, capacity), fits(best, capacity)
-    sentences = [*_does_not_fit(other, fit, capacity)]
-    if fit.fits is None:
-        sentences.append(f"memory need unknown ({_ending(other)})")
-    sentences += _time(fit, best_expected, other_expected)
-    if is_whole(best) and is_whole(other):  # what was seen of the others is less than what they need
-        sentences += _more_device_memory(best, other)
-        sentences += _more_host_memory(best, other, best_fit, fit)
-    return sentences
+    return [
+        *_does_not_fit(other),
+        *_time(best, other),
+        *_more_device_memory(best.trial, other.trial),
+        *_more_host_memory(best, other),
+    ]
 
 
 def name_of(spec: TrialSpec) -> str:
@@ -56,26 +45,21 @@ def name_of(spec: TrialSpec) -> str:
     return f"{name} with {' and '.join(parts)}" if parts else name
 
 
-def _ending(trial: Trial) -> str:
-    status = trial.record.status
-    return trial.record.reason or ("no memory recorded" if status is Status.COMPLETED else status.value)
-
-
-def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
-    need = device_need(trial)
-    over_bytes = -(fit.device_room_bytes or 0)
-    if trial.record.status is Status.OUT_OF_DEVICE_MEMORY and (over_bytes <= 0 or not is_whole(trial)):
+def _does_not_fit(row: PlanRow) -> Iterator[str]:
+    need, capacity_bytes = row.need, row.capacity.device_bytes
+    over_bytes = 0 if need is None else need.total_bytes - capacity_bytes
+    if row.trial.record.status is Status.OUT_OF_DEVICE_MEMORY and over_bytes <= 0:
         yield "ran out of device memory"
+    elif need is None:
+        yield "memory need unknown (no memory recorded)"
     if need is not None and over_bytes > 0:
         yield (
-            f"does not fit: needs {format_bytes(need.total_bytes)} of {format_bytes(capacity.device_bytes)} per GPU, "
+            f"does not fit: needs {format_bytes(need.total_bytes)} of {format_bytes(capacity_bytes)} per GPU, "
             f"{format_bytes(over_bytes)} too much{_when(need.instant)}"
         )
         if need.instant is not None:
-            yield from _what_would_have_to_shrink(trial, need.instant, over_bytes)
-    if trial.record.status is Status.OUT_OF_HOST_MEMORY:
-        yield "ran out of host memory"
-    yield from _host_too_small(trial, fit, capacity)
+            yield from _what_would_have_to_shrink(row.trial, need.instant, over_bytes)
+    yield from _host_too_small(row)
 
 
 def _when(instant: Instant | None) -> str:
@@ -110,36 +94,33 @@ def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str
 
 
 def _words(category: Category, alike: int = 1) -> str:
-    return "master weights and moments" if alike > 1 else category.value.replace("_", " ")
+    return "master weights and moments" if alike > 1 else category.words
 
 
-def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
-    rooms = (
-        ("host memory", fit.host_needed_bytes_per_node, fit.host_room_bytes, capacity.host_bytes_per_node),
-        ("NVMe", fit.nvme_needed_bytes_per_node, fit.nvme_room_bytes, capacity.nvme_bytes_per_node),
-    )
-    for what, needed, room, there in rooms:
-        if needed is not None and room is not None and room < 0:
-            yield (
-                f"does not fit: needs {format_bytes(needed)} of {format_bytes(there)} {what} per node, "
-                f"{format_bytes(-room)} too much"
-            )
-            instant = host_instant(trial) if what == "host memory" else None
-            if instant is not None and instant.categories:
-                category, size = max(instant.categories.items(), key=lambda part: part[1])
-                yield f"{_words(category)}: {format_bytes(size)} per rank{_because(trial, category, size)}"
-
-
-def _time(fit: Fit, best: ExpectedStep | None, other: ExpectedStep | None) -> Iterator[str]:
-    """Of two that fit: which is expected to be faster, or that they are about as fast."""
-    if not fit.fits or best is None or other is None:
+def _host_too_small(row: PlanRow) -> Iterator[str]:
+    needed, there = row.host.needed_bytes, row.host.capacity_bytes
+    if needed is None or there is None or needed <= there:
         return
-    is_slower = other.low_s > best.high_s
-    words = "slower" if is_slower else "about as fast"
     yield (
-        f"fits, {words}: {format_seconds(other.step_s)} per step "
-        f"({format_seconds(other.low_s)} to {format_seconds(other.high_s)}) against "
-        f"{format_seconds(best.step_s)} ({format_seconds(best.low_s)} to {format_seconds(best.high_s)})"
+        f"does not fit: needs {format_bytes(needed)} of {format_bytes(there)} host memory per node, "
+        f"{format_bytes(needed - there)} too much"
+    )
+    instant = host_instant(row.trial)
+    if instant is not None and instant.categories:
+        category, size = max(instant.categories.items(), key=lambda part: part[1])
+        yield f"{_words(category)}: {format_bytes(size)} per rank{_because(row.trial, category, size)}"
+
+
+def _time(best: PlanRow, other: PlanRow) -> Iterator[str]:
+    """Of two that fit: which is expected to be faster, or that they are about as fast."""
+    ours, theirs = best.expected, other.expected
+    if not other.fits or ours is None or theirs is None:
+        return
+    words = "slower" if theirs.low_s > ours.high_s else "about as fast"
+    yield (
+        f"fits, {words}: {format_seconds(theirs.step_s)} per step "
+        f"({format_seconds(theirs.low_s)} to {format_seconds(theirs.high_s)}) against "
+        f"{format_seconds(ours.step_s)} ({format_seconds(ours.low_s)} to {format_seconds(ours.high_s)})"
     )
 
 
@@ -216,16 +197,16 @@ def _bucket_against_savings(
     )
 
 
-def _more_host_memory(best: Trial, other: Trial, best_fit: Fit, fit: Fit) -> Iterator[str]:
-    ours, theirs = best_fit.host_needed_bytes_per_node, fit.host_needed_bytes_per_node
+def _more_host_memory(best: PlanRow, other: PlanRow) -> Iterator[str]:
+    ours, theirs = best.host.needed_bytes, other.host.needed_bytes
     if theirs is None or ours is None or theirs <= ours:
         return
-    name, best_name = _told_apart(other.spec, best.spec)
+    name, best_name = _told_apart(other.trial.spec, best.trial.spec)
     yield f"{name} needs {format_bytes(theirs)} of host memory per node, {best_name} {format_bytes(ours)}"
-    before, after = host_instant(best), host_instant(other)
+    before, after = host_instant(best.trial), host_instant(other.trial)
     if before is None or after is None:
         return
     for change in difference(before, after)[:1]:
         if change.more_bytes > 0:
-            because = _because(other, change.category, change.b_bytes)
+            because = _because(other.trial, change.category, change.b_bytes)
             yield f"{_words(change.category)} on the host: {_signed(change.more_bytes)} per rank{because}"

@@ -233,7 +233,7 @@ def _ending(trial: Trial) -> str:
     record = trial.record
     rule = f" by the rule {record.rule}" if record.rule else ""
     reason = f": {plain(record.reason)}" if record.reason and not record.rule else ""
-    return f"did not complete ({record.status.value.replace('_', ' ')}{rule}){reason}"
+    return f"did not complete ({record.status.words}{rule}){reason}"
 
 
 def other_device(measured: Trial, predicted: Trial) -> str | None:

@@ -1,7 +1,8 @@
-"""Tables on the page."""
+"""Tables on the page, and as the columns of texts that a figure has beside its drawing."""
 
 from typing import TypeVar
 
+from zerobench.report.figure import Columns
 from zerobench.report.render.grid import Grid, grid
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Listing
@@ -25,3 +26,9 @@ def table_grid(table: Table[T]) -> Grid:
 def listing_grid(caption: str, listing: Listing[T]) -> Grid:
     """The listing with its caption."""
     return grid(caption, listing.columns, listing.rows, listing.kind)
+
+
+def table_columns(table: Table[T]) -> Columns:
+    """The cells of the table, the trial's label first."""
+    columns = {"trial": [line.trial.label for line in table.lines]}
+    return columns | {column.header: [column.cell(line.figures) for line in table.lines] for column in table.for_files}

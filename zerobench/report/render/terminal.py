@@ -16,7 +16,7 @@ from zerobench.report.render.layout import Section, bullets, mark
 from zerobench.report.tables.model import WIDE, Column, Mark, Table, figures_of
 from zerobench.report.tables.part import Listing, Part, VerdictSentence
 
-__all__ = ["Console", "lines_section", "list_section", "part_section", "print_parts", "print_sections", "sections"]
+__all__ = ["Console", "lines_section", "part_section", "print_parts", "print_sections", "sections"]
 
 T = TypeVar("T")
 
@@ -36,11 +36,6 @@ def sections(table: Table[T], width: int) -> Iterator[Section]:
 def lines_section(title: str, caption: str, lines: Sequence[str | Mark] = ()) -> Section:
     """Lines under a title: each as it stands, or as a mark."""
     return Section(title, caption, lines=[mark(line.text) if isinstance(line, Mark) else Text(line) for line in lines])
-
-
-def list_section(title: str, caption: str, points: Sequence[str]) -> Section:
-    """Sentences under a title, as a list."""
-    return Section(title, caption, bullets(points))
 
 
 def print_sections(sections: Sequence[Section], console: Console) -> None:

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerobench.ds_config.case import Case
-from zerobench.report.ds_case import case_of
 from zerobench.report.step_time import terms as step_terms
 from zerobench.report.step_time import transfers as step_transfers
 from zerobench.report.step_time.terms import Term, Work
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 

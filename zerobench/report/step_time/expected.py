@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from zerobench.records import Phase
-from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.engines import issue_of, more_update_bytes, update_issue
@@ -24,7 +23,7 @@ from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
 from zerobench.report.step_time.transfers import closed_setting, copies, offload
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from zerobench.errors import UserError
-from zerobench.records import Phase, RankRecord, TrialRecord
-from zerobench.report.trials import Trial
+from zerobench.records import Phase, RankRecord
+from zerobench.report.trials import Trial, UnsavedTrial
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.trial import TrialSpec
 from zerobench.timing.trace import unpack
-
-
-@dataclass(frozen=True)
-class _ScaledTrial:
-    """What a time is asked of."""
-
-    spec: TrialSpec
-    record: TrialRecord
-    ranks: tuple[RankRecord, ...]
 
 
 def of_more_tokens(trial: Trial, times: int) -> Trial:
@@ -33,7 +21,7 @@ def of_more_tokens(trial: Trial, times: int) -> Trial:
     tokens = spec.micro_batch_size * spec.sequence_length
     ranks = tuple(_rank(rank, tokens, times, sends_tokens=sends_tokens) for rank in trial.ranks)
     larger = spec.model_copy(update={"micro_batch_size": times * spec.micro_batch_size})
-    return _ScaledTrial(larger, trial.record, ranks)
+    return UnsavedTrial(larger, trial.record, ranks)
 
 
 def _rank(rank: RankRecord, tokens: int, times: int, *, sends_tokens: bool) -> RankRecord:

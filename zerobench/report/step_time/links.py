@@ -15,38 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.spec.links import Links
 
 _INBOUND = {"all_gather", "broadcast"}
 _OUTBOUND = {"reduce_scatter", "reduce"}
 _POINT_TO_POINT = {"send", "recv"}
 _SILENT = {"barrier"}
-
-
-class Message(Protocol):
-    """Collectives of one kind in groups of one size, their bytes together (KindTraffic of collectives.py)."""
-
-    @property
-    def kind(self) -> str:
-        """As in zerobench.records.CollectiveTraffic."""
-        ...
-
-    @property
-    def group_size(self) -> int:
-        """Ranks of the group."""
-        ...
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of the whole messages."""
-        ...
-
-    @property
-    def num_nodes(self) -> int | None:
-        """Nodes that the group lies on; None where its record does not say."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +61,7 @@ def flow(kind: str, size: int, message_bytes: float, *, switch_reduces: bool = F
 
 
 def transfer_s(
-    messages: Iterable[Message], gpus_per_node: int, links: Links, *, in_rings: bool = False
+    messages: Iterable[KindTraffic], gpus_per_node: int, links: Links, *, in_rings: bool = False
 ) -> float | None:
     """The least seconds in which `messages` can pass, all of them at once; None where a rate, or a kind, is not known.
 
@@ -102,9 +78,9 @@ def transfer_s(
     ]
     inside = [message for message in kept if nodes_of(message, gpus_per_node) == 1]
     across = [message for message in kept if nodes_of(message, gpus_per_node) > 1]
-    reduces = links.link_reduces or (bool(across) and links.network_reduces)
+    reduces = links.link_reduces
     of_links, of_all = _rank_flow(kept if in_rings else inside, reduces), _rank_flow(kept, reduces)
-    of_node = _node_flow(across, gpus_per_node, links.network_reduces)
+    of_node = _node_flow(across, gpus_per_node)
     if of_links is None or of_all is None or of_node is None:
         return None
     link, network = links.link_gb_per_s, links.network_gb_per_s
@@ -118,19 +94,19 @@ def transfer_s(
     return max(times)
 
 
-def _rank_flow(messages: Iterable[Message], switch_reduces: bool) -> Flow | None:
+def _rank_flow(messages: Iterable[KindTraffic], switch_reduces: bool) -> Flow | None:
     return _sum(
         flow(message.kind, message.group_size, message.message_bytes, switch_reduces=switch_reduces)
         for message in messages
     )
 
 
-def nodes_of(message: Message, gpus_per_node: int) -> int:
+def nodes_of(message: KindTraffic, gpus_per_node: int) -> int:
     """Nodes that the group of `message` lies on."""
     return message.num_nodes or -(-message.group_size // gpus_per_node)
 
 
-def _node_flow(messages: Iterable[Message], gpus_per_node: int, switch_reduces: bool) -> Flow | None:
+def _node_flow(messages: Iterable[KindTraffic], gpus_per_node: int) -> Flow | None:
     """What crosses the edge of a node. A message to one rank may have stayed inside: its partner is not recorded.
 
     A group that has few ranks on each of its nodes (MiCS's replicas, ZeRO++'s second hop) has others beside it there.
@@ -143,7 +119,7 @@ def _node_flow(messages: Iterable[Message], gpus_per_node: int, switch_reduces: 
         senders = gpus_per_node if message.kind == "all_to_all" else groups
         stays = message.kind in _POINT_TO_POINT
         size = message.message_bytes * senders
-        flows.append(Flow() if stays else flow(message.kind, nodes, size, switch_reduces=switch_reduces))
+        flows.append(Flow() if stays else flow(message.kind, nodes, size))
     return _sum(flows)
 
 

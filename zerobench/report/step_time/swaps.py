@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import NamedTuple
 
+from zerobench.ds_config.reading import smallest_swapped_bytes
 from zerobench.records import Phase, StepKind
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.sharding import state_shard_size
-from zerobench.spec.swap_rules import smallest_swapped_bytes
 from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import Offload
 from zerobench.timing.step import hidden_s

@@ -156,7 +156,7 @@ def communication(work: Work) -> Term:
     ]
     if times[0] is None or times[1] is None:
         return missing("communication", f"the catalogue has no rate for {_missing_link(work, traffic)}")
-    return timed("communication", times[0], times[1], f"communication: {_said(traffic)} over {_rates(work)}")
+    return timed("communication", times[0], times[1], f"communication: {_largest(traffic)} over {_rates(work)}")
 
 
 def _missing_link(work: Work, traffic: list[KindTraffic]) -> str:
@@ -166,18 +166,14 @@ def _missing_link(work: Work, traffic: list[KindTraffic]) -> str:
     return f"the link between GPUs of {work.gpu.name}, or a collective is not known"
 
 
-def _said(traffic: list[KindTraffic]) -> str:
+def _largest(traffic: list[KindTraffic]) -> str:
+    """Collectives with most bytes; a group that is no node's and not the world is told by its nodes."""
     return ", ".join(
         f"{collective.kind} of {format_bytes(collective.message_bytes)} among {collective.group_size} ranks"
-        f"{_nodes_said(collective)}"
+        + (f" on {collective.num_nodes} nodes" if (collective.num_nodes or 1) > 1 else "")
         for collective in traffic
         if collective.message_bytes >= _TELLING * traffic[0].message_bytes
     )
-
-
-def _nodes_said(traffic: KindTraffic) -> str:
-    """A group that is no node's and not the world is told by its nodes."""
-    return f" on {traffic.num_nodes} nodes" if (traffic.num_nodes or 1) > 1 else ""
 
 
 def _rates(work: Work) -> str:

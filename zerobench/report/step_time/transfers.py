@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from zerobench.errors import UserError
@@ -15,6 +14,13 @@ from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes
+
+_DIRECTIONS = {
+    "passes up": "to the device in the passes",
+    "passes down": "to the host in the passes",
+    "update up": "to the device at the update",
+    "update down": "to the host at the update",
+}
 
 
 def offload(work: Work) -> Term:
@@ -33,7 +39,7 @@ def offload(work: Work) -> Term:
         return missing("offload", f"the catalogue has no host link for {work.gpu.name}")
     moved = _host_link_bytes(work, share)
     passes, update = (max(moved[f"{when} up"], moved[f"{when} down"]) / (rate * 1e9) for when in ("passes", "update"))
-    sizes = ", ".join(f"{format_bytes(nbytes)} {words}" for words, nbytes in _directions(moved).items() if nbytes)
+    sizes = ", ".join(f"{format_bytes(moved[way])} {words}" for way, words in _DIRECTIONS.items() if moved[way])
     return timed("offload", passes, update, f"offload: {sizes} over the host link at {rate:g} GB/s each way")
 
 
@@ -129,15 +135,6 @@ def _gathered_share(work: Work) -> float:
     return sum(
         collective.message_bytes / collective.group_size for collective in traffic if collective.kind == "all_gather"
     )
-
-
-def _directions(moved: Mapping[str, float]) -> dict[str, float]:
-    return {
-        "to the device in the passes": moved["passes up"],
-        "to the host in the passes": moved["passes down"],
-        "to the device at the update": moved["update up"],
-        "to the host at the update": moved["update down"],
-    }
 
 
 def nvme(work: Work) -> Term:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from zerobench.report.parity import Parity
 from zerobench.report.strategies.figures import Figures
-from zerobench.spec.axes import SPEED
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, TrialSpec
+from zerobench.sweeping.axes import SPEED
 
 Key = tuple[str, str]
 """run_id and trial_id."""

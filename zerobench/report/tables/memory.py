@@ -1,11 +1,11 @@
 """Memory: where the bytes are at the peak, how far ranks lie apart, what offloading keeps on the host and on NVMe."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.records import Place
 from zerobench.report.column_units import Unit, byte_unit, show_percent
-from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.figures.trial import RankFigures, TrialFigures
 from zerobench.report.memory_view import Instant
 from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
@@ -36,14 +36,18 @@ def _instants(trial: TrialFigures, place: Place) -> list[Instant]:
 def _peaks(trial: TrialFigures) -> list[Peak]:
     instants, summary = _instants(trial, Place.DEVICE), trial.summary
     return [
-        Peak(instant, _start_up(trial, instant.role), summary.host_peak_bytes, summary.share_of_capacity)
+        Peak(
+            instant,
+            _start_up(rank for rank in trial.ranks if rank.role == instant.role),
+            summary.host_peak_bytes,
+            summary.share_of_capacity,
+        )
         for instant in instants
     ]
 
 
-def _start_up(trial: TrialFigures, role: str) -> int | None:
-    known = (rank.first_peak_bytes for rank in trial.ranks if rank.role == role)
-    return max((size for size in known if size is not None), default=None)
+def _start_up(ranks: Iterable[RankFigures]) -> int | None:
+    return max((rank.first_peak_bytes for rank in ranks if rank.first_peak_bytes is not None), default=None)
 
 
 WHERE = (
@@ -136,8 +140,7 @@ def over_ranks(trial: TrialFigures) -> list[OverRanks]:
     spread = spread_over_ranks(known)
     if spread is None or not trial.summary.is_whole:
         return []
-    first = (rank.first_peak_bytes for rank in trial.among_ranks)
-    return [OverRanks(spread, len(known), max((size for size in first if size is not None), default=None))]
+    return [OverRanks(spread, len(known), _start_up(trial.among_ranks))]
 
 
 def odd_rank(spread: RankSpread | None) -> str:

@@ -1,17 +1,20 @@
-"""Model states of one rank beside the ZeRO paper's terms."""
+"""Model states of one rank beside the ZeRO paper's terms, and their three columns, which other tables have too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from zerobench.formulas.zero_paper import ModelStates as Terms
-from zerobench.report.column_units import MISSING, byte_unit, show_percent
+from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_view import ModelStates
 from zerobench.report.paper import PaperTerms, paper_terms
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
 from zerobench.spec.roles import Role
+
+T = TypeVar("T")
 
 TITLE = "Model states beside the ZeRO paper"
 
@@ -83,3 +86,12 @@ def states_rows(trial: TrialFigures) -> Iterator[StatesRow]:
         held = [rank.states for rank in trial.ranks if rank.states is not None and rank.role == role]
         if held:
             yield StatesRow(max(held, key=lambda states: (states.total_bytes, -states.rank)), terms)
+
+
+def states_columns(unit: Unit, states: Callable[[T], ModelStates | None]) -> list[Column[T]]:
+    """Parameters, gradients and optimizer states in `unit`; a terminal of 80 columns has no room for them."""
+    return [
+        Column("parameters", of_part(states, lambda held: unit.show(held.parameters_bytes)), unit.name, "param"),
+        Column("gradients", of_part(states, lambda held: unit.show(held.gradients_bytes)), unit.name, "grad"),
+        Column("optimizer", of_part(states, lambda held: unit.show(held.optimizer_bytes)), unit.name, "optim"),
+    ]

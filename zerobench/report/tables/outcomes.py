@@ -1,13 +1,14 @@
 """The trials that did not complete, skipped ones included, each with its reason."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from zerobench.records import Status
 from zerobench.report.column_units import MISSING
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, lines_of
-from zerobench.units import format_seconds
+from zerobench.units import counted, format_seconds
 
 TITLE = "Trials that did not complete"
 SKIPPED_TITLE = "Skipped trials"
@@ -25,7 +26,7 @@ def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
     are_skipped = {line.figures.status is Status.SKIPPED for line in lines}
     title = BOTH_TITLE if len(are_skipped) > 1 else SKIPPED_TITLE if are_skipped == {True} else TITLE
     columns = [
-        Column[Summary]("status", status_text, narrow="status", is_text=True),
+        Column[Summary]("status", lambda row: row.status.words, narrow="status", is_text=True),
         *([after] if any(line.figures.took_s is not None for line in lines) else []),
         *([job] if any(line.figures.job for line in lines) else []),
         Column[Summary]("why", lambda row: row.why or MISSING, narrow="why", is_text=True),
@@ -33,6 +34,11 @@ def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
     return Table(title, HOW_TO_READ, columns, lines)
 
 
-def status_text(row: Summary) -> str:
-    """A status in words."""
-    return row.status.value.replace("_", " ")
+def outcome_counts(trials: Sequence[TrialFigures]) -> str:
+    """`12 trials: 9 completed, 2 timeout, 1 skipped`."""
+    return f"{counted(len(trials), 'trial')}: {tally(trial.summary.status.words for trial in trials)}"
+
+
+def tally(values: Iterable[str]) -> str:
+    """How often each value occurs, in the order of first sight: `9 completed, 2 skipped`."""
+    return ", ".join(f"{count:,} {value}" for value, count in Counter(values).items()) or MISSING

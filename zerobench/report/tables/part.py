@@ -48,10 +48,10 @@ class Part:
     warnings: Sequence[str] = ()
 
 
-def few(sentences: Sequence[str]) -> list[str]:
-    """The first of many sentences, the rest counted."""
-    rest = len(sentences) - MOST_NAMED
-    return [*sentences[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])]
+def few(sentences: Sequence[str], where: str = "", most: int = MOST_NAMED) -> list[str]:
+    """The first of many sentences, the rest counted; `where` says who has them."""
+    rest = len(sentences) - most
+    return [*sentences[:most], *([f"and {rest} more{where}"] if rest > 0 else [])]
 
 
 def first(rows: Sequence[T], most: int = MOST_NAMED) -> tuple[Sequence[T], list[str]]:

@@ -6,7 +6,7 @@ from zerobench.report.column_units import MISSING, byte_unit, show_percent, show
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.pipeline import StageRow
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
-from zerobench.report.tables.states import states_columns
+from zerobench.report.tables.model_states import states_columns
 
 TITLE = "Pipeline stages"
 HOW_TO_READ = (

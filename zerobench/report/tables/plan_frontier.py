@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zerobench.report.choice import ROOM
-from zerobench.report.column_units import MISSING, byte_unit, show_whole
+from zerobench.report.column_units import MISSING, byte_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part
+from zerobench.report.tables.plan_memory import there_is
+from zerobench.report.tables.run_frontier import axis_value, edge
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_count
+from zerobench.units import format_count
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,15 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
     """The table; every figure in it is predicted."""
     unit = byte_unit([row.row.device.needed_bytes for row in rows if row.row and row.row.need])
     cells: dict[str, Callable[[FrontierRow], str]] = {
-        "largest": lambda row: _largest(row, axis),
+        "largest": lambda row: edge(row.frontier, axis),
         **(
-            {"parameters": of_part(_row, lambda row: format_count(num_params(row.trial)))}
+            {"parameters": of_part(lambda cell: cell.row, lambda row: format_count(num_params(row.trial)))}
             if axis.name == "model"
             else {}
         ),
-        "too large": lambda row: _too_large(row, axis),
-        "device": of_part(_row, lambda row: unit.show(row.device.needed_bytes)),
-        "host per node": of_part(_row, lambda row: unit.show(row.host.needed_bytes)),
+        "too large": lambda row: axis_value(row.frontier.too_large, axis),
+        "device": of_part(lambda cell: cell.row, lambda row: unit.show(row.device.needed_bytes)),
+        "host per node": of_part(lambda cell: cell.row, lambda row: unit.show(row.host.needed_bytes)),
         "ends": ends,
     }
     columns = [
@@ -51,12 +53,9 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
 
 
 def _caption(cluster: Cluster, unit: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not checked (--host-memory)"
-    device = format_bytes(cluster.device_memory_bytes)
     return (
-        f"The largest that fits with {ROOM:.0%} room. Device memory: {device} ({cluster.gpu.name}); host memory per "
-        f"node: {host}. device, host per node: needed by the largest, {unit}. ends: the memory that `too large` "
-        "exceeds; limit: end of the search range."
+        f"The largest that fits with {ROOM:.0%} room. {there_is(cluster)} device, host per node: needed by the "
+        f"largest, {unit}. ends: the memory that `too large` exceeds; limit: end of the search range."
     )
 
 
@@ -68,18 +67,6 @@ def _left_out(rows: Sequence[FrontierRow]) -> str:
         " Formulas of such work leave out fragmentation, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With "
         "torch's defaults it costs up to a quarter; --evidence simulated includes it."
     )
-
-
-def _largest(row: FrontierRow, axis: FrontierAxis) -> str:
-    return "none" if row.frontier.largest is None else show_whole(row.frontier.largest.value * axis.unit)
-
-
-def _too_large(row: FrontierRow, axis: FrontierAxis) -> str:
-    return MISSING if row.frontier.too_large is None else show_whole(row.frontier.too_large.value * axis.unit)
-
-
-def _row(row: FrontierRow) -> PlanRow | None:
-    return row.row
 
 
 def ends(row: FrontierRow) -> str:

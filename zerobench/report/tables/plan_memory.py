@@ -54,7 +54,9 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         return unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else row.need.slack_bytes)
 
     columns = [
-        Column("steady peak", of_part(_steady, lambda peak: unit.show(peak.total_bytes)), narrow="steady"),
+        Column[PlanRow](
+            "steady peak", of_part(lambda row: row.steady, lambda peak: unit.show(peak.total_bytes)), narrow="steady"
+        ),
         Column[PlanRow]("start-up peak", lambda row: unit.show(row.start_up_bytes), narrow="start"),
         Column("allocator slack", slack, narrow="slack"),
         Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
@@ -74,13 +76,14 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
 
 
 def _fit_caption(cluster: Cluster, context: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not checked (--host-memory)"
     return (
-        f"Device memory: {format_bytes(cluster.device_memory_bytes)} ({cluster.gpu.name}); host memory per node: "
-        f"{host}. total: larger peak + allocator slack + CUDA context and NCCL{context}. host: all ranks "
+        f"{there_is(cluster)} total: larger peak + allocator slack + CUDA context and NCCL{context}. host: all ranks "
         f"of a node. tight: fits with less than {ROOM:.0%} room."
     )
 
 
-def _steady(row: PlanRow) -> Instant | None:
-    return row.steady
+def there_is(cluster: Cluster) -> str:
+    """The memory that needs are held against."""
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not checked (--host-memory)"
+    device = format_bytes(cluster.device_memory_bytes)
+    return f"Device memory: {device} ({cluster.gpu.name}); host memory per node: {host}."

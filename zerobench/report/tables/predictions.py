@@ -234,11 +234,8 @@ def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[str]:
     for pair in pairs:
         for left_out in pair.left_out:
             label = names[left_out.trial.spec.trial_id]
-            held = labels.setdefault(f"{left_out.why}{_name(left_out.reference, names)}", [])
+            reference = "" if left_out.reference is None else f" {names.get(left_out.reference, left_out.reference)}"
+            held = labels.setdefault(f"{left_out.why}{reference}", [])
             if label not in held:
                 held.append(label)
     return [f"{listed(held)}: {why}" for why, held in labels.items()]
-
-
-def _name(trial_id: str | None, names: Names) -> str:
-    return "" if trial_id is None else f" {names.get(trial_id, trial_id)}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole
 from zerobench.report.figures.name import TrialName
 from zerobench.report.run_frontier import Limit, RunFrontierRow, ends, words_of
-from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.tables.model import Column, Line, Table, of_part
 from zerobench.report.trials import num_params
 from zerobench.spec.frontier import Frontier, Try
 from zerobench.spec.frontier_axes import FrontierAxis
@@ -22,16 +22,18 @@ def run_frontier_table(
     """Predicted and measured side by side; `device` names the GPU that ranks compute on, None for CPU ranks."""
     unit = byte_unit([_needed(row) for row in rows])
     cells: dict[str, Callable[[RunFrontierRow], str]] = {
-        "predicted": lambda row: _edge(row.predicted, axis),
-        "measured": lambda row: _edge(row.measured, axis),
+        "predicted": lambda row: edge(row.predicted, axis),
+        "measured": lambda row: edge(row.measured, axis),
         "error": _error,
-        "parameters": _parameters if axis.name == "model" else lambda _: MISSING,
-        "too large": lambda row: MISSING if row.measured is None else _value(row.measured.too_large, axis),
+        "parameters": of_part(
+            lambda row: row.largest if axis.name == "model" else None, lambda trial: format_count(num_params(trial))
+        ),
+        "too large": of_part(lambda row: row.measured, lambda frontier: axis_value(frontier.too_large, axis)),
         "needs": lambda row: unit.show(_needed(row)),
         "room, %": lambda row: show_percent(_room(row, limit)),
         "tokens/s": lambda row: show_whole(row.speed.tokens_per_s if row.speed else None),
         "TFLOP/s": lambda row: show_number(row.speed.tflops_per_gpu if row.speed else None),
-        "tries": _num_tries,
+        "tries": of_part(lambda row: row.measured, lambda frontier: str(len(frontier.tries))),
         "ends": ends,
     }
     columns = [Column(name, cell, narrow=name, is_text=name == "ends", is_whole=True) for name, cell in cells.items()]
@@ -70,13 +72,15 @@ def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
     )
 
 
-def _edge(frontier: Frontier | None, axis: FrontierAxis) -> str:
+def edge(frontier: Frontier | None, axis: FrontierAxis) -> str:
+    """The largest that fits, as the axis counts it."""
     if frontier is None:
         return MISSING
-    return "none" if frontier.largest is None else _value(frontier.largest, axis)
+    return "none" if frontier.largest is None else axis_value(frontier.largest, axis)
 
 
-def _value(attempt: Try | None, axis: FrontierAxis) -> str:
+def axis_value(attempt: Try | None, axis: FrontierAxis) -> str:
+    """What was tried, as the axis counts it."""
     return MISSING if attempt is None else show_whole(attempt.value * axis.unit)
 
 
@@ -86,10 +90,6 @@ def _error(row: RunFrontierRow) -> str:
     return show_percent(known[0] / known[1] - 1, signed=True) if len(known) == 2 else MISSING
 
 
-def _parameters(row: RunFrontierRow) -> str:
-    return MISSING if row.largest is None else format_count(num_params(row.largest))
-
-
 def _needed(row: RunFrontierRow) -> int | None:
     return None if row.measured is None or row.measured.largest is None else row.measured.largest.peak_bytes
 
@@ -97,7 +97,3 @@ def _needed(row: RunFrontierRow) -> int | None:
 def _room(row: RunFrontierRow, limit: Limit) -> float | None:
     needed_bytes = _needed(row)
     return None if needed_bytes is None else 1 - needed_bytes / limit.capacity_bytes
-
-
-def _num_tries(row: RunFrontierRow) -> str:
-    return MISSING if row.measured is None else str(len(row.measured.tries))

@@ -6,7 +6,7 @@ from zerobench.report.column_units import byte_unit, show_number, show_percent, 
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.server import Side
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
-from zerobench.report.tables.states import states_columns
+from zerobench.report.tables.model_states import states_columns
 
 TITLE = "Parameter server and workers"
 HOW_TO_READ = (

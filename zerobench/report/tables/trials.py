@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +23,6 @@ from zerobench.report.plan.rows import Space, verdict
 from zerobench.report.recovery import distance_text
 from zerobench.report.speed import Speed
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
-from zerobench.report.tables.outcomes import status_text
 from zerobench.timing.step import Interval
 
 
@@ -33,7 +31,11 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     lines = lines_of(trials, lambda trial: [trial])
     time = time_unit(trial.summary.speed.step_time_s_median for trial in trials if trial.summary.speed)
     columns = [
-        *([] if all(trial.summary.is_completed for trial in trials) else [_text("ended", status_text)]),
+        *(
+            []
+            if all(trial.summary.is_completed for trial in trials)
+            else [_text("ended", lambda summary: summary.status.words)]
+        ),
         Column[TrialFigures]("ranks", lambda trial: show_whole(trial.spec.world_size)),
         _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
         Column[TrialFigures]("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),
@@ -138,8 +140,3 @@ def _doubts(trial: TrialFigures) -> list[tuple[str, str]]:
     if trial.summary.void:
         doubts.append(("speed void", f"speed void: {trial.summary.void}"))
     return doubts
-
-
-def counted(values: Sequence[str]) -> str:
-    """How often each value occurs, in the order of first sight: `9 completed, 2 skipped`."""
-    return ", ".join(f"{count:,} {value}" for value, count in Counter(values).items()) or MISSING

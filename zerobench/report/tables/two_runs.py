@@ -103,12 +103,12 @@ def _why(same: SharedTrial) -> str:
 def gate_part(verdicts: Sequence[Verdict]) -> Part:
     """What each limit says; the worst failure stands once, in the first line."""
     worst = worst_of(verdicts)
-    said = worst.failures[0] if worst else None
+    worst_line = worst.failures[0] if worst else None
     lines, warnings = [gate_sentence(verdicts)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         lines.append(f"{name}: {_result(verdict)}, {counted(count, 'trial')} judged")
-        warnings += few([line for line in verdict.failures if line != said])
+        warnings += few([line for line in verdict.failures if line != worst_line])
         warnings += [f"not judged by {name}: {line}" for line in few(verdict.not_judged)]
     return Part("Gate", points=lines, warnings=list(dict.fromkeys(warnings)))
 

@@ -83,7 +83,7 @@ def _percent(change: MemoryChange) -> str:
 
 
 def _largest(row: Peak) -> str:
-    return row.change.largest.replace("_", " ") if row.change.largest else MISSING
+    return row.change.largest.words if row.change.largest else MISSING
 
 
 def _by_category(change: MemoryChange) -> list[CategoryDifference]:
@@ -109,9 +109,7 @@ def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
     columns = [
         Column[_CategoryRow]("trial", lambda row: row.row.label, narrow="trial", is_text=True),
         Column[_CategoryRow]("peak of", lambda row: where_name(row.row.change.where), narrow="peak of", is_text=True),
-        Column[_CategoryRow](
-            "category", lambda row: row.difference.category.replace("_", " "), narrow="category", is_text=True
-        ),
+        Column[_CategoryRow]("category", lambda row: row.difference.category.words, narrow="category", is_text=True),
         Column[_CategoryRow]("BASE", lambda row: unit.show(row.difference.a_bytes), unit.name),
         Column[_CategoryRow]("NEW", lambda row: unit.show(row.difference.b_bytes), unit.name),
         Column[_CategoryRow]("difference", lambda row: f"{row.difference.more_bytes:+,}", "bytes", narrow="bytes"),

@@ -25,14 +25,14 @@ from zerobench.report.predictions.figures import Quantity
 from zerobench.report.predictions.predicted import Pair
 from zerobench.report.predictions.times import TimeRow, step_times
 from zerobench.report.tables.model import Column, of_part
-from zerobench.report.tables.part import Listing, Part
+from zerobench.report.tables.part import Listing, Part, few
 from zerobench.report.tables.predictions import UNFORESEEN, Names, left_out_lines, phase_name
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_bytes
 
-_MOST_NAMED = 20
-"""Cells of one kind that are named; the rest are counted, and the table `errors` has them."""
+_IN_FILE = ": see errors.csv"
+"""Which has the cells that are counted and not named."""
 
 
 def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names) -> Iterator[Part]:
@@ -49,7 +49,7 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
         yield _refusals(pairs, names)
     if undefined := from_nothing(pairs):
         lines = [f"{_place(error, names)}: {format_bytes(error.cell.predicted_bytes)}" for error in undefined]
-        yield Part("Predicted, not measured", "No relative error defined.", points=_first(lines))
+        yield Part("Predicted, not measured", "No relative error defined.", points=few(lines, _IN_FILE))
     if unforeseen := _unforeseen(pairs, names):
         yield Part(
             "Not predicted", f"{UNFORESEEN[0].upper()}{UNFORESEEN[1:]}: not in the peaks above.", points=unforeseen
@@ -68,19 +68,18 @@ def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
         *_error_columns(names),
     ]
     times = list(step_times(pairs))
+    points = []
     if times:
-        said = [f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval"]
-    else:
-        said = ["Step time: none is expected of CPU ranks"] if pairs and not any(map(_is_of_gpu, pairs)) else []
+        points.append(f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval")
+    elif pairs and not any(gpu_of(pair.predicted) for pair in pairs):
+        points.append("Step time: none is expected of CPU ranks")
     counted = [_under_predictions(pairs, names)] if pairs else []
     if has_capacity(pairs):
         counted.append(_refusals(pairs, names))
     left_out = left_out_lines(pairs, names)
-    points = [
-        *said,
-        *("; ".join([part.title, *part.points[:1]]) for part in counted),
-        *([f"Not compared: {listed(left_out, most=1)}"] if left_out else []),
-    ]
+    points.extend("; ".join([part.title, *part.points[:1]]) for part in counted)
+    if left_out:
+        points.append(f"Not compared: {listed(left_out, most=1)}")
     return Part("Errors over all phases", table=Listing(columns, rows) if rows else None, points=points)
 
 
@@ -150,10 +149,6 @@ def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
     return Listing(columns, rows)
 
 
-def _is_of_gpu(pair: Pair) -> bool:
-    return gpu_of(pair.predicted) is not None
-
-
 def _over(row: ErrorRow) -> CellError | None:
     return row.errors.worst_over
 
@@ -187,16 +182,17 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
             "Totals that must fit (peak; with CUDA also reserved and used), in each phase, worst first: a "
             "trial planned by these may run out of memory."
         ),
-        points=_first(lines),
+        points=few(lines, _IN_FILE),
     )
 
 
 def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
     """Of each prediction and place, the most that kernels worked in beside what is compared."""
     unforeseen = [(pair, place, pair.unforeseen_bytes(place)) for pair in pairs for place in Place]
-    return _first(
-        [f"{_name(pair, names)}, {place.value}: up to {format_bytes(size)}" for pair, place, size in unforeseen if size]
-    )
+    lines = [
+        f"{_name(pair, names)}, {place.value}: up to {format_bytes(size)}" for pair, place, size in unforeseen if size
+    ]
+    return few(lines, _IN_FILE)
 
 
 def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
@@ -208,7 +204,7 @@ def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
     lines = [f"false: {_refusal(refusal, names)}" for refusal in false] + [
         f"missed: {_refusal(refusal, names)}" for refusal in missed
     ]
-    return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=_first(lines))
+    return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=few(lines, _IN_FILE))
 
 
 def _refusal(refusal: Refusal, names: Names) -> str:
@@ -216,8 +212,3 @@ def _refusal(refusal: Refusal, names: Names) -> str:
     capacity = "" if refusal.capacity_bytes is None else f" of the device's {format_bytes(refusal.capacity_bytes)}"
     ran = listed([names[trial.spec.trial_id] for trial in refusal.pair.candidates], most=3)
     return f"{_name(refusal.pair, names)} {needed}{capacity}; measured: {ran}"
-
-
-def _first(lines: Sequence[str]) -> list[str]:
-    rest = len(lines) - _MOST_NAMED
-    return [*lines[:_MOST_NAMED], *([f"and {rest} more: see errors.csv"] if rest > 0 else [])]

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from zerobench import store
 from zerobench.collection import no_collection
@@ -21,31 +21,21 @@ from zerobench.report.nvml_view import why_no_nvml
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.recovery import loss_distance
-from zerobench.report.render.layout import Section, TableTrial
+from zerobench.report.render.layout import Section, TableTrial, bullets
 from zerobench.report.render.terminal import (
     Console,
     lines_section,
-    list_section,
     part_section,
     print_sections,
     sections,
 )
 from zerobench.report.strategies.figures import figures_of
 from zerobench.report.strategies.rows import ComparedSide, compare
-from zerobench.report.tables.batch_ramp import batch_ramp_table
-from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.host_parameters import host_parameters_table
-from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
-from zerobench.report.tables.model import Line, Table
-from zerobench.report.tables.model_states import states_table
+from zerobench.report.tables.model import Line
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
-from zerobench.report.tables.outcomes import outcomes_table
-from zerobench.report.tables.parity import disbelieved, parity_table
-from zerobench.report.tables.pipeline import pipeline_table
+from zerobench.report.tables.parity import disbelieved
 from zerobench.report.tables.predictions import predicted_parts
-from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
-from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.strategies import claims_part, strategies_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.trials import (
@@ -55,6 +45,7 @@ from zerobench.report.trials import (
     parameter_counts,
     refusing_impossible_values,
 )
+from zerobench.report.views import Document, in_order
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_count
 
@@ -123,20 +114,16 @@ def _sections(
     joules: Mapping[str, float],
     width: int,
 ) -> Iterator[Section]:
-    memory = (device_table(figures), over_ranks_table(figures), host_table(figures), nvme_table(figures))
-    yield from _tables(memory, width)
-    yield from sections(host_parameters_table(figures), width)
-    yield from predicted
-    yield from sections(states_table(figures), width)
-    yield from _driver(shown, figures, width)
-    speed = (speed_table(figures, joules), batch_ramp_table(figures), server_table(figures))
-    yield from _tables((*speed, checkpoints_table(figures), pipeline_table(figures)), width)
     rows = _compared(shown)
-    yield from sections(strategies_table(rows), width)
-    yield from (part_section(part, width) for part in claims_part(rows))
-    yield from sections(parity_table(figures), width)
-    yield from _tables((outcomes_table(figures), standing_table(figures)), width)
-    yield from _notes(shown)
+    own: Mapping[str, Iterable[Section]] = {
+        "predictions": predicted,
+        "driver": _driver(shown, figures, width),
+        "speed": sections(speed_table(figures, joules), width),
+        "compared": sections(strategies_table(rows), width),
+        "claims": (part_section(part, width) for part in claims_part(rows)),
+        "notes": _notes(shown),
+    }
+    return chain.from_iterable(in_order(Document.TERMINAL, figures, own, lambda _, table: sections(table, width)))
 
 
 def _compared(shown: Iterable[TableTrial]) -> list[ComparedSide]:
@@ -147,11 +134,6 @@ def _compared(shown: Iterable[TableTrial]) -> list[ComparedSide]:
         {name: labelled.label for name, labelled in key.items()},
         {name: labelled.parity for name, labelled in key.items()},
     )
-
-
-def _tables(tables: Sequence[Table[Any]], width: int) -> Iterator[Section]:
-    for table in tables:
-        yield from sections(table, width)
 
 
 def _driver(shown: Sequence[TableTrial], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
@@ -173,7 +155,7 @@ def _notes(shown: Sequence[TableTrial]) -> Iterator[Section]:
     if notes:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in notes.items()]
         caption = "Buffer sizes in elements, DeepSpeed's departures from the paper, unavailable figures."
-        yield list_section("Notes", caption, lines)
+        yield Section("Notes", caption, bullets(lines))
 
 
 def _header(
@@ -185,8 +167,8 @@ def _header(
     shared: Sequence[str],
 ) -> Section:
     """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
-    counts = Counter(trial.record.status.value for trial in trials)
-    ended = [f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common()]
+    counts = Counter(trial.record.status.words for trial in trials)
+    ended = [f"{count} {status}" for status, count in counts.most_common()]
     num_pending = len(run.plan.trials) - len(trials)
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{counted(len(run.plan.trials), 'trial')}: {', '.join([*ended, *pending])}"

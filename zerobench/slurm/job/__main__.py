@@ -125,9 +125,7 @@ def _finish(run: RunFolder) -> int:
         with trial_locked(folder) as is_mine:
             if is_mine and not folder.record.exists() and not interruption.is_alive(start):
                 record = close(opened, opened.spec_to_run(trial_id), folder, interruption.lost)
-                log.say(
-                    f"{trial_id}: {record.status.value.replace('_', ' ')}: {record.reason or 'all ranks had ended'}"
-                )
+                log.say(f"{trial_id}: {record.status.words}: {record.reason or 'all ranks had ended'}")
     return 0
 
 

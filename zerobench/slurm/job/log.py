@@ -46,4 +46,4 @@ class Log(Observer):
         if record.started_at_s is not None and record.ended_at_s is not None:
             took = f" after {format_seconds(record.ended_at_s - record.started_at_s)}"
         why = f": {record.reason}" if record.reason else ""
-        self.say(f"{record.trial_id}: {record.status.value.replace('_', ' ')}{took}{why}")
+        self.say(f"{record.trial_id}: {record.status.words}{took}{why}")

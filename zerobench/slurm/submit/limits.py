@@ -112,8 +112,8 @@ def _time_limit(times: dict[str, int | None], partitions: str | None, option: st
     names = partitions.split(",") if partitions else [name.removesuffix("*") for name in times if name.endswith("*")]
     unknown = [name for name in names if name not in by_name]
     if unknown and by_name:
-        told = choices_for(unknown[0], by_name, "sinfo")
-        raise UserError(f"{option}: {unknown[0]!r} is not a partition of this cluster; {told}")
+        hint = choices_for(unknown[0], by_name, "sinfo")
+        raise UserError(f"{option}: {unknown[0]!r} is not a partition of this cluster; {hint}")
     return min((limit for name in names if (limit := by_name.get(name)) is not None), default=None)
 
 

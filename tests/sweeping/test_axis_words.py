@@ -1,0 +1,53 @@
+"""How names, sentences and columns write what was asked for."""
+
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import spec
+from zerobench.spec.trial import Precision
+from zerobench.sweeping.axis_words import checkpoint_name, offload_name, offload_sentence, plain_value, unusual
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (None, ""),
+        ({"every_steps": 4}, "save4"),
+        ({"every_steps": 4, "resume_world_size": 1}, "save4 to1"),
+        ({"every_steps": 4, "fault": {"rank": 1, "step": 6}}, "save4 kill=1@6"),
+    ],
+)
+def test_a_checkpoint_is_named_by_its_steps_its_ranks_and_its_fault(asked: Any, name: str) -> None:
+    assert checkpoint_name(spec("zero1", checkpoint=asked)) == name
+
+
+def test_what_is_offloaded_is_named_with_its_place_and_what_is_not_is_left_out() -> None:
+    states = spec("zero3", offload_optimizer="cpu")
+    both = spec("zero3", offload_optimizer="nvme", offload_param="cpu")
+    assert [offload_name(one) for one in (spec("zero1"), states, both)] == ["", "opt=cpu", "opt=nvme param=cpu"]
+    assert [offload_sentence(one) for one in (spec("zero1"), states, both)] == [
+        "no offload",
+        "optimizer states offloaded to cpu",
+        "optimizer states offloaded to nvme and parameters offloaded to cpu",
+    ]
+
+
+def test_a_column_has_texts_integers_and_booleans_and_else_the_text_of_a_value() -> None:
+    values = [None, True, 3, "a", Precision.BF16, 0.5]
+    found = [plain_value(value) for value in values]
+    assert found == [None, True, 3, "a", "bf16", "0.5"]
+    assert [type(value) for value in found] == [type(None), bool, int, str, str, str]
+
+
+def test_what_is_unusual_is_said_and_a_usual_value_only_where_it_is_asked_for() -> None:
+    label = unusual("precision", str, str)
+    assert (
+        label.short(spec("zero1", precision="bf16")),
+        label.short(spec("zero1", precision="fp32")),
+        label.always,
+    ) == (
+        "",
+        "fp32",
+        False,
+    )

@@ -1,0 +1,113 @@
+"""Why a trial that freezes weights (adapter, frozen) cannot run as a point asks."""
+
+from zerobench.errors import UserError
+from zerobench.spec.adapter import base_of
+from zerobench.spec.batch import autotp_size
+from zerobench.spec.resume import needs_universal
+from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.tensors import named_weights
+from zerobench.spec.trial import Compile, Evidence, Offload, TrialSpec
+from zerobench.sweeping.situation import Rule, Situation
+
+
+def _frozen_needs_loop(s: Situation) -> str | None:
+    what = _frozen_axis(s)
+    if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
+        return None
+    able = ", ".join(name for name, info in STRATEGIES.items() if "frozen" in info.axes)
+    return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {able}"
+
+
+def _frozen_is_not_cut(s: Situation) -> str | None:
+    what = _frozen_axis(s)
+    if what is None or autotp_size(s.trial) == 1:
+        return None
+    return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
+
+
+def why_no_closed_form(trial: TrialSpec) -> str | None:
+    """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
+    if trial.trains_all or trial.offload_param is not Offload.NVME:
+        return None
+    return "no formula for frozen weights on NVMe; use simulated or emulated"
+
+
+def _frozen_has_no_formula(s: Situation) -> str | None:
+    why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
+    return None if why is None else f"{_frozen_axis(s)} formula: {why}"
+
+
+def _frozen_is_found(s: Situation) -> str | None:
+    """Of models whose parameters' names are known without building them."""
+    if s.trial.frozen is None:
+        return None
+    try:
+        weights = named_weights(s.trial.model, s.trial.frozen).all
+    except UserError:
+        return None
+    trained = sum(weight.is_trained for weight in weights)
+    if 0 < trained < len(weights):
+        return None
+    which = "every" if trained == 0 else "no"
+    return f"{_frozen_axis(s)}: found in {which} parameter's name; names: {weights[0].name} to {weights[-1].name}"
+
+
+def _frozen_is_not_saved(s: Situation) -> str | None:
+    what = _frozen_axis(s)
+    if what is None or s.trial.checkpoint is None:
+        return None
+    if s.trial.zero_stage is None:
+        return f"{what} with checkpoint at {s.trial.strategy}: DeepSpeed alone saves adapters; use zero0 to zero3"
+    if base_of(s.trial.adapter) is not None:
+        return f"{what} with checkpoint: the scales of quantized matrices would be saved, and their codes not"
+    if needs_universal(s.trial):
+        return f"{what} with checkpoint.resume_world_size: a universal checkpoint holds all weights; leave it out"
+    return None
+
+
+def _base_is_not_divided(s: Situation) -> str | None:
+    divided = s.trial.strategy == "fsdp" or s.trial.zero_stage == 3
+    if base_of(s.trial.adapter) != "int8" or not divided:
+        return None
+    return (
+        f"adapter {s.trial.adapter} at {s.trial.strategy}: bitsandbytes holds the whole int8 matrix beside the divided "
+        "parameter (nn/modules.py, Linear8bitLt, state.CB); use nf4, or a strategy that divides no parameters"
+    )
+
+
+def _base_is_not_compiled(s: Situation) -> str | None:
+    if base_of(s.trial.adapter) is None or s.trial.compile is Compile.NONE:
+        return None
+    return (
+        f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
+    )
+
+
+def _adapter_freezes_all(s: Situation) -> str | None:
+    if s.trial.adapter is None or s.trial.frozen is None:
+        return None
+    return f"frozen {s.trial.frozen!r} with adapter {s.trial.adapter}: the adapter freezes all weights of the model"
+
+
+def _frozen_axis(s: Situation) -> str | None:
+    return frozen_words(s.trial)
+
+
+def frozen_words(trial: TrialSpec) -> str | None:
+    """The axis and its value by which a trial freezes weights; None where it freezes none."""
+    if trial.adapter is not None:
+        return f"adapter {trial.adapter}"
+    return None if trial.frozen is None else f"frozen {trial.frozen!r}"
+
+
+ADAPTER_RULES: dict[str, Rule] = {
+    "frozen_needs_loop": _frozen_needs_loop,
+    "frozen_is_not_cut": _frozen_is_not_cut,
+    "frozen_has_no_formula": _frozen_has_no_formula,
+    "frozen_is_found": _frozen_is_found,
+    "frozen_is_not_saved": _frozen_is_not_saved,
+    "adapter_freezes_all": _adapter_freezes_all,
+    "base_is_not_divided": _base_is_not_divided,
+    "base_is_not_compiled": _base_is_not_compiled,
+}
+"""Asked with those of settings for speed."""

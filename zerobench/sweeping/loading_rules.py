@@ -1,0 +1,56 @@
+"""Why a trial whose weights are read from files (weights) cannot run as a point asks."""
+
+from zerobench.spec.adapter import base_of
+from zerobench.spec.batch import autotp_size
+from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.sweeping.situation import Rule, Situation
+
+
+def _asked(trial: TrialSpec) -> str:
+    return f"weights {trial.weights}"
+
+
+def _loading_needs_transformers(s: Situation) -> str | None:
+    if not s.trial.is_loaded or "weights" in strategy_info(s.trial.strategy).axes:
+        return None
+    able = ", ".join(name for name, info in STRATEGIES.items() if "weights" in info.axes)
+    return (
+        f"{_asked(s.trial)} at {s.trial.strategy}: it divides a model that was made without memory, which "
+        f"from_pretrained does not fill; use {able}"
+    )
+
+
+def _loading_is_not_cut(s: Situation) -> str | None:
+    if not s.trial.is_loaded or autotp_size(s.trial) == 1:
+        return None
+    return f"{_asked(s.trial)} with AutoTP: not held against the single process"
+
+
+def _loading_does_not_quantise(s: Situation) -> str | None:
+    if not s.trial.is_loaded or base_of(s.trial.adapter) is None:
+        return None
+    return (
+        f"{_asked(s.trial)} with adapter {s.trial.adapter}: bitsandbytes quantises while transformers reads, which is "
+        "not played; use weights drawn"
+    )
+
+
+def _loading_is_played_or_measured(s: Situation) -> str | None:
+    why = _NOT_PLAYED.get(s.trial.evidence) if s.trial.is_loaded else None
+    return None if why is None else f"{_asked(s.trial)} {s.trial.evidence}: {why}"
+
+
+_NOT_PLAYED = {
+    Evidence.FORMULA: "no formula for reading files; use simulated, or weights drawn",
+    Evidence.EMULATED: "host memory is real there, and would have to hold the whole model; use simulated",
+}
+
+
+LOADING_RULES: dict[str, Rule] = {
+    "loading_needs_transformers": _loading_needs_transformers,
+    "loading_is_not_cut": _loading_is_not_cut,
+    "loading_does_not_quantise": _loading_does_not_quantise,
+    "loading_is_played_or_measured": _loading_is_played_or_measured,
+}
+"""Asked with those of adapters."""

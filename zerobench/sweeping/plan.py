@@ -1,0 +1,161 @@
+"""What `zerobench plan` tries: each ZeRO stage with each offload, for one model on one cluster, as ordinary trials.
+
+The trials are predictions of a GPU by its catalogue name, in the simulated world unless another is asked for. Points
+that cannot be are listed as skipped with their reason, like those of a sweep. The optimizer goes where the states are:
+FusedAdam where they lie on the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.causal_models import takes_sdpa
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.trial import Attention, Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.sweeping.axes import READERS, read_axis
+from zerobench.sweeping.expand import NOWHERE, PlannedTrial
+from zerobench.sweeping.rules import Skip, why_skipped
+from zerobench.sweeping.situation import Situation
+
+STEPS = StepsSpec(warmup=0, memory=1, timed=1)
+"""A predicted step is like the next: the first one and one more say all."""
+
+STAGES = (0, 1, 2, 3)
+
+_PLACES = {
+    0: ((Offload.NONE,), (Offload.NONE,)),
+    1: ((Offload.NONE, Offload.CPU), (Offload.NONE,)),
+    2: ((Offload.NONE, Offload.CPU), (Offload.NONE,)),
+    3: (tuple(Offload), tuple(Offload)),
+}
+"""By stage: where optimizer states and where parameters may be (DeepSpeed offloads nothing at stage 0, parameters at
+stage 3 only, and swaps to NVMe at stage 3 only)."""
+
+
+def read_work(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes of `options` (axis to what was written, None where it was not), each read as a sweep would.
+
+    Raises UserError, one line that begins with the option.
+    """
+    work = {}
+    for axis, raw in options.items():
+        if raw is not None:
+            try:
+                [work[axis]] = read_axis(axis, raw, _WHERE)
+            except UserError as error:
+                raise UserError(_of_option(axis, str(error))) from None
+    return work
+
+
+_WHERE = "plan"
+_OPTIONS = {
+    "micro_batch_size": "micro-batch",
+    "gradient_accumulation_steps": "gradient-accumulation",
+    "adapter": "lora",
+}
+"""Options that are not called as their axes."""
+
+
+def _of_option(axis: str, fault: str) -> str:
+    """`fault`, which begins with the axis, as one of its option."""
+    text = fault.removeprefix(f"{_WHERE}: {axis}: ")
+    return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {text.replace('lora-', '') if axis == 'adapter' else text}"
+
+
+def read_stages(text: str | None) -> tuple[int, ...]:
+    """The stages of `--stage 2,3`; all of them for None. Raises UserError for one that is none."""
+    if text is None:
+        return STAGES
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in map(str, STAGES):
+            raise unknown_choice("--stage", name, map(str, STAGES))
+    return tuple(dict.fromkeys(map(int, names)))
+
+
+def usual_precision(cluster: Cluster) -> Precision:
+    """bf16, or fp16 on a GPU that has none."""
+    return Precision.BF16 if cluster.machine.supports_bf16 else Precision.FP16
+
+
+def usual_attention(model: ModelSpec) -> Attention:
+    """sdpa, or eager for a model whose class has none."""
+    return Attention.SDPA if takes_sdpa(model) else Attention.EAGER
+
+
+def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
+    """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
+
+    Raises UserError where none of them can be, with the reason of the first.
+    """
+    return checked([_cell(work, cluster, stage, *places) for stage in stages for places in _offloads(stage)], cluster)
+
+
+def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
+    optimizer, param = _PLACES[stage]
+    yield from ((states, parameters) for states in optimizer for parameters in param)
+
+
+def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offload, param: Offload) -> TrialSpec:
+    swaps = Offload.NVME in {optimizer, param}
+    axes = {"precision": usual_precision(cluster), "attention": usual_attention(work["model"])} | dict(work)
+    return predicted(
+        TrialSpec(
+            **axes,
+            strategy=f"zero{stage}",
+            offload_optimizer=optimizer,
+            offload_param=param,
+            nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
+            num_nodes=cluster.num_nodes,
+            gpus_per_node=cluster.gpus_per_node,
+            optimizer=deepspeeds_adamw(offloaded=optimizer is not Offload.NONE),
+            steps=STEPS,
+        ),
+        cluster,
+    )
+
+
+def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
+    """`trial` simulated on the cluster's GPU."""
+    fields = {"gpu": cluster.gpu.name, "host_memory_bytes": cluster.host_memory_bytes}
+    prediction = PredictionSpec(rank=trial.prediction.rank, **fields)
+    return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
+
+
+def in_world(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTrial]:
+    """`planned` predicted in another world than the simulated one."""
+    there = {"evidence": world}
+    return [item.model_copy(update={"trial": item.trial.model_copy(update=there)}) for item in planned]
+
+
+def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]:
+    """`trials` with the rule that each breaks. Raises UserError where none is left, with the first's reason."""
+    planned = [PlannedTrial(trial=trial, skipped=_skip(trial, cluster)) for trial in trials]
+    if planned and all(item.skipped for item in planned):
+        reasons = [item.skipped.reason for item in planned if item.skipped]
+        raise UserError(f"plan: {reasons[0]}")
+    return planned
+
+
+def _skip(trial: TrialSpec, cluster: Cluster) -> Skip | None:
+    swaps = Offload.NVME in trial.offloaded_to
+    if swaps and trial.zero_stage == 3 and trial.nvme_path is None:
+        return Skip(rule="nvme_needs_path", reason="no NVMe drive; add one with --nvme 7GB/s (its read rate)")
+    return why_skipped(Situation(trial, cluster.machine, None))
+
+
+def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
+    """The plan as a sweep file would say it, which is kept with its run: one `include` entry a trial.
+
+    The points are written out, since the optimizer goes with the offload and lists would multiply them. All take the
+    same steps.
+    """
+    entries = [_entry(item.trial) for item in planned]
+    return {"name": name, "axes": entries[0], "include": entries[1:], "steps": planned[0].trial.steps.model_dump()}
+
+
+def _entry(trial: TrialSpec) -> dict[str, Any]:
+    fields = trial.model_dump(mode="json") | trial.prediction.model_dump(mode="json")
+    return {axis: fields[axis] for axis in READERS if axis in fields}

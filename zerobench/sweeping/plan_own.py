@@ -1,0 +1,92 @@
+"""The one trial of a DeepSpeed configuration of the user's own: what the file says is taken from it, the rest is asked.
+
+`auto` and what the file leaves out is answered by the options, as transformers' Trainer would. What a file and an
+option both say must agree (zerobench.ds_config.conflicts says where it does not).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerobench.ds_config import check_ds_config, load_user_config
+from zerobench.ds_config.check import AUTO
+from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of, zeropp_of
+from zerobench.errors import UserError
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
+from zerobench.spec.trial import HyperparameterSpec, Offload, Precision, TrialSpec
+from zerobench.sweeping.expand import NOWHERE, PlannedTrial
+from zerobench.sweeping.plan import STEPS, checked, predicted, usual_attention, usual_precision
+
+
+def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
+    """The trial of the DeepSpeed JSON at `path`, for the model and what else `work` says.
+
+    Raises UserError, one line: the file is none, has a key that DeepSpeed does not know, or contradicts `work`.
+    """
+    config = load_user_config(path)
+    check_ds_config(config, path)
+    attention = usual_attention(work["model"])
+    axes = (
+        {"precision": _precision(config, cluster), "attention": attention}
+        | _batch(config, path, work, cluster)
+        | dict(work)
+    )
+    places = {name: Offload(_known(device_of(config, name), "none")) for name in ("offload_optimizer", "offload_param")}
+    swaps = Offload.NVME in places.values()
+    trial = TrialSpec(
+        **axes,
+        **places,
+        **zeropp_of(config),
+        strategy=f"zero{get(config, 'zero_optimization.stage')}",
+        nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
+        num_nodes=cluster.num_nodes,
+        gpus_per_node=cluster.gpus_per_node,
+        optimizer=_optimizer(config, path, places["offload_optimizer"]),
+        ds_config_file=str(Path(path).resolve()) if Path(path).exists() else path,
+        hyperparameters=_hyperparameters(config),
+        steps=STEPS,
+    )
+    return checked([predicted(trial, cluster)], cluster)
+
+
+def _known(value: Any, otherwise: Any) -> Any:
+    return otherwise if value == AUTO or value is None else value
+
+
+def _precision(config: Mapping[str, Any], cluster: Cluster) -> Precision:
+    sections = [get(config, f"{kind}.enabled") for kind in ("bf16", "fp16")]
+    return usual_precision(cluster) if AUTO in sections else Precision(precision_of(config))
+
+
+def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimizer:
+    if _known(config.get("optimizer"), None) is None:
+        return deepspeeds_adamw(offloaded=place is not Offload.NONE)
+    return optimizer_of(config, path)
+
+
+def _hyperparameters(config: Mapping[str, Any]) -> HyperparameterSpec:
+    """The file's own clipping, which is held against the trial's; the others bear on no byte."""
+    clipping = _known(config.get("gradient_clipping"), None)
+    return HyperparameterSpec() if clipping is None else HyperparameterSpec(gradient_clipping=clipping)
+
+
+def _batch(config: Mapping[str, Any], path: str, work: Mapping[str, Any], cluster: Cluster) -> dict[str, int]:
+    """Micro batch and accumulation, of which DeepSpeed works out the third where two are given (runtime/config.py,
+    _set_batch_related_parameters).
+    """
+    keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+    micro, accumulation, whole = (_known(config.get(key), None) for key in keys)
+    ranks = cluster.num_gpus
+    micro = work.get("micro_batch_size") if micro is None else micro
+    if whole is not None and micro is None:
+        micro = whole // (ranks * (accumulation or 1))
+    if whole is not None and accumulation is None:
+        accumulation = whole // (ranks * (micro or 1))
+    batch = {"micro_batch_size": micro or 1, "gradient_accumulation_steps": accumulation or 1}
+    if whole is not None and whole != ranks * batch["micro_batch_size"] * batch["gradient_accumulation_steps"]:
+        raise UserError(
+            f"{path}: train_batch_size {whole} is not {batch['micro_batch_size']} sequences x "
+            f"{batch['gradient_accumulation_steps']} micro-steps x {ranks} GPUs"
+        )
+    return batch
