@@ -26,7 +26,7 @@ TOLERANCE = 5e-6
 """Fused kernels round in other places than the operations one by one; a fault is larger by orders of magnitude."""
 TRACED = "aot_eager"
 """A backend that does all that inductor does up to generating code, which takes a C++ compiler half a minute."""
-TINY = Tiny(CONFIG)
+TINY = Tiny(CONFIG, work={"steps": {"warmup": 1, "timed": 1, "memory": 1}})
 spec, alone = TINY.spec, TINY.alone
 
 
