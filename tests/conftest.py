@@ -31,6 +31,7 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get(
 # with the system's, of which each takes what the other has made for stale: a kernel was compiled seven times.
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Else each of a thousand processes compiles what it imports of the package: a third of what the command takes to begin.
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -116,10 +117,10 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 @pytest.fixture(scope="session")
 def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
-    """The sweep that `make sweep` runs; not beside a compilation, which would take it the cores. Ranks that DeepSpeed's
-    launcher starts, as it does there, are in tests/trials/test_live_view.py.
+    """The sweep that `make sweep` runs, of fewer steps; not beside a compilation, which would take it the cores. Ranks
+    that DeepSpeed's launcher starts, as it does there, are in tests/trials/test_live_view.py.
     """
-    return forked_sweep_once("quickstart")
+    return forked_sweep_once("quickstart", "--set", "steps.warmup=1", "--set", "steps.timed=2")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +30,45 @@ TRAINER = ["--output_dir", "out", "--bf16", "True", "--max_steps", "50", "--repo
 Emulate = Callable[..., tuple[int, Any, str]]
 
 
-@pytest.fixture
-def emulate(emulator: Emulator, tmp_path: Path) -> Emulate:
-    """Run `zerobench emulate --json`: exit status, what it printed, and its errors."""
+@pytest.fixture(scope="module")
+def emulate(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Emulate:
+    """Run `zerobench emulate --json`, once however often it is asked: exit status, what it printed, and its errors."""
 
-    def run(*options: str, command: list[str], timeout_s: int = 600) -> tuple[int, Any, str]:
-        full = [sys.executable, "-m", "zerobench", "emulate", "--json", *options, "--", *command]
+    @cache
+    def outcome(*words: str) -> tuple[int, Any, str]:
+        full = [sys.executable, "-m", "zerobench", "emulate", "--json", *words]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(
-            full, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        folder = tmp_path_factory.mktemp("emulated")
+        done = subprocess.run(full, cwd=folder, env=environ, capture_output=True, text=True, timeout=1800, check=False)
+        assert done.returncode != 2 or list(folder.glob("reports/*/plan.json")) == []  # what is refused leaves nothing
         told = json.loads(done.stdout) if done.stdout.strip() else None
         return done.returncode, told, done.stderr
+
+    def run(*options: str, command: list[str]) -> tuple[int, Any, str]:
+        return outcome(*options, "--", *command)
 
     return run
 
 
 def script(name: str) -> str:
     return str(SCRIPTS / name)
+
+
+ACCUMULATED = (
+    ["--gpus", "16", "--gpu", "a100-40", "--ranks", "last", "--steps", "2"],
+    ["torchrun", "--nproc-per-node", "8", script("ddp_accumulation.py")],
+)
+TRAINER_AT_STAGE_2 = (
+    ["--gpu", "h200", "--gpus", "8"],
+    [
+        "deepspeed",
+        script("hf_trainer.py"),
+        *TRAINER,
+        "--per_device_train_batch_size=4",
+        "--deepspeed",
+        script("ds_zero2.json"),
+    ],
+)
 
 
 def only_rank(told: Any) -> Any:
@@ -63,7 +85,7 @@ def check_named(rank: Any, *expected: Category, unattributed: float = 0.01) -> N
     assert total <= rank["peak_bytes"] <= rank["reserved_bytes"]
 
 
-def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports_read(emulate, tmp_path):
+def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports_read(emulate):
     config = ["--deepspeed", "--deepspeed_config", script("ds_offload.json")]
     command = ["deepspeed", "--num_gpus", "8", script("deepspeed_loop.py"), *config]
     code, told, errors = emulate("--gpus", "8", "--gpu", "h200", "--host-memory", "1TB", command=command)
@@ -76,7 +98,7 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     assert rank["outside_torch_bytes"] > GIB  # context and NCCL
     # fp32 masters and two moments of 18.2 million parameters in eight parts, on the host, for eight ranks
     assert told["host"]["node_bytes"] > 12 * 18.2e6
-    run = load_run(tmp_path / told["run"])
+    run = load_run(Path(told["run"]))
     (trial,) = run.trials()
     assert (trial.spec.evidence.value, trial.spec.strategy, trial.spec.world_size) == ("emulated", "zero2", 8)
     assert trial.spec.prediction.gpu == "H200 SXM"
@@ -95,34 +117,34 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     assert need.total_bytes == rank["needed_bytes"] < rank["nvml_bytes"]
 
 
-def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly(emulate, tmp_path):
-    command = ["torchrun", "--nproc-per-node", "8", script("ddp_accumulation.py")]
-    code, told, errors = emulate("--gpus", "16", "--gpu", "a100-40", "--ranks", "last", "--steps", "2", command=command)
+def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly(emulate):
+    options, command = ACCUMULATED
+    code, told, errors = emulate(*options, command=command)
     assert code == 0, errors
     rank = only_rank(told)
     assert (rank["rank"], rank["steps"], rank["tracked"]) == (15, 2, "DistributedDataParallel")
     check_named(rank, Category.GRADIENTS)  # and the reducer's buckets, which are made in C++
     assert rank["categories"]["first_moment"] == pytest.approx(84_082_728, rel=1e-3)  # 21 million parameters in fp32
-    printed = [path.read_text() for path in (tmp_path / told["run"]).glob("trials/*/std*.txt")]
+    printed = [path.read_text() for path in Path(told["run"]).glob("trials/*/std*.txt")]
     assert "Traceback" not in "".join(printed)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "command"),
+    ("options", "command"),
     [
-        pytest.param("1", ["python", script("output_kept.py")], id="keys and values of the output before"),
-        pytest.param("8", ["torchrun", script("ddp_accumulation.py")], id="DDP's buckets before the first backward"),
         pytest.param(
-            "8",
-            ["torchrun", script("hf_trainer.py"), *TRAINER, "--deepspeed", script("ds_zero2.json")],
-            id="peaks that DeepSpeed resets while it builds its engine",
+            ["--gpus", "1", "--gpu", "h200"],
+            ["python", script("output_kept.py")],
+            id="keys and values of the output before",
         ),
+        pytest.param(*ACCUMULATED, id="DDP's buckets before the first backward"),
+        pytest.param(*TRAINER_AT_STAGE_2, id="peaks that DeepSpeed resets while it builds its engine"),
     ],
 )
-def test_every_phase_of_a_loop_has_its_bytes_named(emulate, tmp_path, gpus, command):
-    code, told, errors = emulate("--gpus", gpus, "--gpu", "h200", command=command)
+def test_every_phase_of_a_loop_has_its_bytes_named(emulate, options, command):
+    code, told, errors = emulate(*options, command=command)
     assert code == 0, errors
-    (trial,) = load_run(tmp_path / told["run"]).trials()
+    (trial,) = load_run(Path(told["run"])).trials()
     rows = [row for row in trial.ranks[0].memory if row.place is Place.DEVICE]
     totals = [row for row in rows if row.category is Category.TOTAL]
     assert {row.phase for row in totals} == set(Phase)
@@ -192,7 +214,7 @@ def test_an_option_that_the_script_parses_is_tried_from_its_default_and_found_to
 
 
 @pytest.mark.slow
-def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_go_back(emulate, tmp_path):
+def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_go_back(emulate):
     config = ["--deepspeed", "--deepspeed_config", script("ds_offload.json")]
     command = ["deepspeed", script("deepspeed_loop.py"), *config]
     options = ["--gpus", "8", "--gpu", "h200", "--host-memory", "0.1GB", "--steps", "2"]
@@ -205,7 +227,7 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     (moved,) = told["tries"]
     assert (moved["changes"], moved["fits"]) == (["optimizer states on the GPU"], True)
     assert moved["host_node_bytes"] < 10**8
-    (trial,) = load_run(tmp_path / told["run"]).trials()
+    (trial,) = load_run(Path(told["run"])).trials()
     assert trial.record.status is Status.OUT_OF_HOST_MEMORY
     assert trial.record.failure is not None
     held = trial.record.failure.host_standing
@@ -216,7 +238,7 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
 
 
 @pytest.mark.slow
-def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_does_not_fit(emulate, tmp_path):
+def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_does_not_fit(emulate):
     weights = 3 * GIB
     command = ["python", script("compiled.py"), str(weights // 4), "default"]
     code, told, errors = emulate("--gpus", "1", "--gpu", "t4", command=command)
@@ -227,7 +249,7 @@ def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_doe
         2 * weights, rel=0.001
     )  # and their gradients; uncompiled 7 times as much
     assert any("of the uncompiled model" in note for note in rank["notes"])
-    (trial,) = load_run(tmp_path / told["run"]).trials()
+    (trial,) = load_run(Path(told["run"])).trials()
     assert trial.record.status is Status.COMPLETED
     assert any("compiled, rank 0 allocates 6.00 GiB" in note for note in trial.record.notes)
 
@@ -244,7 +266,7 @@ def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_doe
 def test_deepcompile_holds_two_buckets_and_every_parameter(emulate, stage, steps, in_bf16):
     width, layers, bucket = 16384, 4, 300_000_000
     command = ["python", script("deepcompile.py"), stage, *map(str, (width, layers, bucket))]
-    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command, timeout_s=1800)
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
     assert code == 0, errors
     rank = only_rank(told)
     assert (told["fits"], rank["compiled"], rank["steps"], rank["end"]) == (True, True, steps, "stopped")
@@ -278,12 +300,11 @@ def test_a_script_that_never_uses_the_gpu_is_said_to(emulate):
     assert (told["fits"], rank["peak_bytes"], rank["steps"], rank["end"]) == (None, None, 0, "finished")
 
 
-def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emulate, tmp_path):
+def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emulate):
     command = ["torchrun", "--nproc-per-node", "16", script("no_gpu.py")]
     code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
     assert (code, told) == (2, None)
     assert errors.splitlines()[-1].startswith("zerobench: COMMAND: torchrun: --nproc-per-node 16 starts 16 ranks")
-    assert list((tmp_path / "reports").glob("*/plan.json")) == []
 
 
 @pytest.mark.slow
@@ -291,42 +312,41 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
     ("options", "command", "tracked", "expected"),
     [
         pytest.param(
-            ["--gpus", "8"],
-            ["deepspeed", "hf_trainer.py", "--deepspeed", "ds_zero2.json", "--per_device_train_batch_size=4", *TRAINER],
+            *TRAINER_AT_STAGE_2,
             "deepspeed.initialize",
             [Category.PARAMETERS, Category.LOGITS_AND_LOSS],
             id="Trainer, ZeRO-2",
         ),
         pytest.param(
-            ["--gpus", "64", "--ranks", "0,last"],
+            ["--gpu", "h200", "--gpus", "64", "--ranks", "0,last"],
             ["torchrun", "hf_trainer.py", "--deepspeed", "ds_zero3.json", "--per_device_train_batch_size=1", *TRAINER],
             "deepspeed.initialize",
             [Category.PARAMETERS],
             id="Trainer, ZeRO-3",
         ),
         pytest.param(
-            ["--gpus", "8"],
+            ["--gpu", "h200", "--gpus", "8"],
             ["accelerate", "launch", "--config_file", "fsdp2.yaml", "accelerate_fsdp2.py"],
             "FSDP",
             [Category.GATHERED_PARAMETERS, Category.FIRST_MOMENT],
             id="accelerate, FSDP2",
         ),
         pytest.param(
-            ["--gpus", "64", "--ranks", "0,last"],
+            ["--gpu", "h200", "--gpus", "64", "--ranks", "0,last"],
             ["deepspeed", "deepspeed_pipeline.py", "--deepspeed", "--deepspeed_config", "ds_pipeline.json"],
             "deepspeed.initialize",
             [Category.PARAMETERS, Category.FIRST_MOMENT],
             id="DeepSpeed pipeline",
         ),
         pytest.param(
-            ["--gpus", "8"],
+            ["--gpu", "h200", "--gpus", "8"],
             ["deepspeed", "autotp.py"],
             "deepspeed.initialize",
             [Category.PARAMETERS],
             id="AutoTP",
         ),
         pytest.param(
-            ["--gpus", "1"],
+            ["--gpu", "h200", "--gpus", "1"],
             ["python", "mixtral.py"],
             "a torch loop",
             [Category.PARAMETERS, Category.FIRST_MOMENT, Category.LOGITS_AND_LOSS],
@@ -336,7 +356,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
 )
 def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options, command, tracked, expected):
     words = [script(word) if (SCRIPTS / word).is_file() else word for word in command]
-    code, told, errors = emulate("--gpu", "h200", *options, command=words)
+    code, told, errors = emulate(*options, command=words)
     assert code == 0, (errors, told)
     assert told["fits"] is True
     for rank in told["ranks"]:

@@ -37,7 +37,7 @@ class Tiny:
         """Two ranks, each two micro batches of one sequence, unless `fields` say otherwise."""
         rate = 0.1 if fields.get("optimizer") == "sgd" else 1e-3
         work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
-        work |= {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
+        work |= {"steps": {"warmup": 0, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
         if str(fields["strategy"]).startswith("zero") and self.keys:
             work["ds_config"] = self.keys
         model = ModelSpec(name="tiny", hf_config=fields.pop("config", self.config))

@@ -30,7 +30,7 @@ TOLERANCE = 5e-6
 EVERY_STRATEGY = ["ddp", "zero0", "zero1", "zero2", "zero3", "fsdp"]
 TRAINED = LAYERS * RANK * (4 * 2 * HIDDEN + 3 * (HIDDEN + INNER))
 """Elements of the adapters: A and B of queries, keys, values and output, and of the three matrices of the MLP."""
-TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 1, "timed": 1, "memory": 1}, "hyperparameters": {"learning_rate": 1e-2}})
+TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 0, "timed": 1, "memory": 1}, "hyperparameters": {"learning_rate": 1e-2}})
 spec, alone = TINY.spec, TINY.alone
 
 

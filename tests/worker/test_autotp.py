@@ -27,7 +27,7 @@ def spec(strategy: str = "zero3", **fields: Any) -> TrialSpec:
     """A trial of four micro-batches a step."""
     rates = {"learning_rate": 0.1 if fields["optimizer"] == "sgd" else 1e-3}
     work = {"strategy": strategy, "sequence_length": 32, "precision": "fp32", "hyperparameters": rates}
-    work |= {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "ds_config": {} if strategy == "single" else SETTINGS}
+    work |= {"steps": {"warmup": 0, "timed": 2, "memory": 1}, "ds_config": {} if strategy == "single" else SETTINGS}
     return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **fields})
 
 

@@ -10,7 +10,7 @@ from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.host_parameters import HeldBytes, Holder, holders
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
-LLAMA |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
+LLAMA |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
 SMALL |= {"zero_optimization.stage3_prefetch_bucket_size": 10**5}
 TOLERANCE = 5e-6

@@ -23,7 +23,7 @@ from zerobench.worker.optimizers import adamw_8bit, make_optimizer
 CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 500, "n_positions": 64}
 CONFIG |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 MODEL = ModelSpec(name="tiny", hf_config=CONFIG)
-STEPS = {"warmup": 1, "memory": 1, "timed": 2}
+STEPS = {"warmup": 0, "memory": 1, "timed": 2}
 SHAPES = ((64, 80), (4096,), (4095,), (3, 7))
 MOMENTS = (Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 

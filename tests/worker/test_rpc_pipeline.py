@@ -17,7 +17,7 @@ from zerobench.worker.strategies.rpc_stage import HeldStage
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
 CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
-STEPS = {"warmup": 1, "timed": 2, "memory": 1}
+STEPS = {"warmup": 0, "timed": 2, "memory": 1}
 ON_THREE: dict[str, Any] = {"gpus_per_node": 3, "gradient_accumulation_steps": 2}
 ON_TWO: dict[str, Any] = {"gpus_per_node": 2, "gradient_accumulation_steps": 3}
 

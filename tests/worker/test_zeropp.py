@@ -30,7 +30,7 @@ INSTANTS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phas
 def spec(**fields: Any) -> TrialSpec:
     """A trial of four ranks that accumulate twice."""
     work = {"gpus_per_node": 4, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
-    more = {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": 1e-3}}
+    more = {"steps": {"warmup": 0, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": 1e-3}}
     return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
 
 

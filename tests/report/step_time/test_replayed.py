@@ -25,7 +25,7 @@ from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec, TrialSpe
 from zerobench.timing.replay import Timeline
 from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 
-SHAPE = Shape(family="gpt2", num_layers=6, hidden_size=2048, num_heads=16, vocab_size=32000)
+SHAPE = Shape(family="gpt2", num_layers=4, hidden_size=2048, num_heads=16, vocab_size=32000)
 SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 """DDP deals its buckets anew in the second step."""
 LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
@@ -196,7 +196,7 @@ LONG: dict[str, dict[str, Any]] = {
 PASSES = {
     (name, number): gpu_trial(**SHORT | axes, gradient_accumulation_steps=number)
     for name, axes in LONG.items()
-    for number in (3, 7)
+    for number in (3, 5)
 }
 
 
@@ -229,7 +229,7 @@ def closed(trial: SampleTrial) -> SampleTrial:
 
 def test_a_trace_of_three_micro_batches_tells_the_time_of_a_step_of_many(records: dict[str, RankRecord]) -> None:
     for name in LONG:
-        short, whole = PASSES[name, 3], PASSES[name, 7]
+        short, whole = PASSES[name, 3], PASSES[name, 5]
         trials = [sample(whole, records[spec.trial_id]) for spec in (whole, short)]
         for there, given in PLACES:
             all_of_it, extended = (expected(trial, there, links(there, **given)) for trial in trials)
