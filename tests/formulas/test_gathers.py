@@ -45,6 +45,8 @@ AXES: dict[str, dict[str, Any]] = {
     "checkpointed, none kept": {"ds_config": NONE},
     "every other block": {"activation_checkpointing": "every-2", "ds_config": FEW},
     "checkpointed, persistent": {"ds_config": limits(25_000_000, 12_000_000, 3_000_000, 1_500_000)},
+    "small buckets": {"ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000}},
+    "small buckets, whole": {"stage": 2, "ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000}},
     "tied": {"model": GPT, "ds_config": FEW, "gradient_accumulation_steps": 2},
     "tied, none kept": {"model": GPT, "activation_checkpointing": False, "ds_config": NONE},
     "adapters": {"adapter": "lora-8", "activation_checkpointing": False, "ds_config": FEW},

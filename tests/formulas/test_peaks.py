@@ -106,8 +106,8 @@ def test_a_steady_step_reaches_the_peak_that_the_formula_tells(simulated: dict[s
     assert formula[step] == pytest.approx(engine[step], rel=0.005)
 
 
-@pytest.mark.parametrize("name", ["both on drives", "ends too small to swap", "normed heads"])
-def test_what_is_gathered_last_at_start_up_is_counted(simulated: dict[str, RankRecord], name: str) -> None:
+@pytest.mark.parametrize("name", ["both on drives", "ends too small to swap", "normed heads", "tied head, divided"])
+def test_what_is_gathered_and_drawn_at_start_up_is_counted(simulated: dict[str, RankRecord], name: str) -> None:
     engine = peaks(simulated[name])
     formula = peaks(formula_record(ASKED[name].model_copy(update={"evidence": Evidence.FORMULA})))
     built = StepKind.FIRST, Phase.INIT

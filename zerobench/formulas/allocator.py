@@ -17,6 +17,7 @@ from itertools import accumulate
 from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
 from zerobench.formulas.deepspeed.setting import (
     CLONES,
+    DRAWN_ELEMENTS,
     MODEL_TENSORS,
     NOT_HANDED_ON,
     TENSOR_CASTS,
@@ -31,9 +32,6 @@ from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.records import Category, DeviceMemory, Phase, StepKind
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
-
-DRAWN_ELEMENTS = 2**24
-"""Initial weights that are drawn at a time."""
 
 _ON_SIDE_STREAM = {Category.GATHERED_PARAMETERS}
 """What DeepSpeed makes on a stream of its own: blocks that the main one never gets."""
@@ -193,6 +191,7 @@ class _Play:
             for drawn in range(0, tensor, DRAWN_ELEMENTS):
                 self._drop([self._make(4 * min(DRAWN_ELEMENTS, tensor - drawn))])
             self._drop(whole)
+        instants = instants[1:] if partitioned else instants  # the first of which has been played
         for instant, following in itertools.zip_longest(instants, instants[1:], fillvalue=instants[-1]):
             self._hold(instant, following)
         for tensor in self._setting.tensors if partitioned else ():

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.formulas.deepspeed.setting import NOTHING, Instants, Setting
+from zerobench.formulas.deepspeed.setting import DRAWN_ELEMENTS, NOTHING, Instants, Setting
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
 from zerobench.records import Category, Phase, StepKind
 
 _SYNC_BYTES = 250 * 2**20
 """DDP broadcasts the initial weights in flat copies of so many bytes at most (broadcast_bucket_size)."""
 
-_DRAWN_ELEMENTS = 2**24
-"""Elements of initial weights that are drawn at a time."""
 _UNEVEN = "what the ranks do not divide evenly"
 
 
@@ -109,7 +107,7 @@ def drawing(element: int, largest: int) -> Terms:
     """One tensor at a time is drawn whole, in pieces in fp32, of which the last stays until the next is there
     (zerobench/worker/weights.py).
     """
-    pieces = min(largest, 2 * _DRAWN_ELEMENTS)
+    pieces = min(largest, 2 * DRAWN_ELEMENTS)
     return hold(Category.TEMPORARIES, element * largest + 4 * pieces, "initial weights, drawn")
 
 

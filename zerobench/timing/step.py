@@ -2,7 +2,8 @@
 
 Communication that overlaps with computing adds what is longer than the computing of all blocks but one, and the one
 block that nothing runs beside: the first gather, or the last reduction. What is hidden makes computing slower, since
-both use the GPU. What does not overlap adds up whole. All ranks wait for the slowest, the longer the more there are.
+both use the GPU. What does not overlap adds up whole. What is reduced in buckets follows them. All ranks wait for the
+slowest, the longer the more there are.
 """
 
 from __future__ import annotations

@@ -80,13 +80,15 @@ AXES: dict[str, dict[str, Any]] = {
         **ON_HOST,
         "world_size": 1,
         "gradient_accumulation_steps": 4,
-        "ds_config": {"zero_optimization.overlap_comm": False},
+        "ds_config": {"zero_optimization.reduce_bucket_size": 20_000_000, "zero_optimization.overlap_comm": False},
     },
     "sums of whole tensors": {
         "stage": 2,
         "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).to_model(),
         **ON_HOST,
+        "world_size": 64,
         "sequence_length": 512,
+        "micro_batch_size": 2,
         "gradient_accumulation_steps": 4,
     },
     "small buckets": {
@@ -99,7 +101,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "all in one bucket": {
         "stage": 2,
-        "model": LLAMA.model_copy(update={"num_layers": 6}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 6, "vocab_size": 8000}).to_model(),
         "sequence_length": 128,
         "micro_batch_size": 2,
         "gradient_accumulation_steps": 4,

@@ -18,6 +18,8 @@ from zerobench.units import brief
 
 ALLREDUCE_ELEMENTS = 500_000_000
 """Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
+DRAWN_ELEMENTS = 2**24
+"""Initial weights that are drawn at a time (zerobench/worker/weights.py)."""
 _MOST_PIECES = 4096
 MODEL_TENSORS = "the model's tensors"
 CLONES = "clones of its tensors"

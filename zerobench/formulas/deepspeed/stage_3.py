@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed.gathers import persistent_numbers
-from zerobench.formulas.deepspeed.setting import Instants, Setting
+from zerobench.formulas.deepspeed.setting import DRAWN_ELEMENTS, Instants, Setting
 from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Term, Terms, add, hold, of_elements
@@ -101,10 +101,28 @@ def _held(setting: Setting, step: StepKind | None) -> Terms:
 
 
 def _init(setting: Setting) -> tuple[Bytes, ...]:
-    """The model where it is built whole; then _create_fp32_partitions casts a sub-group and clones it, and
-    initialize_optimizer_states fills zero gradients.
+    """The model where it is built whole, or its largest tensor as it is drawn; then _create_fp32_partitions casts a
+    sub-group and clones it, and initialize_optimizer_states fills zero gradients.
     """
-    return (*_built_whole(setting), *_partitioned(setting))
+    return (*_built_whole(setting), *_drawn(setting), *_partitioned(setting))
+
+
+def _drawn(setting: Setting) -> tuple[Bytes, ...]:
+    """All parts, a tied head's own among them, and the largest tensor gathered, whose values are drawn in fp32 in
+    pieces, of which the last stays until the next is there (zerobench/worker/weights.py).
+    """
+    if not setting.zero_init or setting.coded:
+        return ()
+    element, largest, tied = setting.case.element, max(setting.model), setting.head if setting.tied_head else 0
+    parts = setting.sharded + -(-tied // setting.case.world_size)
+    pieces = min(largest, 2 * DRAWN_ELEMENTS)
+    return (
+        add(
+            setting.share(Category.PARAMETERS, element, parts if setting.case.offload_param is Offload.NONE else 0),
+            of_elements(Category.GATHERED_PARAMETERS, element, largest, "the largest tensor, to be drawn"),
+            of_elements(Category.TEMPORARIES, 4, pieces, "its values, drawn in fp32"),
+        ),
+    )
 
 
 def _built_whole(setting: Setting) -> tuple[Bytes, ...]:
