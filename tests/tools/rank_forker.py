@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def import_everything() -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     for name in (*simulator._PRELOADED, *OF_RANKS):
         import_module(name)
+    processor = import_module("cpuinfo")  # DeepSpeed asks twice for each kernel, a third of a second each time
+    processor.get_cpu_info = cache(processor.get_cpu_info)  # type: ignore[attr-defined]
+    processor.get_cpu_info()
 
 
 def fork_rank(rank: Mapping[str, Any]) -> int:
