@@ -32,6 +32,15 @@ def test_a_device_needs_what_is_reserved_and_what_lies_outside_torch() -> None:
     assert (fitting.device.needed_bytes, fitting.device.room) == (18 * GIB, 1 - 18 / 20)
 
 
+def test_kernels_that_a_step_loads_and_communicators_of_the_engine_are_needed_too() -> None:
+    """The driver tells more outside torch than the context had when it was made."""
+    steady = reserved(*STEADY, 15 * GIB)
+    steady = steady.model_copy(update={"reserved_bytes": 15 * GIB, "nvml_process_bytes": 20 * GIB})
+    need = device_need(trial(asked(), DEVICE, allocator=[ALLOCATOR[0], steady], context=CONTEXT))
+    assert need is not None
+    assert (need.context_bytes, need.collectives_bytes, need.total_bytes) == (3 * GIB, 2 * GIB, 20 * GIB)
+
+
 def test_free_segments_that_start_up_left_are_no_need() -> None:
     """The allocator gives them back before it fails; a block that shares its segment with another stays."""
     left = [reserved(*FIRST_STEP, 19 * GIB, 11 * GIB), reserved(*STEADY, 19 * GIB, 15 * GIB)]

@@ -17,8 +17,9 @@ import yaml
 
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.records import Category, ContextMemory, Place, RankRecord, StepKind
+from zerobench.records import Category, Place, RankRecord, StepKind
 from zerobench.report.calibrated_time import TimedStep, fitted_steps, timed_step
+from zerobench.report.capacity import context_bytes
 from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, Calibration, Spread
 from zerobench.spec.trial import Evidence
 from zerobench.store import Run, load_run
@@ -40,22 +41,9 @@ class _Readings:
     def add(self, rank: RankRecord, evidence: Evidence) -> None:
         self.num_ranks += 1
         if rank.context is not None:
-            self.context += _known(_context_bytes(rank, rank.context))
+            self.context += _known(context_bytes(rank))
             self.collectives += _known(rank.context.collectives_bytes) if evidence is Evidence.MEASURED else []
         self.rest_of_process += _known(_rest_of_process_bytes(rank))
-
-
-def _context_bytes(rank: RankRecord, read: ContextMemory) -> int | None:
-    """What the rank's process held outside torch, less NCCL's first communicator: more than the context took when it
-    was made, since CUDA loads kernels when they are first launched and engines make communicators of their own.
-    """
-    known = read.collectives_bytes or 0
-    later = [
-        row.nvml_process_bytes - row.reserved_bytes - known
-        for row in rank.device_memory
-        if row.nvml_process_bytes is not None
-    ]
-    return None if read.context_bytes is None else max([read.context_bytes, *later])
 
 
 def calibration_of(run: Run) -> Calibration:

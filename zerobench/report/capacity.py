@@ -58,7 +58,7 @@ def _rank_need(rank: RankRecord) -> DeviceNeed | None:
     allocated = max((row.peak_allocated_bytes for row in rank.device_memory), default=0)
     tensors = allocated if instant is None else instant.total_bytes
     outside, failure = rank.context, rank.failure
-    context = (outside.context_bytes if outside else None) or 0
+    context = context_bytes(rank) or 0
     collectives = (outside.collectives_bytes if outside else None) or 0
     refused = ((failure.bytes_needed if failure else None) or 0) - context - collectives
     return DeviceNeed(
@@ -68,6 +68,23 @@ def _rank_need(rank: RankRecord) -> DeviceNeed | None:
         context_bytes=context,
         collectives_bytes=collectives,
     )
+
+
+def context_bytes(rank: RankRecord) -> int | None:
+    """What the rank's process held outside torch, less NCCL's first communicator; None where nobody read it.
+
+    That is more than the context took when it was made: CUDA loads kernels when they are first launched, and engines
+    make communicators of their own.
+    """
+    read = rank.context
+    if read is None or read.context_bytes is None:
+        return None
+    later = [
+        row.nvml_process_bytes - row.reserved_bytes - (read.collectives_bytes or 0)
+        for row in rank.device_memory
+        if row.nvml_process_bytes is not None
+    ]
+    return max([read.context_bytes, *later])
 
 
 def host_instant(trial: Trial) -> Instant | None:
