@@ -15,9 +15,11 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import timeline
+from zerobench.report.step_time.engines import issue_of, more_update_bytes
+from zerobench.report.step_time.expected import timed_work, timeline
 from zerobench.report.step_time.larger import of_more_tokens
 from zerobench.report.step_time.stages import divided
+from zerobench.report.step_time.terms import update_seconds
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
@@ -268,6 +270,26 @@ def test_no_replay_is_below_the_bound_nor_beyond_the_matrix_peak(trials: dict[st
         assert found.compute_s > (bound.compute_s or 0)
         fast = at.model_copy(update={"link_gb_per_s": 900.0, "network_gb_per_s": 100.0})
         assert expected(trial, there, fast).step_s <= found.step_s
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "small", "small zero3"])
+def test_what_the_closed_form_takes_for_an_engines_work_is_what_its_trace_holds(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
+    """The bytes of the update, and the launches of the passes."""
+    trial = trials[name]
+    asked = timed_work(trial, gpu(), links())
+    assert asked is not None
+    trace, issue = unpack(trial.ranks[0].step_trace or ""), issue_of(trial.spec, asked.decoder)
+    works = [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
+    moved_bytes = sum(work.moved_bytes for phase, work in works if phase == Phase.STEP)
+    memory_bytes_per_s = asked.device.memory_bytes_per_s
+    own_bytes = update_seconds(asked.work)[0] * memory_bytes_per_s
+    assert own_bytes + more_update_bytes(asked.work) == pytest.approx(moved_bytes, rel=0.05)
+    launches = sum(work.launches for phase, work in works if phase != Phase.STEP)
+    again = 1 + bool(trial.spec.activation_checkpointing)
+    a_block = again * issue.forward.launches + issue.backward.launches
+    assert asked.decoder.layers * trace.micro_batches * a_block == pytest.approx(launches, rel=0.25)
 
 
 def test_a_trace_holds_the_products_that_were_counted(trials: dict[str, SampleTrial]) -> None:

@@ -31,6 +31,7 @@ def _step(setting: Setting, step: StepKind) -> list[NvmeTraffic]:
         weights = _FP32 * sum(aligned(setting, group, _FP32) for group in setting.sub_groups)
         gradients = _FP32 * sum(part for part in setting.parts if is_swappable(setting, part, _FP32))
         moments = len(setting.optimizer_info.states) * weights
+    early = _written_in_backward(setting) if swaps_optimizer(setting) else 0
     written = [setting.parts[number] for number in swapped_numbers(setting, setting.tensors)]
     read = {} if setting.gathers is None else setting.gathers.read
     known = weights + gradients + (0 if step is StepKind.FIRST else moments)
@@ -38,12 +39,27 @@ def _step(setting: Setting, step: StepKind) -> list[NvmeTraffic]:
         NvmeTraffic(step=step, phase=phase, read_bytes=read_bytes, written_bytes=written_bytes, seconds=0.0)
         for phase, read_bytes, written_bytes in (
             *(
-                (phase, setting.case.micro_steps * _parameters_bytes(setting, read.get(phase, ())), 0)
-                for phase in (Phase.FORWARD, Phase.BACKWARD)
+                (phase, setting.case.micro_steps * _parameters_bytes(setting, read.get(phase, ())), nbytes)
+                for phase, nbytes in ((Phase.FORWARD, 0), (Phase.BACKWARD, early))
             ),
-            (Phase.STEP, known, weights + gradients + moments + _parameters_bytes(setting, written)),
+            (Phase.STEP, known, weights + gradients - early + moments + _parameters_bytes(setting, written)),
         )
     ]
+
+
+def _written_in_backward(setting: Setting) -> int:
+    """Gradients that fill a buffer, of the largest sub-group's size, are written when the next has no room in it; what
+    is left in the last one is when the update begins (async_swapper.py, `_make_swap_space`).
+    """
+    room = aligned(setting, setting.sub_group, _FP32)
+    filled = written = 0
+    for part in reversed(setting.parts):
+        if not is_swappable(setting, part, _FP32):
+            continue
+        if filled + part > room:
+            written, filled = written + filled, 0
+        filled += part
+    return _FP32 * written
 
 
 def _parameters_bytes(setting: Setting, parts: Iterable[int]) -> int:

@@ -13,7 +13,7 @@ _FLAT = ("zero1", "zero2")
 _PARTITIONED = (*_FLAT, "zero3", "fsdp")
 _MORE_BYTES = {"single": 36, "ddp": 38, "zero0": 8, "zero1": 14, "zero2": 14, "zero3": 14, "fsdp": 16}
 """A parameter of the rank's own: gradients cast to fp32, their norm, clipping, weights cast back, each read and written
-once; counted from the operations of simulated steps (tests/report/step_time/test_engines.py)."""
+once; counted from the operations of simulated steps with a fused AdamW (tests/report/step_time/test_replayed.py)."""
 
 
 def issue_of(spec: TrialSpec, decoder: Decoder) -> BlockIssue:

@@ -265,10 +265,14 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     ]
     copied = copies(work)
     waits_s = exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work))[1]
-    # parameters come beside what the device waits for the host
-    bare_s = max(0.0, copied.parameters_s - blocks * computing.idle_forward_s) + sum(
-        _longer_s(computing, communication, copy_s, waits_s) for copy_s in copied.gradients_s
-    )
+    # beside what the device waits for the host in forward: parameters, then the last bucket of the pass before it
+    idle_s = blocks * computing.idle_forward_s
+    bare_s = max(0.0, copied.parameters_s - idle_s)
+    idle_s = max(0.0, idle_s - copied.parameters_s) / micro_batches
+    last = communication.buckets[-1].share if communication.buckets else 1.0
+    for micro_batch, copy_s in enumerate(copied.gradients_s, start=1):
+        hidden_s = min(idle_s, last * copy_s) if micro_batch < len(copied.gradients_s) else 0.0
+        bare_s += max(0.0, _longer_s(computing, communication, copy_s, waits_s) - hidden_s)
     swapping = swapping_s(work, passes, copied.total_s, bare_s, asked.update_s)
     if swapping is None:
         return None
