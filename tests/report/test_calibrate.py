@@ -195,6 +195,10 @@ def test_the_steps_of_a_machine_tell_how_long_others_take_there(
         {"strategy": "single", "gpus_per_node": 1, "micro_batch_size": 4},
     ]
     calibrate(tmp_path, monkeypatch, *(timed(1.0, machine, **axes) for axes in ways))
+    [steps] = load_calibration(tmp_path / "calibration-3.yaml").steps
+    assert steps.constants is not None
+    for name, near in (("slower", 0.05), ("launch_s", 0.25), ("python_slower", 0.1)):
+        assert getattr(steps.constants, name) == pytest.approx(getattr(machine, name), rel=near), name
     for axes in ({"strategy": "zero3"}, {"strategy": "zero2", "micro_batch_size": 8}, {"strategy": "ddp"}):
         work = timed_work(predicted(CHIP, **axes), gpu(CHIP), links(CHIP))
         assert work is not None

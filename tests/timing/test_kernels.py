@@ -17,7 +17,7 @@ from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import Phases, expected, step
+from zerobench.timing.step import Phases, expected, exposed_s, step
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
@@ -85,6 +85,19 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
     assert small.forward_s + small.backward_s == pytest.approx(issued_s)
     large = passes(decoder, device, 65536, 1024)
     assert large == passes(decoder, device, 65536, 1024, runs_all=False)
+
+
+def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway() -> None:
+    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
+    assert gpu is not None
+    assert decoder is not None
+    device = device_of(gpu, Precision.BF16)
+    assert device is not None
+    small, large = passes(decoder, device, 64, 64), passes(decoder, device, 65536, 1024)
+    short = Phases(forward_s=small.forward_s / 4, backward_s=small.backward_s / 4)
+    calm = device.rates.model_copy(update={"contention": 0.0})
+    assert exposed_s(small, short, device.rates, overlaps=True) == exposed_s(small, short, calm, overlaps=True)
+    assert exposed_s(large, short, device.rates, overlaps=True) > exposed_s(large, short, calm, overlaps=True)
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
