@@ -368,7 +368,7 @@ def test_a_pipeline_has_bubbles_and_no_timeline_of_its_own(trials: dict[str, Sam
     assert timeline(trial, gpu(), links()) is None
     slow = expected(trial, at=links().model_copy(update={"link_gb_per_s": 1.0}))
     assert slow.exposed_communication_s > 50 * found.exposed_communication_s > 0
-    assert slow.bubble_s == found.bubble_s
+    assert slow.bubble_s == pytest.approx(found.bubble_s)
 
 
 def test_tensor_parallel_ranks_wait_for_each_of_their_collectives(trials: dict[str, SampleTrial]) -> None:

@@ -60,13 +60,13 @@ def swapping_s(
     all_read_s = sum(known[each.phase][0] for each in passes)
     added_s = 0.0 if all_read_s else exposed_s
     count, alone = _gathers_before_copies(work)
+    reads_ahead = work.case is not None and bool(work.case.zero("stage3_prefetch_bucket_size"))
+    alone_share = 1 - _AFTER_PREFETCH if reads_ahead else 1.0
     for phase, total_s, gathered_s, issued_s in passes:
         read_s, written_s = known[phase]
         if read_s:
             chain_s = read_s + copied_s * read_s / all_read_s + alone * gathered_s
-            added_s += max(
-                chain_s - hidden_s(chain_s, total_s, count), chain_s + (1 - _AFTER_PREFETCH) * issued_s - total_s
-            )
+            added_s += max(chain_s - hidden_s(chain_s, total_s, count), chain_s + alone_share * issued_s - total_s)
         added_s += written_s
     return added_s, _in_turns_s(work, host_s, *known[Phase.STEP]) - host_s
 
