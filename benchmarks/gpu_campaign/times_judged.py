@@ -25,11 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.gpu_campaign.measured import CELLS, Kernel, read
 from benchmarks.prediction.simulated import gpu_trial, table
 from zerobench.formulas.record import formula_record
-from zerobench.records import Status, TrialRecord
+from zerobench.records import Status
 from zerobench.report.calibrated_time import TimedStep, fitted_steps
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.expected import parts_of, timed_work
 from zerobench.report.trials import Trial, UnsavedTrial
+from zerobench.running.trial_record import trial_record
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
@@ -354,9 +355,7 @@ def by_formula() -> Iterator[Trial]:
             evidence=Evidence.FORMULA,
             prediction=PredictionSpec(gpu=GPU),
         )
-        record = TrialRecord(
-            run_id="", trial_id=spec.trial_id, config_hash="", ranks_expected=1, status=Status.COMPLETED
-        )
+        record = trial_record(spec, "formula", (Status.COMPLETED, None), 1)
         yield UnsavedTrial(spec, record, (formula_record(spec),))
 
 

@@ -184,12 +184,7 @@ def predicted_s(row: Row, rates: Rates) -> float:
     computing = passes(decoder, device, tokens, row.sequence_length, recomputed=row.recomputed)
     links = _links(gpu, rates)
     gather, reduce = (
-        (
-            transfer_s(
-                [KindTraffic(kind, row.world_size, 1, nbytes * counts.total, None)], PER_NODE, links, in_rings=True
-            )
-            or 0.0
-        )
+        _moved_s(kind, row.world_size, nbytes * counts.total, links)
         + (decoder.layers + 1) * latency_s(kind, row.world_size, max(1, row.world_size // PER_NODE))
         for kind, nbytes in (("all_gather", WORD_BYTES), ("reduce_scatter", row.gradient_bytes))
     )
@@ -228,12 +223,7 @@ def replayed_s(row: Row, rates: Rates) -> float:
     byte_s = moved_s(device, 1)
     trace = engine.trace(row.micro_batches)
     seconds = {
-        call: (
-            transfer_s(
-                [KindTraffic(call.kind, call.group_size, 1, call.message_bytes, None)], PER_NODE, links, in_rings=True
-            )
-            or 0
-        )
+        call: _moved_s(call.kind, call.group_size, call.message_bytes, links)
         + latency_s(call.kind, row.world_size, nodes)
         for call in set(trace.items)
         if isinstance(call, Call)
@@ -249,6 +239,11 @@ def replayed_s(row: Row, rates: Rates) -> float:
     if timeline is None:
         raise SystemExit("a rate is missing")
     return sum(replayed(timeline, rates))
+
+
+def _moved_s(kind: str, ranks: int, nbytes: int, links: Links) -> float:
+    """Seconds of a collective's bytes over the links."""
+    return transfer_s([KindTraffic(kind, ranks, 1, nbytes, None)], PER_NODE, links, in_rings=True) or 0.0
 
 
 def _known(row: Row, rates: Rates) -> tuple[Gpu, Device, Decoder, ParameterCounts]:

@@ -25,7 +25,7 @@ from zerobench.records import ContextMemory, RankRecord, StepTime
 from zerobench.report.calibrate import calibration_of, write_calibration
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import parts_of, timed_work, uncalibrated_step
+from zerobench.report.step_time.expected import parts_of, published_step, timed_work
 from zerobench.spec.overheads import Spread, StepConstants, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
@@ -256,7 +256,7 @@ def test_a_rank_alone_tells_of_computing_and_of_nothing_that_goes_over_links(
 def test_a_rank_alone_waits_for_no_other_and_sends_nothing() -> None:
     whole = predicted(CHIP, num_nodes=4)
     alone = replace(whole, spec=whole.spec.model_copy(update={"evidence": Evidence.SOLO}))
-    at_once, among_many = (uncalibrated_step(trial, gpu(CHIP), links(CHIP)) for trial in (alone, whole))
+    at_once, among_many = (by_shipped_rates(trial, CHIP) for trial in (alone, whole))
     assert at_once is not None
     assert among_many is not None
     assert at_once.exposed_communication_s == 0
@@ -264,8 +264,13 @@ def test_a_rank_alone_waits_for_no_other_and_sends_nothing() -> None:
     assert among_many.compute_s == pytest.approx(slower * at_once.compute_s)
 
 
+def by_shipped_rates(trial: SampleTrial, name: str) -> ExpectedStep | None:
+    work = timed_work(trial, gpu(name), links(name))
+    return None if work is None else published_step(work)
+
+
 def uncalibrated(name: str) -> ExpectedStep:
-    found = uncalibrated_step(predicted(name), gpu(name), links(name))
+    found = by_shipped_rates(predicted(name), name)
     assert found is not None
     return found
 

@@ -70,6 +70,7 @@ from zerobench.spec.backward import LOOKED_UP, Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
+from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.parameters import ParameterCounts, component_of, count_parameters
@@ -260,7 +261,9 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         linear_elements=held,
         coded=coded,
         scales_bytes=scales_bytes,
-        used=_used(trial) if case.stage else (),
+        used=_used(_Named(trial.model.model_dump_json(), trial.frozen, trial.model))
+        if case.stage and trial.adapter is None
+        else (),  # adapters are used in the order in which they are held
         **partly,
     )
     if case.stage < 3:
@@ -269,11 +272,17 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     return replace(setting, gathers=gathers(order, case, swapped_numbers(setting, order.sizes)))
 
 
-def _used(trial: TrialSpec) -> tuple[int, ...]:
-    """The numbers of its trained tensors in the order of use; adapters are used in theirs."""
-    if trial.adapter is not None:
-        return ()
-    weights = [weight for weight in named_weights(trial.model, trial.frozen).all if weight.is_trained]
+@dataclass(frozen=True)
+class _Named:
+    key: str
+    frozen: str | None
+    model: ModelSpec = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _used(asked: _Named) -> tuple[int, ...]:
+    """The numbers of a model's trained tensors in the order of use: the same for all that a search varies."""
+    weights = [weight for weight in named_weights(asked.model, asked.frozen).all if weight.is_trained]
     numbers = {weight.name: number for number, weight in enumerate(weights)}
     tables = [number for name, number in numbers.items() if component_of(name) in LOOKED_UP]
     others = (numbers[use.weight.name] for use in uses(weights) if component_of(use.weight.name) not in LOOKED_UP)

@@ -19,7 +19,7 @@ import numpy as np
 
 from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
 from zerobench.report.speed import speed_of
-from zerobench.report.step_time.expected import Parts, TimedWork, parts_of, timed_work, uncalibrated_step
+from zerobench.report.step_time.expected import Parts, TimedWork, parts_of, published_step, timed_work
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import CalibratedSteps, StepConstants
@@ -64,8 +64,8 @@ def timed_step(trial: Trial) -> TimedStep | None:
     gpu, speed, of_passes = gpu_of(trial), speed_of(trial), trial.spec.evidence is Evidence.SOLO
     if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO} or gpu is None or speed is None:
         return None
-    links = usual_cluster(trial.spec, gpu).links
-    asked, shipped = timed_work(trial, gpu, links), uncalibrated_step(trial, gpu, links)
+    asked = timed_work(trial, gpu, usual_cluster(trial.spec, gpu).links)
+    shipped = None if asked is None else published_step(asked)
     if asked is None or shipped is None:
         return None
     passes_s = speed.forward_s + speed.backward_s if speed.forward_s and speed.backward_s else None

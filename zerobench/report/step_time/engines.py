@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.sharding import state_shard_size
+from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.host import BlockIssue, Issue, block_issue
 from zerobench.timing.passes import Decoder
 
-_FLAT = ("zero1", "zero2")
-"""Those whose update passes over the rank's own tensors one by one, on the host too."""
-_PARTITIONED = (*_FLAT, "zero3", "fsdp")
 _MORE_BYTES = {"single": 36, "ddp": 38, "zero0": 8, "zero1": 14, "zero2": 14, "zero3": 14, "fsdp": 16}
 """A parameter of the rank's own: gradients cast to fp32, their norm, clipping, weights cast back, each read and written
 once; counted from the operations of simulated steps with a fused AdamW (tests/report/step_time/test_replayed.py)."""
@@ -24,12 +22,12 @@ def issue_of(spec: TrialSpec, decoder: Decoder) -> BlockIssue:
 
 def owned(spec: TrialSpec) -> float:
     """The part of the parameters that a rank updates."""
-    return 1 / state_shard_size(spec) if spec.strategy in _PARTITIONED else 1.0
+    return 1 / state_shard_size(spec) if paper_stage(spec) else 1.0
 
 
 def updated_blocks(spec: TrialSpec, layers: int) -> float:
-    """How many blocks' tensors the host passes over in the update."""
-    return layers * (owned(spec) if spec.strategy in _FLAT else 1.0)
+    """How many blocks' tensors the host passes over in the update: at stages 1 and 2 the rank's own, one by one."""
+    return layers * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
 def update_issue(spec: TrialSpec, decoder: Decoder) -> Issue:

@@ -22,7 +22,7 @@ from zerobench.report.step_time.replayed import kernels_of, replayed_parts, time
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import closed_setting, copies, offload
+from zerobench.report.step_time.transfers import copies, offload
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
@@ -80,17 +80,15 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
     and the interval is as wide as its trials differed; of ranks that ran alone, those of computing, and all else is as
     sure as published rates. No factor makes a step shorter than its lower bound, and no interval begins before it.
     """
-    asked, measured = timed_work(trial, gpu, links), calibrated_steps(gpu.name)
-    if asked is None:
+    asked = _timed_here(trial, gpu, links)
+    step = None if asked is None else published_step(asked)
+    if step is None:
         return None
-    bound = step_bound(trial, gpu, links)
+    bound, measured = step_bound(trial, gpu, links), calibrated_steps(gpu.name)
     least_s = 0.0 if bound is None else bound.step_s or 0.0
-    if measured is None:
-        step = _published(asked)
-    else:
-        step = _published(asked.at(measured[0].constants))
-        step = None if step is None else _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
-    return None if step is None else replace(step, low_s=max(step.low_s, least_s))
+    if measured is not None:
+        step = _calibrated(step, *measured, rates_of(gpu)[0].spread, least_s)
+    return replace(step, low_s=max(step.low_s, least_s))
 
 
 def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> ExpectedStep:
@@ -119,14 +117,8 @@ def _calibration_words(steps: CalibratedSteps, longer: float, run_id: str) -> st
     return f"computing takes {slower:.3g} times the published rates' time{host}, as in {trials} of {run_id}"
 
 
-def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
-    """The same by the shipped rates alone."""
-    asked = timed_work(trial, gpu, links)
-    return None if asked is None else _published(asked)
-
-
-def _published(asked: TimedWork) -> ExpectedStep | None:
-    """By the rates of its device, and how sure published runs make them."""
+def published_step(asked: TimedWork) -> ExpectedStep | None:
+    """By the rates of its device, and how sure published runs make them; None where something cannot be timed."""
     rates, parts = asked.device.rates, parts_of(asked)
     if parts is None:
         return None
@@ -166,11 +158,8 @@ def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
 
 
 def _in_order_here(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
-    """What is replayed, at the constants of one's own machine where they are known."""
-    asked, measured = timed_work(trial, gpu, links), calibrated_steps(gpu.name)
-    if asked is None or _is_pipeline(trial.spec):
-        return None
-    return asked if measured is None else asked.at(measured[0].constants)
+    """What is replayed: no pipeline."""
+    return None if _is_pipeline(trial.spec) else _timed_here(trial, gpu, links)
 
 
 def _is_pipeline(spec: TrialSpec) -> bool:
@@ -179,6 +168,12 @@ def _is_pipeline(spec: TrialSpec) -> bool:
 
 def _replay(asked: TimedWork) -> Timeline | None:
     return None if asked.work.spec.adapter is not None else timeline_of(*asked)
+
+
+def _timed_here(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
+    """The same as `timed_work`, at the constants of one's own machine where they are known."""
+    asked, measured = timed_work(trial, gpu, links), calibrated_steps(gpu.name)
+    return asked if asked is None or measured is None else asked.at(measured[0].constants)
 
 
 def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
@@ -252,19 +247,19 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         overlaps=_overlaps(work),
     )
     shares = _by_pass(computing.forward_s, computing.backward_s)
-    hidden = _by_pass(*exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work)))
+    waits = exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work))
+    waited = _by_pass(*waits)
     blocks = micro_batches * computing.layers
     passes = [
         Pass(
             phase,
-            compute * shares[phase] + exposed * hidden[phase],
+            compute * shares[phase] + exposed * waited[phase],
             _collectives_s(work, phase, "all_gather") or 0.0,
             blocks * issued_s,
         )
         for phase, issued_s in zip(shares, computing.issued_s, strict=True)
     ]
     copied = copies(work)
-    waits_s = exposed_s(computing, communication, asked.device.rates, overlaps=_overlaps(work))[1]
     # beside what the device waits for the host in forward: parameters, then the last bucket of the pass before it
     idle_s = blocks * computing.idle_forward_s
     bare_s = max(0.0, copied.parameters_s - idle_s)
@@ -272,7 +267,7 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     last = communication.buckets[-1].share if communication.buckets else 1.0
     for micro_batch, copy_s in enumerate(copied.gradients_s, start=1):
         hidden_s = min(idle_s, last * copy_s) if micro_batch < len(copied.gradients_s) else 0.0
-        bare_s += max(0.0, _longer_s(computing, communication, copy_s, waits_s) - hidden_s)
+        bare_s += max(0.0, _longer_s(computing, communication, copy_s, waits[1]) - hidden_s)
     swapping = swapping_s(work, passes, copied.total_s, bare_s, asked.update_s)
     if swapping is None:
         return None
@@ -359,7 +354,7 @@ def _buckets(work: Work) -> tuple[Bucket, ...]:
     """In which DeepSpeed reduces gradients in a backward pass: one is handed on as the next gradient comes that has no
     room in it. The embedding's, the first tensor's, takes no computing.
     """
-    setting = closed_setting(work.spec) if work.spec.zero_stage in {1, 2, 3} else None
+    setting = work.setting if work.spec.zero_stage in {1, 2, 3} else None
     if setting is None or setting.case.runs_bf16_optimizer:
         return ()
     fills = setting.filled(setting.case.bucket_elements)

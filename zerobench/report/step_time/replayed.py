@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from zerobench.errors import UserError
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.engines import issue_of, updated_blocks
@@ -27,7 +26,7 @@ from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.roofline import KernelClass, kernel_classes
 from zerobench.timing.step import replayed
-from zerobench.timing.trace import BACKWARD, FORWARD, Call, Kernels, StepTrace, unpack
+from zerobench.timing.trace import BACKWARD, FORWARD, Call, Kernels, StepTrace
 from zerobench.timing.trace import Work as Gathered
 
 _GIGA = 1e9
@@ -77,14 +76,9 @@ def kernels_of(work: Work, device: Device, decoder: Decoder) -> list[KernelClass
 
 
 def _paced(work: Work, device: Device, decoder: Decoder) -> tuple[StepTrace, Pace] | None:
-    if work.rank.step_trace is None:
-        return None
-    try:
-        trace = unpack(work.rank.step_trace)
-    except ValueError as error:
-        raise UserError(f"step_trace of rank {work.rank.rank} of {work.rank.trial_id}: {error}") from error
-    pace = _pace(trace, work, device, decoder)
-    return None if pace is None else (trace, pace)
+    trace = work.trace
+    pace = None if trace is None else _pace(trace, work, device, decoder)
+    return None if trace is None or pace is None else (trace, pace)
 
 
 def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pace | None:

@@ -8,8 +8,12 @@ overlap with the passes that make them: `passes_s` (forward and backward of all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from zerobench.ds_config.case import Case
+from zerobench.errors import UserError
+from zerobench.formulas.deepspeed.setting import Setting
+from zerobench.formulas.record import formula_setting
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES, end_instant
 from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind
@@ -21,6 +25,7 @@ from zerobench.spec.links import Links
 from zerobench.spec.recomputation import attention_again
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
+from zerobench.timing.trace import StepTrace, unpack
 from zerobench.units import format_bytes, format_seconds
 
 PASSES = (Phase.FORWARD, Phase.BACKWARD)
@@ -65,6 +70,24 @@ class Work:
         counts = self.rank.parameters
         element = bytes_per_element(self.spec.precision)
         return None if counts is None else counts.trainable * element / state_shard_size(self.spec)
+
+    @cached_property
+    def setting(self) -> Setting | None:
+        """Of DeepSpeed's formulas; None where there is no closed form."""
+        try:
+            return formula_setting(self.spec)
+        except UserError:
+            return None
+
+    @cached_property
+    def trace(self) -> StepTrace | None:
+        """The issue order that the rank's record kept, if it did. Raises UserError where that is none."""
+        if self.rank.step_trace is None:
+            return None
+        try:
+            return unpack(self.rank.step_trace)
+        except ValueError as error:
+            raise UserError(f"step_trace of rank {self.rank.rank} of {self.rank.trial_id}: {error}") from error
 
     def live_bytes(self, phase: Phase, place: Place, *categories: Category) -> int:
         """Bytes live at the end of a phase of the steady step."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zerobench.errors import UserError
-from zerobench.formulas.deepspeed.setting import Setting
-from zerobench.formulas.record import formula_setting
 from zerobench.records import Phase, Place, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES
 from zerobench.report.step_time.collectives import bytes_per_element, traffic_by_kind
 from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
 from zerobench.spec.batch import micro_batches_per_step
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.spec.trial import Offload
 from zerobench.units import format_bytes
 
 _DIRECTIONS = {
@@ -94,25 +91,16 @@ def copies(work: Work) -> Copies:
 
 def _own_tensors_bytes(work: Work) -> float:
     """Of the tensors that reach into the rank's flat partition, whole; 0.0 where they are not known."""
-    setting = closed_setting(work.spec)
-    own = () if setting is None else setting.own_tensors
+    own = () if work.setting is None else work.setting.own_tensors
     return bytes_per_element(work.spec.precision) * sum(tensor for tensor, _ in own)
 
 
 def _gathered_alone(work: Work) -> float:
     """What a rank alone copies to the device for use, where others gather; 0.0 where it is not known."""
     spec = work.spec
-    setting = closed_setting(spec) if spec.world_size == 1 else None
+    setting = work.setting if spec.world_size == 1 else None
     elements = sum(setting.gathers.elements.values()) if setting is not None and setting.gathers is not None else 0
     return bytes_per_element(spec.precision) * elements * micro_batches_per_step(spec, 0)
-
-
-def closed_setting(spec: TrialSpec) -> Setting | None:
-    """Of DeepSpeed's formulas; None where there is no closed form."""
-    try:
-        return formula_setting(spec)
-    except UserError:
-        return None
 
 
 def offloaded_share(work: Work) -> float:
