@@ -259,7 +259,7 @@ class Setting:
 
     @property
     def streams_gradients(self) -> bool:
-        """Whether they are reduced within backward and not at its end."""
+        """Whether gradients are reduced within backward and not at its end (process_gradients)."""
         return self.case.stage != 1 or bool(self.case.zero("overlap_comm"))
 
     @property

@@ -119,11 +119,6 @@ def bucket(setting: Setting) -> Terms:
     return setting.bucket("stage_1_and_2.py, setup_buckets", is_double=bool(setting.case.zero("overlap_comm")))
 
 
-def _streams(setting: Setting) -> bool:
-    """Whether gradients are reduced within backward and not at its end (process_gradients)."""
-    return setting.streams_gradients
-
-
 def _is_compact(setting: Setting) -> bool:
     """Whether the partition's gradients are summed in one fp32 buffer (_use_compact_grad_partition_buffer)."""
     return setting.case.gradient_element == 4 and setting.case.element == 2
@@ -180,7 +175,7 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
     partition, element = _own_gradients(setting), _gradient_element(setting)
     fills = setting.fills(setting.case.bucket_elements)
     norm = setting.norm(_largest_own(setting)) if setting.offloads else {}
-    if _streams(setting):
+    if setting.streams_gradients:
         before = add(_own_gradients_within(setting, sum(fills[:-1])), _sums(setting))
         tied = setting.tied_gradients(3)
         return (
@@ -225,7 +220,7 @@ def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
             waiting, _own_gradients_within(setting, before[number]), _copied(setting, fills[number])
         )
         for number in (0, fills.index(max(fills)))
-        if _streams(setting) and number < len(fills) - 1
+        if setting.streams_gradients and number < len(fills) - 1
     }
 
 
