@@ -40,7 +40,6 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, Precision, PredictionSpec
 from zerobench.store import load_run
 from zerobench.timing.device import Device, device_of
-from zerobench.timing.eager import words_of
 from zerobench.timing.host import block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.passes import (
@@ -53,6 +52,7 @@ from zerobench.timing.passes import (
     passes,
 )
 from zerobench.timing.rates import shipped_rates
+from zerobench.timing.transformers_blocks import as_run, words_of
 
 Known = TypeVar("Known")
 
@@ -109,6 +109,11 @@ def kernels() -> tuple[Kernel, ...]:
 def shipped() -> Device:
     """The H100 as rates.yaml has it."""
     return _known(device_of(_known(find_gpu(GPU)), Precision.BF16))
+
+
+def shipped_for(work: Work) -> Device:
+    """The same as it runs the blocks of `work`."""
+    return as_run(shipped(), "h100", work.spec, work.decoder, work.positions, fuses=False)
 
 
 def _known(value: Known | None) -> Known:
@@ -297,7 +302,7 @@ def by_class(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
     """Each profiled step's classes, measured and predicted."""
     for key in TRACED:
         work, found = Work.of_key(key), traced_s(key)
-        old, new = (classes_s(work, device) for device in (shipped(), alone(work, timed)))
+        old, new = (classes_s(work, device) for device in (shipped_for(work), alone(work, timed)))
         for name in ("products", "attention forward", "attention backward", "all else"):
             yield [key, name, f"{1e3 * found[name]:.1f}", off(old[name], found[name]), off(new[name], found[name])]
 
@@ -311,7 +316,7 @@ def passes_table(timed: tuple[Kernel, ...], constants: StepConstants) -> Iterato
     errors = []
     for name, work, row in steps:
         measured = float(row["forward_s"]) + float(row["backward_s"])
-        devices = (shipped(), alone(work, timed), shipped().calibrated(constants))
+        devices = (shipped_for(work), alone(work, timed), shipped_for(work).calibrated(constants))
         predicted = [passes_s(work, device) for device in devices]
         issued = row.get("forward_issued_s")
         host = "-" if issued is None else f"{1e3 * float(issued) / work.decoder.layers:.2f}"

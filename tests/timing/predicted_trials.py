@@ -13,7 +13,7 @@ from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import Links, links_of
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Blocks, Evidence, PredictionSpec, TrialSpec
 from zerobench.timing.passes import decoder_of
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.step import ExpectedStep
@@ -29,9 +29,13 @@ def links(name: str = "H100 SXM", **given: Any) -> Links:
     return links_of(gpu(name), host_memory_gb_per_s=900, nvme_gb_per_s=20).model_copy(update=given)
 
 
-def predicted(name: str = "H100 SXM", **axes: Any) -> SampleTrial:
+def predicted(name: str = "H100 SXM", blocks: Blocks = Blocks.TRANSFORMERS, **axes: Any) -> SampleTrial:
     asked: dict[str, Any] = {"model": resolve_model("llama-7b"), "strategy": "zero3", "gpus_per_node": 8}
-    asked |= {"sequence_length": 2048, "evidence": Evidence.FORMULA, "prediction": PredictionSpec(gpu=name)}
+    asked |= {
+        "sequence_length": 2048,
+        "evidence": Evidence.FORMULA,
+        "prediction": PredictionSpec(gpu=name, blocks=blocks),
+    }
     spec = TrialSpec.model_validate(asked | axes)
     return SampleTrial(spec, trial_record(spec), [formula_record(spec)])
 

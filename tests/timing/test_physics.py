@@ -16,6 +16,7 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, why_no_time
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Blocks
 from zerobench.timing.step import ExpectedStep
 
 GPUS = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200 SXM", "L40S")
@@ -185,6 +186,16 @@ def test_offload_and_other_chips_make_the_interval_wider_and_are_named() -> None
     assert any("L40S" in words for words in there.assumptions)
 
 
+def test_blocks_that_are_compiled_or_fused_move_less_than_transformers_own() -> None:
+    large: dict[str, Any] = {"micro_batch_size": 8}  # which waits for no host
+    eager, compiled = expected(predicted(**large)), expected(predicted(**large, compile="blocks"))
+    assert compiled.compute_s < eager.compute_s
+    assert any("compiled blocks" in words for words in compiled.assumptions)
+    fused = expected(predicted(blocks=Blocks.FUSED, **large))
+    assert fused.high_s / fused.low_s < eager.high_s / eager.low_s, "of the runs that rates were fitted to"
+    assert any("LLM Foundry" in words for words in fused.assumptions)
+
+
 def _tensor(**axes: Any) -> SampleTrial:
     return predicted(strategy="tensor", **axes)
 
@@ -218,7 +229,6 @@ def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
     [
         ({"attention": "eager"}, "eager attention"),
         ({"precision": "fp32"}, "precision fp32"),
-        ({"strategy": "fsdp", "compile": "blocks"}, "compile blocks"),
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}}, "autotp_size"),
     ],
 )

@@ -29,6 +29,7 @@ from benchmarks.timing.llm_foundry import (
 from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, predicted
 from tests.tools.imports import ROOT
+from zerobench.spec.trial import Blocks
 from zerobench.timing.rates import Rates, kind_rates
 
 KINDS = ("a100", "h100")
@@ -174,6 +175,7 @@ def _as_planned(row: Row, strategy: str) -> SampleTrial:
         sequence_length=row.sequence_length,
         num_nodes=row.world_size // PER_NODE,
         activation_checkpointing=bool(row.recomputed),
+        blocks=Blocks.FUSED,
     )
 
 

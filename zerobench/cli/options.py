@@ -63,6 +63,13 @@ GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs per node.")]
 HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory per node: 1TB.")]
 HostBandwidth = Annotated[str, typer.Option(metavar="RATE", help="Host memory bandwidth (two EPYC 9004 sockets).")]
 Nvme = Annotated[str | None, typer.Option(metavar="RATE", help="NVMe read rate per node: 7GB/s.")]
+BlocksName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Blocks that step times are of: transformers, or fused (norms and activation one kernel each).",
+    ),
+]
 GlobalBatch = Annotated[
     str | None,
     typer.Option(metavar="N", help="Sequences per step; micro batch, accumulation and checkpointing are searched."),

@@ -77,7 +77,7 @@ def timed_step(trial: Trial) -> TimedStep | None:
 def fitted_steps(steps: Sequence[TimedStep]) -> CalibratedSteps:
     """What the steps, all on one model of GPU, say together."""
     gpu = steps[0].gpu
-    constants = fitted_constants(gpu, steps)
+    constants = fitted_constants(steps)
     logs = [step.logs(constants)[-1] for step in steps]
     middle, known = statistics.fmean(logs), rates_of(gpu)[0].spread
     spread = math.sqrt((sum((log - middle) ** 2 for log in logs) + known**2) / len(logs))
@@ -92,10 +92,10 @@ def fitted_steps(steps: Sequence[TimedStep]) -> CalibratedSteps:
     )
 
 
-def fitted_constants(gpu: Gpu, steps: Sequence[TimedStep]) -> StepConstants:
+def fitted_constants(steps: Sequence[TimedStep]) -> StepConstants:
     """The likeliest constants: the least squares of what is off, of times and of what is known of each constant."""
-    host, rates = shipped_rates().host, rates_of(gpu)[0]
-    shipped = {"slower": 1.0, "launch_s": host.launch_s, "python_slower": host.slower, "step_s": rates.step_s}
+    host, today = shipped_rates().host, shipped_rates().today
+    shipped = {"slower": 1.0, "launch_s": host.launch_s, "python_slower": host.slower, "step_s": today.step_s}
 
     def at(logs: np.ndarray) -> StepConstants:
         return StepConstants(

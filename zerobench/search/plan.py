@@ -12,10 +12,10 @@ from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.presets import PRESETS, is_model
-from zerobench.spec.trial import FINE_TUNING
+from zerobench.spec.trial import FINE_TUNING, Blocks
 from zerobench.spec.varied import Variations, read_global_batch, varied
 from zerobench.sweeping.expand import PlannedTrial
-from zerobench.sweeping.plan import cells, document, in_world, read_stages, read_work
+from zerobench.sweeping.plan import cells, document, in_world, read_stages, read_work, with_blocks
 from zerobench.sweeping.plan_own import own_config
 from zerobench.sweeping.plan_sweep import sweep_gpu, sweep_points
 from zerobench.sweeping.sweep import find_sweep
@@ -35,6 +35,8 @@ class PlanRequest:
     host_memory: str | None = None
     host_bandwidth: str = HOST_BANDWIDTH
     nvme: str | None = None
+    blocks: str = Blocks.TRANSFORMERS
+    """Whose times are expected."""
     micro_batch: str | None = None
     gradient_accumulation: str | None = None
     global_batch: str | None = None
@@ -130,13 +132,13 @@ def read_plan(request: PlanRequest) -> Plan:
             raise UserError(f"--{option} is missing; for example: {_EXAMPLE}")
     if request.sets:
         raise UserError("--set needs a sweep")
-    cluster = _cluster(request, request.gpu or "", request.gpus or "")
+    cluster, blocks = _cluster(request, request.gpu or "", request.gpus or ""), _blocks(request)
     work = _work(request)  # what is wrong in it comes before what is lacking
     work = {"sequence_length": min(_SEQUENCE_LENGTH, position_limit(work["model"]) or _SEQUENCE_LENGTH)} | work
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
-    planned = in_world(simulated, world.evidence)
+    planned = with_blocks(in_world(simulated, world.evidence), blocks)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)
 
@@ -158,7 +160,13 @@ def _of_sweep(request: PlanRequest, sweep: str) -> Plan:
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
-    return Plan(read.name, read.document, planned, cluster, world)
+    return Plan(read.name, read.document, with_blocks(planned, _blocks(request)), cluster, world)
+
+
+def _blocks(request: PlanRequest) -> Blocks:
+    if request.blocks not in set(Blocks):
+        raise UserError(f"--blocks: {request.blocks!r}; choices: {', '.join(Blocks)}")
+    return Blocks(request.blocks)
 
 
 def _refuse(request: PlanRequest, beside: str, options: Sequence[str]) -> None:

@@ -245,6 +245,16 @@ class StepsSpec(Spec):
         return 1 + 2 * self.warmup + self.memory + self.timed + self.communication
 
 
+class Blocks(StrEnum):
+    """Whose blocks the expected time of a step is of."""
+
+    TRANSFORMERS = "transformers"
+    """As zerobench runs them: most operations are kernels of their own."""
+    FUSED = "fused"
+    """Of a program whose norms and activation are one kernel each, as those of the published runs that rates were
+    fitted to: LLM Foundry's of 2023."""
+
+
 class PredictionSpec(Spec):
     """How a trial is predicted; nothing of it defines the work, so a predicted trial joins its measured one."""
 
@@ -257,6 +267,7 @@ class PredictionSpec(Spec):
     """Whether every rank of the world is played, each by a process of its own (emulated); `rank` is then 0."""
     host_memory_bytes: Annotated[int, Field(gt=0)] | None = None
     """Memory of one node that a plan was told of; None: not judged."""
+    blocks: Blocks = Blocks.TRANSFORMERS
     micro_batches: Annotated[int, Field(ge=3)] | None = None
     """How many of a step's are played at most (emulated, simulated): the first makes gradients, the second adds to
     them, the last hands them on, and all others are like the second; what grows with them is counted by formula. None:

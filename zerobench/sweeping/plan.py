@@ -13,7 +13,7 @@ from zerobench.spec.causal_models import takes_sdpa
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import deepspeeds_adamw
-from zerobench.spec.trial import Attention, Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.spec.trial import Attention, Blocks, Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.sweeping.axes import READERS, read_axis
 from zerobench.sweeping.expand import NOWHERE, PlannedTrial
 from zerobench.sweeping.rules import Skip, why_skipped
@@ -128,6 +128,15 @@ def in_world(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTr
     """`planned` predicted in another world than the simulated one."""
     there = {"evidence": world}
     return [item.model_copy(update={"trial": item.trial.model_copy(update=there)}) for item in planned]
+
+
+def with_blocks(planned: Sequence[PlannedTrial], blocks: Blocks) -> list[PlannedTrial]:
+    """`planned` with the blocks that their times are expected of."""
+    changed: list[PlannedTrial] = []
+    for item in planned:
+        prediction = item.trial.prediction.model_copy(update={"blocks": blocks})
+        changed.append(item.model_copy(update={"trial": item.trial.model_copy(update={"prediction": prediction})}))
+    return changed
 
 
 def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]:

@@ -64,12 +64,37 @@ class HostRates(Spec):
     source: str
 
 
+class Kernels(Spec):
+    """Of one kind of GPU, as torch runs them today."""
+
+    gemm_share: float = Field(gt=0, le=1)
+    attention: dict[int, dict[str, tuple[float, float]]]
+    """By a head's size, forward and backward: the share of the matrix peak where positions are many, and the positions
+    at which it is half of that."""
+
+
+class Today(Spec):
+    """What transformers on today's torch runs in place of what the fitted runs did."""
+
+    a100: Kernels
+    h100: Kernels
+    eager_share: float = Field(gt=0, le=1)
+    """Of the rates' `memory_share`, by the kernels of eager blocks: small, and casts among them."""
+    loss_words: float = Field(gt=0)
+    """Logits are cast to fp32 and back."""
+    step_s: float = Field(ge=0)
+    """Of zerobench's loop."""
+    spread: float = Field(gt=0)
+    """In place of the rates', of steps of other programs."""
+
+
 class ShippedRates(Spec):
     """What rates.yaml holds."""
 
     kinds: dict[str, Rates]
     fitted: dict[str, str]
     same_chip: dict[str, str]
+    today: Today
     host: HostRates
     issue: dict[str, dict[str, tuple[float, float]]]
     """By engine and phase: microseconds of Python a block, and launches (host.py)."""
@@ -81,15 +106,23 @@ def shipped_rates() -> ShippedRates:
     return ShippedRates.model_validate(yaml.safe_load(FILE.read_text(encoding="utf-8")))
 
 
-def rates_of(gpu: Gpu) -> tuple[Rates, dict[str, float]]:
-    """The rates of `gpu`, and what is assumed of them with the spread that it brings (of the time's logarithm)."""
+def kind_of(gpu: Gpu) -> tuple[str, dict[str, float]]:
+    """Whose rates are those of `gpu`, and what is assumed of it with the spread that it brings (of the time's
+    logarithm).
+    """
     file = shipped_rates()
     if kind := file.fitted.get(gpu.name):
-        return file.kinds[kind], {}
+        return kind, {}
     if kind := file.same_chip.get(gpu.name):
-        return file.kinds[kind], {f"{gpu.name} is as efficient as {kind.upper()}, the same chip": _SAME_CHIP_SPREAD}
+        return kind, {f"{gpu.name} is as efficient as {kind.upper()}, the same chip": _SAME_CHIP_SPREAD}
     kind = "h100" if float(gpu.compute_capability or 0) >= _ADA else "a100"
-    return file.kinds[kind], {f"{gpu.name} achieves the shares of {kind.upper()}": _OTHER_CHIP_SPREAD}
+    return kind, {f"{gpu.name} achieves the shares of {kind.upper()}": _OTHER_CHIP_SPREAD}
+
+
+def rates_of(gpu: Gpu) -> tuple[Rates, dict[str, float]]:
+    """The rates of `gpu` in the fitted runs, and what `kind_of` says is assumed."""
+    kind, assumed = kind_of(gpu)
+    return shipped_rates().kinds[kind], assumed
 
 
 def kind_rates(kind: str) -> Rates:

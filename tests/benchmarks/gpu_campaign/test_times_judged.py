@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.gpu_campaign.measured import Kernel
+from benchmarks.gpu_campaign.measured import Kernel, read
 from benchmarks.gpu_campaign.times_judged import (
+    FOLDER,
     OUT,
     Work,
     alone,
@@ -16,10 +17,14 @@ from benchmarks.gpu_campaign.times_judged import (
     passes_s,
     product_rates,
     shipped,
+    shipped_for,
     text,
     traced_s,
 )
 from zerobench.timing.kernels import gemm_s
+
+LARGE = ("llama-7b", "llama-13")
+"""Models whose passes do not wait for the host."""
 
 
 def test_the_committed_tables_are_those_of_the_committed_figures() -> None:
@@ -54,3 +59,12 @@ def test_classes_add_up_to_the_passes() -> None:
 )
 def test_a_profiles_classes_add_up_to_the_time_that_its_timeline_is_busy(key: str, busy_s: float) -> None:
     assert sum(traced_s(key).values()) == pytest.approx(busy_s, rel=0.005)
+
+
+@pytest.mark.parametrize("key", [row["key"] for row in read(FOLDER / "steps.csv") if row["key"][:8] in LARGE])
+def test_large_passes_take_what_an_h100_took_by_the_shipped_rates_alone(key: str) -> None:
+    """Bytes are counted, attention and loss timed alone; products and eager kernels are of the profile of the first."""
+    [row] = [row for row in read(FOLDER / "steps.csv") if row["key"] == key]
+    work = Work.of_key(key)
+    measured_s = float(row["forward_s"]) + float(row["backward_s"])
+    assert passes_s(work, shipped_for(work)) == pytest.approx(measured_s, rel=0.04)

@@ -13,6 +13,7 @@ from zerobench.cli.options import (
     GPUS,
     REPORTS,
     Adapters,
+    BlocksName,
     Details,
     EvidenceName,
     FineTune,
@@ -52,6 +53,7 @@ def plan(
     host_memory: HostMemory = None,
     host_bandwidth: HostBandwidth = HOST_BANDWIDTH,
     nvme: Nvme = None,
+    blocks: BlocksName = "transformers",
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
     gradient_accumulation: Annotated[
         str | None, typer.Option(metavar="N", help="Gradient accumulation steps (1).")

@@ -30,22 +30,24 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import recomputed_blocks
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Blocks, Compile, Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
-from zerobench.timing.rates import Rates, rates_of
+from zerobench.timing.rates import Rates, kind_of, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Bucket, ExpectedStep, Phases, expected, exposed_s, hidden_reducing_s, step
+from zerobench.timing.transformers_blocks import as_run
 from zerobench.units import counted
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
 
-_HOST_SHARE = 0.5
-"""Of the host memory's bandwidth, by DeepSpeed's CPUAdam: assumed."""
+_HOST_SHARE = 0.15
+"""Of the host memory's bandwidth, by an update there, CPUAdam and what goes before and after it, as two steps of
+zenflow have it (benchmarks/timing/other_programs.csv). Three of another program take twice as long."""
 _HOST_LINK_SHARE = 0.8
 """Of PCIe, by copies of page-locked memory (NVIDIA's bandwidthTest gives 0.8 to 0.9 of the datasheet)."""
 _NVME_SHARE = 0.8
@@ -185,6 +187,9 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
     if spec.strategy == "tensor":
         decoder = decoder.cut(spec.world_size)
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
+    if spec.prediction.blocks is Blocks.TRANSFORMERS:
+        fuses = spec.compile is not Compile.NONE
+        device = as_run(device, kind_of(gpu)[0], spec.model, decoder, spec.sequence_length, fuses=fuses)
     return None if optimizer(work).update_s is None else TimedWork(work, device, decoder)
 
 

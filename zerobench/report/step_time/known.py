@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
-from zerobench.spec.trial import Attention, Compile, Offload, Precision, TrialSpec
-from zerobench.timing.eager import times_as_many
-from zerobench.timing.passes import decoder_of
+from zerobench.spec.trial import Attention, Blocks, Compile, Offload, Precision, TrialSpec
 from zerobench.timing.rates import HostRates
+from zerobench.timing.transformers_blocks import words_of
 
 _FITTED = "fsdp"
 """The engine of the rows."""
@@ -20,9 +19,6 @@ _DIVIDED = {
     "pipeline": {"all stages' blocks take the recorded stage's time, and passes follow the schedule": 0.12},
 }
 """Strategies whose ranks divide the decoder, and what is taken for granted of each."""
-
-_FUSES_MORE = 1.2
-"""Times as many bytes as are counted, from which on it is said."""
 
 _LARGE_OVERHEAD = 0.1
 """Share of a step from which on what the loop does between steps is named."""
@@ -47,8 +43,6 @@ def why_unknown(spec: TrialSpec) -> str | None:
         return "partially frozen model"
     if spec.attention is Attention.EAGER:
         return "eager attention: rates cover fused kernels only"
-    if spec.compile is not Compile.NONE:
-        return f"compile {spec.compile.value}: rates cover eager kernels only"
     if spec.precision is Precision.FP32:
         return "precision fp32: rates cover 16 bits only"
     return None if spec.batch_ramp is None else "batch ramp: step sizes vary"
@@ -57,25 +51,26 @@ def why_unknown(spec: TrialSpec) -> str | None:
 def assumptions(spec: TrialSpec) -> dict[str, float]:
     """What of this work the fitted rows have not, and the spread that it brings (of the time's logarithm)."""
     spreads = dict(_DIVIDED.get(spec.strategy, {}))
-    if spec.strategy not in {_FITTED, *_DIVIDED}:
-        spreads[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.08
+    if spec.strategy not in {_FITTED, *_DIVIDED} and spec.world_size > 1:
+        spreads[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
-        spreads["copies reach 80% of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+        spreads[
+            "copies reach 80% of the host link, CPUAdam and what goes with it 15% of the host's memory bandwidth"
+        ] = 0.6
     if spec.adapter is not None:
         spreads["adapter matmuls are memory-bound"] = 0.15
         if lora_of(spec.adapter).base is not None:
             spreads["dequantizing a matrix for each product is memory-bound"] = 0.1
     if spec.world_size > _JUDGED_RANKS:
         spreads[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
-    if spec.model.model_type not in {"gpt2", "gpt_neox"}:
-        spreads[f"element-wise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
-    decoder = decoder_of(spec.model)
-    times = None if decoder is None else times_as_many(spec.model, decoder)
-    if times is not None and times > _FUSES_MORE:
-        spreads[
-            f"element-wise kernels are fused as in the fitted runs (eager {spec.model.model_type} blocks of "
-            f"transformers move {times:.1f} times the bytes and are slower)"
-        ] = 0.0
+    if spec.prediction.blocks is Blocks.FUSED:
+        spreads["blocks fuse norms and activation, and kernels are those of LLM Foundry's runs of 2023"] = 0.0
+        if spec.model.model_type not in {"gpt2", "gpt_neox"}:
+            spreads[f"element-wise work of {spec.model.model_type} scales with width as for GPT"] = 0.04
+    elif spec.compile is not Compile.NONE:
+        spreads["compiled blocks fuse what the fitted runs' do, and the host is no faster"] = 0.1
+    elif words_of(spec.model) is None:
+        spreads[f"blocks of {spec.model.model_type} move as many bytes a unit of width as counted ones"] = 0.04
     return spreads
 
 

@@ -1,0 +1,160 @@
+"""Expected steps beside those that other programs published.
+
+    python benchmarks/timing/other_programs.py    # writes other_programs.md
+
+Each row is a trial as a user would state it, and its step is that of the formula world by shipped rates. Of these rows
+came how an A100's attention grows with length (vectorlm's differences), what an update on the host reaches (zenflow's
+two), and the spread of all, which was set to hold eight of ten; the rest is judged alone. Errors: (expected -
+published) / published of the step's time.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks.prediction.simulated import gpu_trial, table
+from zerobench.formulas.record import formula_record
+from zerobench.records import Status
+from zerobench.report.step_time.expected import expected_step
+from zerobench.report.trials import UnsavedTrial
+from zerobench.running.trial_record import trial_record
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.links import links_of
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import Compile, Evidence, Offload, PredictionSpec, TrialSpec
+from zerobench.timing.step import ExpectedStep
+
+FILE = Path(__file__).with_suffix(".csv")
+TABLE = Path(__file__).with_suffix(".md")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published figure."""
+
+    source: str
+    gpu: str
+    spec: TrialSpec
+    host_gb_per_s: float | None
+    """Of a node's memory, by its processors' datasheet."""
+    step_s: float
+    """Of one optimizer step, by its tokens and the published tokens/s of a GPU."""
+
+    @property
+    def program(self) -> str:
+        """Who published it."""
+        return self.source.split(",")[0]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row beside the step that is expected of it."""
+
+    row: Row
+    expected: ExpectedStep
+
+    @property
+    def error(self) -> float:
+        return self.expected.step_s / self.row.step_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published step lies in the interval that is said to hold eight of ten."""
+        return self.expected.low_s <= self.row.step_s <= self.expected.high_s
+
+
+def rows() -> Iterator[Row]:
+    """The file."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        for fields in csv.DictReader(file):
+            spec = _spec(fields["model"], fields["gpu"], json.loads(fields["axes"]))
+            tokens = spec.gradient_accumulation_steps * spec.micro_batch_size * spec.sequence_length
+            host = float(fields["host_gb_per_s"]) if fields["host_gb_per_s"] else None
+            yield Row(fields["source"], fields["gpu"], spec, host, tokens / float(fields["tokens_per_s_per_gpu"]))
+
+
+def _spec(model: str, gpu: str, axes: dict[str, object]) -> TrialSpec:
+    stated = {"evidence": Evidence.FORMULA, "prediction": PredictionSpec(gpu=gpu), **axes}
+    config = json.loads(model) if model.startswith("{") else None
+    return gpu_trial(
+        model if config is None else ModelSpec(name=f"{config['model_type']} as stated", hf_config=config),
+        0,
+        1,
+        **stated,
+    )
+
+
+def judged(row: Row) -> Judged:
+    """`row` by shipped rates. Raises SystemExit: no time is expected of such work."""
+    gpu = find_gpu(row.gpu)
+    record = trial_record(row.spec, "formula", (Status.COMPLETED, None), 1)
+    trial = UnsavedTrial(row.spec, record, (formula_record(row.spec),))
+    links = None if gpu is None else links_of(gpu, host_memory_gb_per_s=row.host_gb_per_s)
+    step = None if gpu is None or links is None else expected_step(trial, gpu, links)
+    if step is None:
+        raise SystemExit(f"no expected time of {row.source}")
+    return Judged(row, step)
+
+
+def text(all_judged: Iterable[Judged]) -> str:
+    """Each row, and each program's together."""
+    by_program: dict[str, list[Judged]] = defaultdict(list)
+    for each in all_judged:
+        by_program[each.row.program].append(each)
+    together = [_together(program, some) for program, some in by_program.items()]
+    everything = [each for some in by_program.values() for each in some]
+    on_device = [each for each in everything if each.row.spec.offload_optimizer is Offload.NONE]
+    together += [_together("all", everything), _together("all on the device", on_device)]
+    head = ("program", "rows", "median", "90 %", "bias", "inside")
+    columns = ("program", "model", "GPUs", "setting", "tokens", "published s", "expected s", "error", "inside")
+    each_row = map(_cells, everything)
+    return "\n".join(("# Expected steps beside other programs'\n", *table(head, together), *table(columns, each_row)))
+
+
+def _cells(each: Judged) -> list[str]:
+    spec = each.row.spec
+    setting = [spec.strategy, "recomputed" * bool(spec.activation_checkpointing)]
+    setting.append("compiled" * (spec.compile is not Compile.NONE))
+    setting += [f"{spec.offload_optimizer.value} offload" * (spec.offload_optimizer is not Offload.NONE)]
+    tokens = f"{spec.gradient_accumulation_steps} x {spec.micro_batch_size} x {spec.sequence_length}"
+    return [
+        each.row.program,
+        spec.model.name,
+        f"{spec.world_size} {each.row.gpu}",
+        ", ".join(filter(None, setting)),
+        tokens,
+        f"{each.row.step_s:.2f}",
+        f"{each.expected.step_s:.2f} ({each.expected.low_s:.2f} to {each.expected.high_s:.2f})",
+        f"{each.error:+.0%}",
+        "yes" if each.is_inside else "no",
+    ]
+
+
+def _together(program: str, some: list[Judged]) -> list[str]:
+    errors = [each.error for each in some]
+    far = [abs(error) for error in errors]
+    inside = f"{sum(each.is_inside for each in some)} of {len(some)}"
+    middle, most = (
+        statistics.median(far),
+        statistics.quantiles(far, n=10, method="inclusive")[-1] if far[1:] else far[0],
+    )
+    return [program, str(len(some)), f"{middle:.1%}", f"{most:.1%}", f"{statistics.median(errors):+.1%}", inside]
+
+
+def main() -> None:
+    """Write the table."""
+    TABLE.write_text(text(map(judged, rows())), encoding="utf-8")
+    print(TABLE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What transformers runs in place of the fitted runs' blocks, whose norms and activation are one kernel each.
+
+Its element-wise work is counted: each operation reads its arguments and writes its results once. Counted so, the fitted
+runs' blocks move 10 h + 2 f words a token forward and 23 h + 4 f backward (h the hidden size, f the MLP's width), and
+the rates' words are within a third of that. What is written out moves more: Llama's norms cast to fp32, square, average
+and scale, its queries and keys are rotated by several kernels each, and so is GPT-2's activation.
+
+Products and attention have become faster than in the fitted runs (2023), kernels of eager blocks reach less of the
+memory's bandwidth, and the loss is in fp32: rates.yaml, `today`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from zerobench.spec.architecture import complete, dimensions
+from zerobench.spec.model import ModelSpec
+from zerobench.timing.device import Device
+from zerobench.timing.passes import Decoder, elementwise_width
+from zerobench.timing.rates import Kernels, shipped_rates
+
+
+class Words(NamedTuple):
+    """16-bit words that a block's pass moves a token, for each unit of a width."""
+
+    hidden: int
+    heads: int
+    """Of queries and keys."""
+    inner: int
+
+    def of(self, decoder: Decoder) -> float:
+        """For a block of `decoder`."""
+        heads = (decoder.qkv_width + decoder.attention_width) // 2
+        return self.hidden * decoder.hidden + self.heads * heads + self.inner * decoder.mlp_width
+
+
+class BlockWords(NamedTuple):
+    """Of a block's two passes."""
+
+    forward: Words
+    backward: Words
+
+
+FUSED = BlockWords(Words(10, 0, 2), Words(23, 0, 4))
+"""A GPT's, norms and activation one kernel each."""
+LLAMA = BlockWords(Words(42, 10, 5), Words(107, 16, 9))
+NEOX = BlockWords(Words(19, 0, 2), Words(48, 0, 4))
+_WORDS = {"llama": LLAMA, "mistral": LLAMA, "gpt_neox": NEOX}
+_GPT2 = {"gelu_new": BlockWords(Words(10, 0, 18), Words(23, 0, 29)), "gelu": FUSED}
+"""By activation function."""
+
+
+def words_of(spec: ModelSpec) -> BlockWords | None:
+    """A block's of the model as transformers runs it; None where it was not counted."""
+    if spec.model_type == "gpt2":
+        return _GPT2.get(str(complete(spec).get("activation_function", "gelu_new")))
+    return _WORDS.get(spec.model_type)
+
+
+def as_run(device: Device, kind: str, spec: ModelSpec, decoder: Decoder, positions: int, *, fuses: bool) -> Device:
+    """`device`, a GPU of `kind`, with the rates of what transformers runs: `spec` in sequences of `positions`.
+
+    A block that was not counted is taken to move as much as the counted one with a gate as it has, or without; where
+    torch.compile `fuses` its kernels, as much as the fitted runs' blocks.
+    """
+    today = shipped_rates().today
+    kernels: Kernels = getattr(today, kind)
+    update = {"gemm_share": kernels.gemm_share, "step_s": today.step_s, "spread": today.spread}
+    if not fuses:
+        words = words_of(spec) or (LLAMA if decoder.is_gated else NEOX)
+        width = elementwise_width(decoder) * today.eager_share
+        update |= {f"{name}_words": each.of(decoder) / width for name, each in words._asdict().items()}
+        update["loss_words"] = today.loss_words
+    head_dim = dimensions(spec).head_dim or 0
+    nearest = min(kernels.attention, key=lambda size: abs(size - head_dim))
+    for name, (share, half) in kernels.attention[nearest].items():
+        update[f"attention_{name}_share"] = share * positions / (positions + half)
+    return replace(device, rates=device.rates.model_copy(update=update))
