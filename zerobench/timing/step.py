@@ -114,23 +114,31 @@ def step(
 def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlaps: bool) -> tuple[float, float]:
     """Seconds of communication that nothing hides in a forward and in a backward pass, and by which it slows kernels.
 
-    Where the device waits for the host anyway, it slows none.
+    Where the device waits for the host anyway, it slows none. While the device waits for what DeepSpeed gathers, the
+    host goes on, and the device waits once for both; not so for gradients that are left to reduce at the end.
     """
-    layers, apart = computing.layers, communication.reduces_apart
-    reduced_s = communication.reduced_s if communication.buckets else 0.0
-    reducing_s = hidden_reducing_s(reduced_s, computing, communication)
-    forward_s = backward_s = 0.0
-    if overlaps:
-        beside_s = max(0.0, layers * computing.block_backward_s - reducing_s)
-        forward_s = hidden_s(communication.forward_s, layers * computing.block_forward_s, layers)
-        backward_s = hidden_s(communication.backward_s - reduced_s, beside_s, layers) + (reducing_s if apart else 0.0)
+    layers = computing.layers
+    idle_s = layers * computing.idle_forward_s, layers * computing.idle_backward_s
+    passes_s = layers * computing.block_forward_s, layers * computing.block_backward_s
 
-    def added_s(moved_s: float, hidden_s: float, idle_s: float) -> float:
-        return moved_s - hidden_s + rates.contention * max(0.0, hidden_s - layers * idle_s)
+    def hidden(moving_s: float, beside_s: float) -> float:
+        return hidden_s(moving_s, max(0.0, beside_s), layers) if overlaps else 0.0
 
-    forward = added_s(communication.forward_s, forward_s, computing.idle_forward_s)
-    backward = added_s(communication.backward_s, backward_s, computing.idle_backward_s)
-    return forward, backward - (0.0 if apart else reducing_s)
+    if not communication.buckets:
+        moved_s = communication.forward_s, communication.backward_s
+        beside = [hidden(*each) for each in zip(moved_s, passes_s, strict=True)]
+        slower_s = [rates.contention * max(0.0, each - idle) for each, idle in zip(beside, idle_s, strict=True)]
+        return moved_s[0] - beside[0] + slower_s[0], moved_s[1] - beside[1] + slower_s[1]
+    reducing_s = hidden_reducing_s(communication.reduced_s, computing, communication)
+    gathered_s = communication.backward_s - communication.reduced_s
+    beside_f = hidden(communication.forward_s, passes_s[0] - idle_s[0])
+    beside_b = hidden(gathered_s, passes_s[1] - idle_s[1] - reducing_s)
+    slowing_s, idle_left_s = beside_b, idle_s[1] - reducing_s
+    if communication.reduces_apart:
+        slowing_s, idle_left_s = beside_b + reducing_s, idle_s[1]
+    forward = communication.forward_s - beside_f + rates.contention * beside_f - idle_s[0]
+    backward = gathered_s - beside_b + rates.contention * slowing_s - idle_left_s
+    return max(0.0, forward), communication.reduced_s - reducing_s + max(0.0, backward)
 
 
 def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
