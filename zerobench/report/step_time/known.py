@@ -53,10 +53,10 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
     spreads = dict(_DIVIDED.get(spec.strategy, {}))
     if spec.strategy not in {_FITTED, *_DIVIDED} and spec.world_size > 1:
         spreads[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.1
-    if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
-        spreads[
-            "copies reach 80% of the host link, CPUAdam and what goes with it 15% of the host's memory bandwidth"
-        ] = 0.6
+    if spec.offloaded_to:
+        spreads["copies reach 80% of the host link"] = 0.25
+    if spec.offload_optimizer is not Offload.NONE:
+        spreads["CPUAdam and what goes with it reach 15% of the host's memory bandwidth"] = 0.55
     if spec.adapter is not None:
         spreads["adapter matmuls are memory-bound"] = 0.15
         if lora_of(spec.adapter).base is not None:
