@@ -6,6 +6,7 @@ import pytest
 
 from zerobench.errors import UserError
 from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.spec.trial import Blocks
 
 
 @pytest.mark.parametrize("name", ["llama-7b", "meta-llama/Llama-2-7b-hf"])
@@ -41,3 +42,13 @@ def test_a_name_that_is_almost_a_models_is_refused_with_the_model() -> None:
 def test_without_a_length_a_sequence_is_no_longer_than_the_model_takes(model: str, tokens: int) -> None:
     found = read_plan(PlanRequest(model=model, gpus="8", gpu="h100", stage="3", formula=True))
     assert {one.trial.sequence_length for one in found.planned} == {tokens}
+
+
+@pytest.mark.parametrize("asked", [{"model": "llama-1b", "gpus": "8"}, {"sweep": "predicted-7b"}])
+def test_whose_blocks_times_are_of_goes_with_each_trial(asked: dict[str, str]) -> None:
+    kept = {"gpu": "h200", "formula": True}
+    for blocks in Blocks:
+        found = read_plan(PlanRequest(**asked, **kept, blocks=blocks))
+        assert {item.trial.prediction.blocks for item in found.planned} == {blocks}
+    with pytest.raises(UserError, match="--blocks: 'fuse'; choices: transformers, fused"):
+        read_plan(PlanRequest(**asked, **kept, blocks="fuse"))
