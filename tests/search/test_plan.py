@@ -1,5 +1,6 @@
 """From the words of a request to the trials that are to be predicted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,16 @@ def test_without_a_length_a_sequence_is_no_longer_than_the_model_takes(model: st
     assert {one.trial.sequence_length for one in found.planned} == {tokens}
 
 
-@pytest.mark.parametrize("asked", [{"model": "llama-1b", "gpus": "8"}, {"sweep": "predicted-7b"}])
-def test_whose_blocks_times_are_of_goes_with_each_trial(asked: dict[str, str]) -> None:
-    kept = {"gpu": "h200", "formula": True}
+@pytest.mark.parametrize(
+    "asked",
+    [
+        PlanRequest(model="llama-1b", gpus="8", gpu="h200", formula=True),
+        PlanRequest(sweep="predicted-7b", formula=True),
+    ],
+)
+def test_whose_blocks_times_are_of_goes_with_each_trial(asked: PlanRequest) -> None:
     for blocks in Blocks:
-        found = read_plan(PlanRequest(**asked, **kept, blocks=blocks))
+        found = read_plan(replace(asked, blocks=blocks))
         assert {item.trial.prediction.blocks for item in found.planned} == {blocks}
     with pytest.raises(UserError, match="--blocks: 'fuse'; choices: transformers, fused"):
-        read_plan(PlanRequest(**asked, **kept, blocks="fuse"))
+        read_plan(replace(asked, blocks="fuse"))
