@@ -99,27 +99,6 @@ def test_the_figures_by_formula_are_those_of_today() -> None:
     assert request.micro_batch_size * request.gradient_accumulation_steps == SHARE
 
 
-def test_a_step_by_formula_is_within_a_tenth_of_the_emulated_one_where_gradients_are_summed_on_the_host() -> None:
-    """70B on eight GPUs, micro batches of one: 32 times 17.6 GB of gradients pass the host link beside backward."""
-    case = CASES[-1]
-    [emulated] = [
-        row
-        for row in of(FIGURES["emulated", case.name], "grid")
-        if (row.tried, row.offload_optimizer, row.offload_param, row.checkpointing, row.micro_batch)
-        == ("true", "cpu", "none", "false", 1)
-    ]
-    [trial] = [
-        trial
-        for trial in grid(case)
-        if (trial.strategy, trial.micro_batch_size, trial.offload_optimizer.value) == (emulated.strategy, 1, "cpu")
-        and (trial.offload_param.value, str(trial.activation_checkpointing).lower()) == ("none", "false")
-    ]
-    row = formula_row(trial, case.cluster)
-    assert row is not None
-    assert row.expected is not None
-    assert 1000 * row.expected.step_s == pytest.approx(float(emulated.expected_step_ms), rel=0.1)
-
-
 def test_on_cpu_ranks_the_choice_is_within_5_percent_of_the_best_measured_with_a_tenth_of_the_trials() -> None:
     figures = from_csv(measured_grid.Figure, measured_grid.FILE.read_text(encoding="utf-8"))
     counts = [sum(row.of == of for row in figures) for of in (measured_grid.TUNE, measured_grid.GRID)]
