@@ -1,7 +1,5 @@
 """`zerobench export`: the records of a run for the tools that people already look at their training with."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 

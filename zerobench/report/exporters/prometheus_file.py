@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError
+from zerobench.folder import writing
 from zerobench.report.exporters.exported import ExportedTrial, categories
 from zerobench.report.exporters.figures import FIGURES
 from zerobench.report.exporters.libraries import require
@@ -32,10 +33,8 @@ def write_prometheus(trials: Iterable[ExportedTrial], path: Path) -> int:
     families = _families(trials, core.GaugeMetricFamily)
     registry = library.CollectorRegistry()
     registry.register(_Collector(families))
-    try:
+    with writing(f"--prometheus: {path}"):
         library.write_to_textfile(str(path), registry)
-    except OSError as error:
-        raise UserError(f"--prometheus: {path}: cannot be written: {error.strerror or error}") from None
     return sum(len(family.samples) for family in families)
 
 
