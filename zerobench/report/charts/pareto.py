@@ -180,7 +180,7 @@ def _names(
                 taken.append(box)
                 named[is_right].append({"x": place.size, "y": place.speed, "text": name})
                 break
-    text = {"x": x, "y": y, "text": alt.Text("text:N")}
+    text = {"x": x, "y": y, "text": "text:N"}
     return [
         mark
         for align, dx, is_right in SIDES

@@ -120,6 +120,13 @@ def of_part(part: Callable[[T], S | None], show: Callable[[S], str]) -> Callable
     return cell
 
 
+def unit_column(
+    name: str, unit: Unit, value: Callable[[T], float | None], wide: str | None = "", narrow: str | None = None
+) -> Column[T]:
+    """A column of `value` in `unit`."""
+    return Column(name, in_unit(unit, value), unit.name, wide, narrow)
+
+
 def in_unit(unit: Unit, value: Callable[[T], float | None]) -> Callable[[T], str]:
     """A cell that shows `value` in `unit`."""
     return lambda figures: unit.show(value(figures))
