@@ -39,16 +39,9 @@ def export(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Export a run to other tools. Prometheus, TensorBoard, Weights & Biases, torch's memory_viz, Perfetto."""
+    destinations = {name.replace("_", "-"): to for name, to in locals().items() if name not in {"run", "reports"}}
     from zerobench.cli.export import export
 
-    destinations = {
-        "prometheus": prometheus,
-        "tensorboard": tensorboard,
-        "wandb": wandb,
-        "memory-viz": memory_viz,
-        "perfetto": perfetto,
-        "step-timeline": step_timeline,
-    }
     done = []
     for line in export(run, reports, destinations):
         typer.echo(line)

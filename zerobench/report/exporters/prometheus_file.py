@@ -6,7 +6,7 @@ Every sample carries `run`, `trial` and `evidence`, so that a prediction is neve
 category have no `total`: in Prometheus that is `sum by (run, trial) (zerobench_device_peak_bytes)`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from zerobench.folder import writing
 from zerobench.report.exporters.exported import ExportedTrial, categories
 from zerobench.report.exporters.figures import FIGURES
 from zerobench.report.exporters.libraries import require
-
-Labels = Mapping[str, str]
 
 _PEAK_HELP = "Bytes in {place} memory at a steady step's peak, by category, largest rank."
 
