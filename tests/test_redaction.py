@@ -147,3 +147,9 @@ def test_a_document_loses_what_secret_names_hold_and_keeps_its_shape() -> None:
         "urls": [redact_text(url)],
         "n": None,
     }
+
+
+def test_a_document_whose_names_promise_nothing_loses_secrets_in_its_texts_alone() -> None:
+    url = "https://me:pw@host/x"
+    document = {"model": {"eos_token": "end"}, "urls": (url,)}
+    assert redact_value(document, by_name=False) == {"model": {"eos_token": "end"}, "urls": [redact_text(url)]}

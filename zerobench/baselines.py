@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from zerobench.errors import UserError, unknown_choice
+from zerobench.folder import writing
 from zerobench.store import load_run
 
 _FOLDER = "baselines"
@@ -30,11 +31,10 @@ def set_baseline(name: str, run: Path, reports: Path) -> Path:
     kept = reports / _FOLDER / name
     fresh = kept.with_name(f".{name}.{os.getpid()}")
     try:
-        shutil.copytree(run, fresh, ignore=_LEFT_OUT)
-        shutil.rmtree(kept, ignore_errors=True)
-        fresh.rename(kept)
-    except OSError as error:
-        raise UserError(f"--reports: {kept}: cannot be written: {error.strerror or error}") from None
+        with writing(f"--reports: {kept}"):
+            shutil.copytree(run, fresh, ignore=_LEFT_OUT)
+            shutil.rmtree(kept, ignore_errors=True)
+            fresh.rename(kept)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return kept

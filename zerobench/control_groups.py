@@ -59,7 +59,7 @@ def folders(root: Path, controller: str) -> Iterator[Path]:
     Inside a container the path in /proc may be the host's and not be there; the mount itself is then ours, and is
     among those above. The folders need not exist.
     """
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in lines(root / "proc/self/cgroup"):
         number, controllers, group = [*line.split(":", 2), "", ""][:3]
         if ".." in group:
             continue
@@ -71,10 +71,10 @@ def folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _first_line(path: Path) -> str:
-    return next(_lines(path), "").strip()
+    return next(lines(path), "").strip()
 
 
-def _lines(path: Path) -> Iterator[str]:
+def lines(path: Path) -> Iterator[str]:
     """The lines of a small file, none where it cannot be read."""
     try:
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()

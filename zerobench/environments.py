@@ -84,11 +84,12 @@ def missing_environments() -> tuple[str, ...]:
 
 def running_in(name: str) -> dict[str, str | None]:
     """What this process, a rank in the environment `name`, runs with: its Python, and versions as installed."""
-    versions = {package: _version(package) for package in PACKAGES[name]}
+    versions = {package: version_of(package) for package in PACKAGES[name]}
     return {"name": name, "python": platform.python_version(), "executable": sys.executable, **versions}
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """As it is installed here; None for what is not."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -256,6 +256,15 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raises UserError in place of an OSError of the block: `what` (an option and its path) cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: cannot be written: {error.strerror or error}") from None
+
+
 def remove_outside(path: Path) -> None:
     """Delete what a trial keeps outside of its run (TrialFolder.outside), and the run's folder there with the last.
 

@@ -114,12 +114,15 @@ def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[s
     return kept
 
 
-def redact_value(value: Any) -> Any:
-    """A document of mappings, lists and plain values without its secrets: under their names, and in texts."""
+def redact_value(value: Any, *, by_name: bool = True) -> Any:
+    """A document of mappings, lists and values without its secrets: in texts and, `by_name`, under their names."""
     if isinstance(value, Mapping):
-        return {key: MARK if _holds_secret(key, inner) else redact_value(inner) for key, inner in value.items()}
+        return {
+            key: MARK if by_name and _holds_secret(key, inner) else redact_value(inner, by_name=by_name)
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [redact_value(inner) for inner in value]
+        return [redact_value(inner, by_name=by_name) for inner in value]
     return redact_text(value) if isinstance(value, str) else value
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from zerobench import __version__
+from zerobench.cli import commands as declared
 from zerobench.cli import main
 from zerobench.cli.app import DECLARED, commands
 from zerobench.cli.help import EXAMPLES, GROUPS
@@ -118,7 +119,7 @@ def test_every_command_has_an_example() -> None:
 
 def test_every_command_stands_under_one_heading_of_the_help() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(DECLARED)
+    assert sorted(grouped) == sorted(file.stem for file in Path(declared.__file__).parent.glob("[a-z]*.py"))
     assert [command.name for command in commands()] == grouped
 
 

@@ -6,34 +6,13 @@ Every command imports what it needs when it runs, so that `zerobench --help` sta
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from itertools import chain
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from zerobench import __version__
-from zerobench.cli.commands import (
-    baseline,
-    calibrate,
-    compare,
-    doctor,
-    emulate,
-    explain,
-    export,
-    models,
-    plan,
-    report,
-    run,
-    setup,
-    show,
-    status,
-    strategies,
-    submit,
-    sweeps,
-    tune,
-    validate,
-    watch,
-)
 from zerobench.cli.help import GROUPS, GroupedCommands, epilog
 from zerobench.errors import UserError, unknown_choice
 
@@ -164,34 +143,13 @@ def _start(
 
 
 DECLARED: Mapping[str, Callable[..., Any]] = {
-    command.__name__: command
-    for command in (
-        run.run,
-        submit.submit,
-        watch.watch,
-        emulate.emulate,
-        plan.plan,
-        tune.tune,
-        status.status,
-        show.show,
-        explain.explain,
-        report.report,
-        compare.compare,
-        validate.validate,
-        baseline.baseline,
-        export.export,
-        calibrate.calibrate,
-        sweeps.sweeps,
-        strategies.strategies,
-        setup.setup,
-        doctor.doctor,
-        models.models,
-    )
+    name: getattr(import_module(f"zerobench.cli.commands.{name}"), name)
+    for name in chain.from_iterable(GROUPS.values())
 }
-"""By name; help.py says under which heading and in which order."""
+"""By name; help.py says which there are, under which heading and in which order."""
 
-for _name in chain.from_iterable(GROUPS.values()):
-    app.command(_name, epilog=epilog(_name))(DECLARED[_name])
+for _name, _command in DECLARED.items():
+    app.command(_name, epilog=epilog(_name))(_command)
 
 
 def commands() -> list[Any]:

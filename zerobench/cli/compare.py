@@ -13,7 +13,7 @@ import typer
 from zerobench.baselines import find_baseline
 from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
-from zerobench.folder import check_writable, write_pieces, write_whole
+from zerobench.folder import check_writable, write_pieces, write_whole, writing
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.document import comparison_document
 from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
@@ -102,12 +102,10 @@ def _paths(request: CompareRequest) -> tuple[Path, Path]:
 
 
 def _write(option: str, path: Path, comparison: Comparison, verdicts: Sequence[Verdict]) -> None:
-    try:
+    with writing(f"{option}: {path}"):
         if option == "--html":
             from zerobench.report.page.comparison import comparison_pieces  # noqa: PLC0415 -- only it needs to draw
 
             write_pieces(path, comparison_pieces(comparison, verdicts))
         else:
             write_whole(path, document(TITLE, document_parts(comparison, verdicts), level=2))
-    except OSError as error:
-        raise UserError(f"{option}: {path}: cannot be written: {error.strerror or error}") from None

@@ -1,10 +1,9 @@
 """What a shell completes beside commands and options: the names that they take."""
 
-# ruff: noqa: PLC0415 -- imports stand in what asks: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 
 Complete = Callable[[str], list[str]]
@@ -22,16 +21,16 @@ def _beginning(names: Callable[[], Iterable[str]]) -> Complete:
     return complete
 
 
-def _models() -> Iterable[str]:
-    from zerobench.spec.presets import PRESETS
+def _listed(module: str, name: str) -> Callable[[], Iterable[str]]:
+    """The names in a list of zerobench's, whose module is imported when they are asked for."""
+    return lambda: getattr(import_module(f"zerobench.{module}"), name)
 
-    return PRESETS
 
+def _gpus() -> Iterable[str]:
+    """Names of the catalogue, with dashes for the spaces, which a shell would have to quote."""
+    from zerobench.spec.hardware import load_catalogue
 
-def _sweeps() -> Iterable[str]:
-    from zerobench.sweeping.sweep import shipped_sweeps
-
-    return shipped_sweeps()
+    return dict.fromkeys(gpu.name.lower().replace(" ", "-") for gpu in load_catalogue())
 
 
 def _runs() -> Iterable[str]:
@@ -46,35 +45,10 @@ def _baselines() -> Iterable[str]:
     return baselines(REPORTS)
 
 
-def _strategies() -> Iterable[str]:
-    from zerobench.spec.strategy import STRATEGIES
+def _sweeps() -> Iterable[str]:
+    from zerobench.sweeping.sweep import shipped_sweeps
 
-    return STRATEGIES
-
-
-def _optimizers() -> Iterable[str]:
-    from zerobench.spec.optimizers import OPTIMIZERS
-
-    return OPTIMIZERS
-
-
-def _gpus() -> Iterable[str]:
-    """Names of the catalogue, with dashes for the spaces, which a shell would have to quote."""
-    from zerobench.spec.hardware import load_catalogue
-
-    return dict.fromkeys(gpu.name.lower().replace(" ", "-") for gpu in load_catalogue())
-
-
-def _precisions() -> Iterable[str]:
-    from zerobench.spec.trial import Precision
-
-    return Precision
-
-
-def _evidence() -> Iterable[str]:
-    from zerobench.spec.trial import Evidence
-
-    return Evidence
+    return shipped_sweeps()
 
 
 def _predictions() -> Iterable[str]:
@@ -84,12 +58,12 @@ def _predictions() -> Iterable[str]:
 
 
 _VALUES: dict[str, Callable[[], Iterable[str]]] = {
-    "strategy": _strategies,
-    "optimizer": _optimizers,
-    "model": _models,
+    "strategy": _listed("spec.strategy", "STRATEGIES"),
+    "optimizer": _listed("spec.optimizers", "OPTIMIZERS"),
+    "model": _listed("spec.presets", "PRESETS"),
     "gpu": _gpus,
-    "evidence": _evidence,
-    "precision": _precisions,
+    "evidence": _listed("spec.trial", "Evidence"),
+    "precision": _listed("spec.trial", "Precision"),
 }
 """What an axis may be, of the axes whose values are names."""
 
@@ -103,12 +77,12 @@ def axis_values(incomplete: str) -> list[str]:
     return [f"{written}{name}" for name in names if name.startswith(last) and name not in before]
 
 
-models = _beginning(_models)
+models = _beginning(_VALUES["model"])
 gpus = _beginning(_gpus)
 sweeps = _beginning(_sweeps)
-models_and_sweeps = _beginning(lambda: [*_models(), *_sweeps()])
+models_and_sweeps = _beginning(lambda: [*_VALUES["model"](), *_sweeps()])
 runs = _beginning(_runs)
 baselines = _beginning(_baselines)
-precisions = _beginning(_precisions)
+precisions = _beginning(_VALUES["precision"])
 predictions = _beginning(_predictions)
-strategies = _beginning(lambda: [*_strategies(), *_optimizers()])
+strategies = _beginning(lambda: [*_VALUES["strategy"](), *_VALUES["optimizer"]()])

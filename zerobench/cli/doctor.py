@@ -13,11 +13,11 @@ from zerobench.report.tables.part import Listing, Part
 from zerobench.running.doctor import Finding, can_run, examine
 from zerobench.slurm.presence import slurm_check
 
-_COLUMNS = [
-    Column[Finding]("check", lambda finding: finding.what, narrow="check", is_text=True, is_whole=True),
-    Column[Finding]("status", lambda finding: finding.standing.value, narrow="status", is_text=True),
-    Column[Finding]("finding", lambda finding: finding.finding, narrow="finding", is_text=True),
-    Column[Finding]("remedy", lambda finding: finding.remedy, narrow="remedy", is_text=True),
+_COLUMNS: list[Column[Finding]] = [
+    Column("check", lambda finding: finding.what, narrow="check", is_text=True, is_whole=True),
+    Column("status", lambda finding: finding.standing.value, narrow="status", is_text=True),
+    Column("finding", lambda finding: finding.finding, narrow="finding", is_text=True),
+    Column("remedy", lambda finding: finding.remedy, narrow="remedy", is_text=True),
 ]
 
 

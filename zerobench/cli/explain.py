@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,9 @@ def _of_file(request: PlanRequest, reports: Path, *, of_host: bool) -> list[Topi
     return _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=of_host)
 
 
-def of_log(trial: str | None, **words: Any) -> PlanRequest | None:
+def of_log(trial: str | None, arguments: Mapping[str, Any]) -> PlanRequest | None:
     """What a log's training was, as the options say; None where they do not. Raises UserError: they do not fit."""
+    words = {field.name: arguments[field.name] for field in fields(PlanRequest) if field.name in arguments}
     given = [name for name in ("model", "ds_config", "gpus", "gpu") if words[name] is not None]
     if not given:
         return None

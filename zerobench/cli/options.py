@@ -48,6 +48,8 @@ Only = Annotated[
         autocompletion=completion.axis_values,
     ),
 ]
+Repeats = Annotated[int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")]
+
 REPORTS = completion.REPORTS
 
 # What is planned, tuned and emulated: the cluster and the work.

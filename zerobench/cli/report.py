@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zerobench.collection import given_back, no_collection
 from zerobench.errors import UserError
-from zerobench.folder import write_pieces
+from zerobench.folder import write_pieces, writing
 from zerobench.report.figures.runs import RunFigures, run_figures
 from zerobench.store import Run, find_run, load_run
 
@@ -114,7 +113,7 @@ def _maker(name: str) -> Callable[[RunFigures], Writer]:
 def _write_csv(frames: RunFrames, path: Path) -> str:
     from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
 
-    with _naming(path):
+    with writing(f"--out: {path}"):
         write_csv(frames, path)
     return str(path)
 
@@ -122,17 +121,9 @@ def _write_csv(frames: RunFrames, path: Path) -> str:
 def _write_text(pieces: Iterable[str], path: Path) -> str:
     if path == STANDARD_OUTPUT:
         return "".join(pieces)
-    with _naming(path):
+    with writing(f"--out: {path}"):
         write_pieces(path, pieces)
     return str(path)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
 def _pieces_of(name: str) -> Callable[[RunFigures], Iterable[str]]:

@@ -110,13 +110,9 @@ def _listed(plan: RunPlan) -> Iterator[dict[str, Any]]:
 
 def _lines(plan: RunPlan) -> Iterator[str]:
     """`run` and the trial's id, or why it is not run: skipped by a rule, or completed earlier; then notes."""
-    if plan.earlier is not None:
-        for trial_id, kept in standing(load_run(plan.earlier)):
-            yield f"{kept or 'run':<10}{trial_id}"
-        return
-    for item in plan.planned:
-        why = f"  {item.skipped.rule}: {item.skipped.reason}" if item.skipped else ""
-        yield f"{'skipped' if item.skipped else 'run':<10}{item.trial.trial_id}{why}"
+    for trial in _listed(plan):
+        why = f"  {trial['rule']}: {trial['reason']}" if trial["rule"] else ""
+        yield f"{trial['status'] or ('skipped' if why else 'run'):<10}{trial['trial_id']}{why}"
     yield from (f"{'note':<10}{note}" for note in notes_of(plan.planned))
 
 

@@ -20,7 +20,7 @@ from zerobench.cli.answer import Answer
 from zerobench.cli.live import screen
 from zerobench.cli.live_predictions import prediction_view
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
+from zerobench.folder import write_whole, writing
 from zerobench.report.labels import labels
 from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.run_frontier import Limit
@@ -50,10 +50,8 @@ def run_frontier(request: run.RunRequest, *, dry_run: bool = False) -> Answer:
     Raises UserError: a mistake in the request, before anything is written or started.
     """
     search = read_search(request, dry_run=dry_run)
-    try:
+    with writing(f"--reports: {request.reports}"):
         folder = new_run_folder(request.reports, f"{search.name}-frontier-{search.axis.name}").path
-    except OSError as error:
-        raise UserError(f"--reports: {request.reports}: cannot be written: {error.strerror or error}") from None
     try:
         return _search_and_show(search, folder)
     except KeyboardInterrupt:

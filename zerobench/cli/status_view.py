@@ -18,6 +18,7 @@ from zerobench.cli.live_trial import describe
 from zerobench.cli.paths import shortest
 from zerobench.folder import RunFolder
 from zerobench.report.column_units import MISSING, plain
+from zerobench.report.notes import listed
 from zerobench.slurm.jobs import Submission
 from zerobench.slurm.watch.status import UNDONE, JobStatus, RunStatus, Standing, TrialStatus
 from zerobench.units import counted, format_seconds
@@ -114,7 +115,7 @@ def _running(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     )
     yield from _section(title, ("trial", "task", "phase", "silent for"), rows, numbers={3})
     if silent := [trial.trial_id for trial in open_trials if _is_long_silent(trial)]:
-        yield Text(plain(f"! no progress for {_rounded(SILENT_S)}: it may hang; logs: trials/{_listed(silent)}"))
+        yield Text(plain(f"! no progress for {_rounded(SILENT_S)}: it may hang; logs: trials/{listed(silent, 3)}"))
 
 
 def _name(trial: TrialStatus, names: Names) -> str:
@@ -159,7 +160,7 @@ def _failed(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     rows = [[_name(trial, names), _words(trial.trace.status), trial.reason or MISSING] for trial in failed]
     yield from _section(title, ("trial", "how", "why"), rows)
     if failed:
-        yield Text(plain(f"logs: trials/{_listed([trial.trial_id for trial in failed])}"))
+        yield Text(plain(f"logs: trials/{listed([trial.trial_id for trial in failed], 3)}"))
 
 
 def _words(status: str | None) -> str:
@@ -176,11 +177,7 @@ def _undone(status: RunStatus, names: Names) -> Iterator[RenderableType]:
         labels = [_name(trial, names) for trial in status.trials if trial.standing is standing]
         if labels:
             yield Text()
-            yield Text(plain(f"{len(labels)} {standing.value}: {sentence}: {_listed(labels)}"))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            yield Text(plain(f"{len(labels)} {standing.value}: {sentence}: {listed(labels, 3)}"))
 
 
 def next_step(run: RunFolder, status: RunStatus) -> str | None:

@@ -9,7 +9,7 @@ from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_
 from zerobench.errors import UserError
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size, micro_batches_of_share
 from zerobench.spec.optimizers import OPTIMIZERS
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import OFFLOADS, TrialSpec
 
 
 def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> None:
@@ -40,7 +40,7 @@ def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[
     clipping = trial.hyperparameters.gradient_clipping
     yield "gradient_clipping", get(config, "gradient_clipping"), "hyperparameters.gradient_clipping", clipping
     yield "the precision of its bf16 and fp16 sections", precision_of(config), "precision", trial.precision.value
-    for section in ("offload_optimizer", "offload_param"):
+    for section in OFFLOADS:
         yield f"{section}.device", device_of(config, section), section, getattr(trial, section).value
     is_handed = OPTIMIZERS[trial.optimizer].deepspeed is None and get(config, "optimizer.type") is None
     made = trial.optimizer if is_handed else optimizer_of(config, where)

@@ -15,10 +15,10 @@ from typing import Any
 
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Kind
+from zerobench.spec.trial import OFFLOADS
 
 UNLOCKED = "pin_memory false"
 """What it says of the change whose cost in time nobody knows: copies of memory that is not page-locked are slower."""
-_OFFLOADS = ("offload_optimizer", "offload_param")
 _CPU = {"device": "cpu", "pin_memory": True}
 _MICRO_BATCH, _PASSES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -187,7 +187,7 @@ def _offload_parameters(draft: Draft) -> tuple[str, Draft] | None:
 
 def _unlocked(draft: Draft) -> tuple[str, Draft] | None:
     """Offloaded states not page-locked: torch rounds what is up to powers of two."""
-    places = {name: draft.offloaded(name) for name in _OFFLOADS}
+    places = {name: draft.offloaded(name) for name in OFFLOADS}
     made = {name: {**place, "pin_memory": False} for name, place in places.items() if place.get("pin_memory") is True}
     return (UNLOCKED, _with_zero(draft, made)) if made else None
 

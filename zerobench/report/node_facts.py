@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerobench import store
+from zerobench.grouped import grouped
 from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import FACTS, Environment, at, gpu_links, gpu_names, text, versions
 from zerobench.report.notes import listed
@@ -72,10 +73,10 @@ def differences(nodes: Nodes) -> Iterator[Difference]:
     sizes = _alike({plain(name): at(node, "machine", "memory_bytes") for name, node in nodes.items()})
     names = dict.fromkeys(name for of_node in facts.values() for name in of_node)
     for name in [*names, "host memory"]:
-        values = {node: sizes.get(node) if name == "host memory" else of.get(name) for node, of in facts.items()}
-        by_value: dict[str, list[str]] = {}
-        for node, value in values.items():
-            by_value.setdefault(value or "none", []).append(node)
+        values = {
+            node: (sizes.get(node) if name == "host memory" else of.get(name)) or "none" for node, of in facts.items()
+        }
+        by_value = grouped(values, values.__getitem__)
         if len(by_value) > 1:
             yield Difference(name, dict(sorted(by_value.items(), key=lambda item: len(item[1]))))
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from zerobench.grouped import grouped
 from zerobench.report.gradient_parity import DRIFTED_TOLERANCE, NORM_TOLERANCES, largest_distance, num_stable_steps
 from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_grad_norms, recorded_losses
 from zerobench.spec.strategy import STRATEGIES, has_exact_gradients, is_exact, paper_stage
@@ -137,10 +138,8 @@ class ParityJudge:
     """
 
     def __init__(self, trials: Iterable[Trial]) -> None:
-        self._groups: dict[str, list[Trial]] = {}
-        for trial in trials:
-            if completed(trial) and all_ranks_ran(trial) and not drops_out(trial):
-                self._groups.setdefault(trial.spec.parity_hash, []).append(trial)
+        alike = (trial for trial in trials if completed(trial) and all_ranks_ran(trial) and not drops_out(trial))
+        self._groups = grouped(alike, lambda trial: trial.spec.parity_hash)
         for group in self._groups.values():
             group.sort(key=_reference_order)
 

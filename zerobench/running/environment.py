@@ -17,7 +17,7 @@ from typing import Any
 import zerobench
 from zerobench.emulator.emulator import ENVIRONMENT, usable_torch
 from zerobench.emulator.places import is_made, places, torch_in
-from zerobench.environments import environment
+from zerobench.environments import environment, version_of
 from zerobench.errors import UserError
 from zerobench.memory.nvml import DeviceListing, list_devices
 from zerobench.memory.topology import gpu_topology
@@ -85,20 +85,13 @@ def _driver(listing: DeviceListing) -> dict[str, Any]:
 
 def packages() -> dict[str, str | None]:
     """Versions of PACKAGES and of NVIDIA's libraries as installed; None for what is not."""
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: version_of(name) for name in PACKAGES}
     names = {
         str(distribution.metadata["Name"]).lower()
         for distribution in importlib.metadata.distributions()
         if distribution.metadata["Name"]
     }
-    return versions | {name: _version(name) for name in sorted(names) if name.startswith("nvidia-")}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return versions | {name: version_of(name) for name in sorted(names) if name.startswith("nvidia-")}
 
 
 def torch_build() -> dict[str, str | None]:

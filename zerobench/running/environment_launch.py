@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerobench.environments import Environment, environment
 from zerobench.errors import UserError
-from zerobench.folder import TrialFolder
+from zerobench.folder import TrialFolder, writing
 
 LAUNCHERS: Mapping[str, str] = {
     "horovod": "zerobench.worker.horovod_launcher",
@@ -43,7 +43,5 @@ def made_environment(name: str) -> tuple[Environment, Path]:
         raise UserError(
             f"strategy: {name}: its environment is not set up in {wanted.path}; run: zerobench setup {name}"
         )
-    try:
+    with writing(f"strategy: {name}: {wanted.path}"):
         return wanted, wanted.code()
-    except OSError as error:
-        raise UserError(f"strategy: {name}: {wanted.path}: cannot be written: {error.strerror or error}") from None

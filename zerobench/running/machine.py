@@ -3,7 +3,6 @@
 import os
 import platform
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def _cpu(root: Path) -> dict[str, Any]:
 def _sockets(root: Path) -> int | None:
     """Processors as the kernel counts packages."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
-    packages = {next(_lines(path), "") for path in files}
+    packages = {next(control_groups.lines(path), "") for path in files}
     return len(packages) or None
 
 
@@ -48,14 +47,18 @@ def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
     """Each node's cores, as the kernel lists them, and its memory; None where the kernel shows no nodes."""
     folders = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
     return [
-        {"node": int(path.name[4:]), "cores": next(_lines(path / "cpulist"), ""), "memory_bytes": _node_memory(path)}
+        {
+            "node": int(path.name[4:]),
+            "cores": next(control_groups.lines(path / "cpulist"), ""),
+            "memory_bytes": _node_memory(path),
+        }
         for path in folders
     ] or None
 
 
 def _node_memory(folder: Path) -> int | None:
     """`Node 0 MemTotal:  65780200 kB`."""
-    words = (line.split() for line in _lines(folder / "meminfo"))
+    words = (line.split() for line in control_groups.lines(folder / "meminfo"))
     return next((int(word[3]) * 1024 for word in words if word[2:3] == ["MemTotal:"]), None)
 
 
@@ -90,11 +93,3 @@ def _container(root: Path) -> str | None:
     """The kind of container we run in, by the file that each leaves; None for none that we know."""
     marks = {".dockerenv": "docker", "run/.containerenv": "podman", ".singularity.d": "singularity"}
     return next((kind for mark, kind in marks.items() if (root / mark).exists()), None)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a small file, none where it cannot be read."""
-    try:
-        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
+from zerobench.folder import write_whole, writing
 from zerobench.running import remote
 from zerobench.running.environment import capture_environment
 
@@ -47,11 +47,9 @@ def record_hosts(folder: Path, hosts: Iterable[str]) -> None:
 
 
 def _write(folder: Path, name: str, document: Mapping[str, Any]) -> None:
-    try:
+    with writing(f"{folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(node_file(folder, name), json.dumps({"node": name, **document}, indent=1))
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
 def node_file(folder: Path, name: str) -> Path:

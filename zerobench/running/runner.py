@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.folder import RunFolder, write_whole
+from zerobench.folder import RunFolder, write_whole, writing
 from zerobench.records import Status, TrialRecord
 from zerobench.running.attempt import not_started, note_start, run_trial
 from zerobench.running.environment import capture_environment
@@ -85,11 +85,9 @@ def run_sweep(
     to_run = [item.trial for item in planned if item.skipped is None]
     check_installed(to_run)
     check_trials(to_run, executor)
-    try:
+    with writing(f"--reports: {reports}"):
         run = new_run_folder(reports, sweep_name)
         lay_out(run, planned, configs, sweep, environment)
-    except OSError as error:
-        raise UserError(f"--reports: {reports}: cannot be written: {error.strerror or error}") from None
     return _run_pending(run, executor, observer)
 
 
@@ -128,10 +126,8 @@ def extend_run(
     Raises UserError where `run_sweep` does.
     """
     there = {entry.trial_id for entry in load_run(run.path).plan.trials}
-    try:
+    with writing(f"{run.path}"):
         lay_out(run, planned, resolved_configs(planned), sweep, environment)
-    except OSError as error:
-        raise UserError(f"{run.path}: cannot be written: {error.strerror or error}") from None
     new = [item.trial.trial_id for item in planned if item.trial.trial_id not in there]
     with stop_on_signals() as stop:
         return run_beside_others(run.path, new, executor=executor, observer=observer, stop=stop)
@@ -157,10 +153,8 @@ def resume_run(
     mend_run(run, lambda: environment)
     refuse_own_script(load_run(run.path))
     name = f"environment_resumed_{time.strftime(STAMP)}.json"
-    try:
+    with writing(f"--resume: {path}"):
         write_whole(run.path / name, json.dumps(environment, indent=1))
-    except OSError as error:
-        raise UserError(f"--resume: {path}: cannot be written: {error.strerror or error}") from None
     return _run_pending(run, executor, observer, planned)
 
 
@@ -172,11 +166,8 @@ def mend_run(run: RunFolder, environment: Callable[[], Mapping[str, Any]]) -> No
     """
     if not has_torn_documents(run):
         return
-    try:
-        with locked(run):
-            mend_documents(run, environment())
-    except OSError as error:
-        raise UserError(f"--resume: {run.path}: cannot be written: {error.strerror or error}") from None
+    with writing(f"--resume: {run.path}"), locked(run):
+        mend_documents(run, environment())
 
 
 def refuse_own_script(run: Run) -> None:

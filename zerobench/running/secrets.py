@@ -30,19 +30,6 @@ def refuse_secrets(trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> Non
             )
 
 
-def without_secrets(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A sweep as it may be kept: its texts without their secrets."""
-    return {key: _redacted(value) for key, value in document.items()}
-
-
-def _redacted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _redacted(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(inner) for inner in value]
-    return redact_text(value) if isinstance(value, str) else value
-
-
 def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
     """Each text within `value`, with where it stands."""
     if isinstance(value, str):

@@ -13,9 +13,9 @@ from zerobench.ds_config import build_ds_config, in_own_swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_pieces, write_whole
 from zerobench.records import TrialRecord
-from zerobench.redaction import redact_text
+from zerobench.redaction import redact_text, redact_value
 from zerobench.running.launcher import launched_processes
-from zerobench.running.secrets import refuse_secrets, without_secrets
+from zerobench.running.secrets import refuse_secrets
 from zerobench.running.trial_record import skipped_record
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec, slug
@@ -74,7 +74,7 @@ def lay_out(
 
     Raises OSError: a file cannot be written.
     """
-    write_whole(run.sweep, yaml.safe_dump(without_secrets(sweep), sort_keys=False, allow_unicode=True))
+    write_whole(run.sweep, yaml.safe_dump(redact_value(sweep, by_name=False), sort_keys=False, allow_unicode=True))
     write_whole(run.environment, json.dumps(environment, indent=1))
     keep_asked(run, planned, configs)
     for item in planned:

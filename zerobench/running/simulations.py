@@ -70,7 +70,7 @@ def predict(
         except UserError as error:
             _skip_all(played, run_id, str(error), started, ended)
         else:
-            _Simulations(played, run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
+            _Simulations(deque(played), run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
 
 
 def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:
@@ -121,39 +121,34 @@ class _PlayedTrial:
         self.quiet.hear(words or ([] if self.word is None else [self.word]))
 
 
+@dataclass
 class _Simulations:
     """Sends a simulator as many trials as it plays at a time, and records how each ended."""
 
-    def __init__(
-        self,
-        trials: Sequence[Pair],
-        run_id: str,
-        jobs: int,
-        stop: Stop,
-        started: Started,
-        ended: Ended,
-        added: Mapping[str, str],
-        playing: Playing,
-    ) -> None:
-        self._waiting = deque(trials)
-        self._world, self._added = trials[0][0].evidence, added
-        self._run_id, self._jobs, self._stop = run_id, jobs, stop
-        self._started, self._ended, self._playing = started, ended, playing
-        self._told: set[Path] = set()
-        self._played: dict[str, _PlayedTrial] = {}
-        self._barren = 0
-        self._oom = OomCounters({})
-        """The kernel's counters before the first simulator that has begun no trial."""
-        self._spent_s = 0.0
-        """Processor time of the simulator when it was looked at last."""
+    _waiting: deque[Pair]
+    _run_id: str
+    _jobs: int
+    _stop: Stop
+    _started: Started
+    _ended: Ended
+    _added: Mapping[str, str]
+    _playing: Playing
+    _told: set[Path] = field(default_factory=set)
+    _played: dict[str, _PlayedTrial] = field(default_factory=dict)
+    _barren: int = 0
+    _oom: OomCounters = field(default_factory=lambda: OomCounters({}))
+    """The kernel's counters before the first simulator that has begun no trial."""
+    _spent_s: float = 0.0
+    """Processor time of the simulator when it was looked at last."""
 
     def run(self) -> None:
         """All of them, in one simulator where none is lost."""
+        world = self._waiting[0][0].evidence
         while self._waiting and not self._stop.asked:
             if not self._barren:
                 self._oom = read_oom_counters()
             self._barren += 1  # until it has begun a trial
-            with Simulator(self._jobs, self._world, self._added) as process:
+            with Simulator(self._jobs, world, self._added) as process:
                 self._serve(process)
                 was_gone = process.is_gone
                 code, words = process.end(), process.words()

@@ -23,6 +23,7 @@ import psutil
 from zerobench.emulator.emulator import find_emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.folder import TrialFolder
+from zerobench.grouped import grouped
 from zerobench.running.ranks import open_pidfd
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -142,11 +143,12 @@ Pair = tuple[TrialSpec, TrialFolder]
 
 def alike(trials: Sequence[Pair]) -> list[list[Pair]]:
     """Those of one simulator each: of one world, and where the GPU must be known from the start, of one GPU."""
-    kinds: dict[tuple[Evidence, str | None], list[Pair]] = {}
-    for trial, folder in trials:
-        gpu = trial.prediction.gpu if trial.evidence is Evidence.EMULATED else None
-        kinds.setdefault((trial.evidence, gpu), []).append((trial, folder))
-    return list(kinds.values())
+
+    def kind(pair: Pair) -> tuple[Evidence, str | None]:
+        trial, _ = pair
+        return trial.evidence, trial.prediction.gpu if trial.evidence is Evidence.EMULATED else None
+
+    return list(grouped(trials, kind).values())
 
 
 def added_for(trial: TrialSpec) -> dict[str, str]:

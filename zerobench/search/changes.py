@@ -25,7 +25,7 @@ from zerobench.search.predict import predict
 from zerobench.search.tried import changed_fields, why_no_work
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import OFFLOADS, TrialSpec
 from zerobench.store import load_run
 from zerobench.sweeping.expand import PlannedTrial
 from zerobench.sweeping.plan import STEPS, checked, document, in_world, predicted
@@ -34,7 +34,6 @@ from zerobench.sweeping.plan_own import own_config
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
 _AS_LARGE = 0.95
 """Of what the catalogue says: a driver keeps some of it for itself."""
-_OFFLOADS = ("offload_optimizer", "offload_param")
 
 
 ChangeNames = tuple[str, ...]
@@ -157,7 +156,7 @@ def _as_config(trial: TrialSpec, user_config: Mapping[str, Any] | None) -> dict[
             "device": getattr(trial, name).value,
             "pin_memory": trial.ds_config.get(f"zero_optimization.{name}.pin_memory", True),
         }
-        for name in _OFFLOADS
+        for name in OFFLOADS
         if name not in zero
     }
     return {

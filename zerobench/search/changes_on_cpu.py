@@ -18,7 +18,7 @@ from zerobench.search.predict import predict
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
+from zerobench.spec.trial import OFFLOADS, Evidence, Offload, Precision, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.sweeping.expand import PlannedTrial
 from zerobench.sweeping.plan import STEPS, document
@@ -29,7 +29,6 @@ from zerobench.timing.trace import unpack
 from zerobench.units import format_bytes
 
 _NO_TENSORS = {Category.TOTAL, Category.REST_OF_PROCESS}
-_OFFLOADS = ("offload_optimizer", "offload_param")
 _BY_FLOPS = "by what is computed"
 
 
@@ -146,7 +145,7 @@ def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[ChangeName
     """The trial, and those changes that move nothing to the host, where it is already."""
     nowhere = Cluster(Gpu(name="cpu", source="none"), trial.num_nodes, trial.gpus_per_node)
     for words, made in changed_trials(trial, nowhere, reports):
-        if all(getattr(made, name) is getattr(trial, name) for name in _OFFLOADS):
+        if all(getattr(made, name) is getattr(trial, name) for name in OFFLOADS):
             yield words, made
 
 

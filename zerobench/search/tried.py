@@ -10,9 +10,8 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import deepspeeds_adamw
-from zerobench.spec.trial import Offload, Precision, TrialSpec
+from zerobench.spec.trial import OFFLOADS, Offload, Precision, TrialSpec
 
-_OFFLOADS = ("offload_optimizer", "offload_param")
 _NUMBERS = {
     "micro_batch_size": ("train_micro_batch_size_per_gpu", Kind.BATCH),
     "gradient_accumulation_steps": ("gradient_accumulation_steps", Kind.PASSES),
@@ -81,7 +80,7 @@ def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, A
             settings[name] = value
     if after.stage != before.stage:
         settings["strategy"] = f"zero{after.stage}"
-    for name in _OFFLOADS:
+    for name in OFFLOADS:
         if after.is_offloaded(name) != before.is_offloaded(name):
             settings[name] = Offload.CPU if after.is_offloaded(name) else Offload.NONE
     if "offload_optimizer" in settings and trial.optimizer in {deepspeeds_adamw(offloaded=on) for on in (False, True)}:
@@ -95,8 +94,8 @@ def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, A
 
 def _unlocked(before: Draft, after: Draft) -> list[str]:
     """What stays offloaded and is page-locked no more."""
-    pinned = [[draft.offloaded(name).get("pin_memory") for name in _OFFLOADS] for draft in (before, after)]
-    return [name for name, was, now in zip(_OFFLOADS, *pinned, strict=True) if was is True and now is False]
+    pinned = [[draft.offloaded(name).get("pin_memory") for name in OFFLOADS] for draft in (before, after)]
+    return [name for name, was, now in zip(OFFLOADS, *pinned, strict=True) if was is True and now is False]
 
 
 def _number(draft: Draft, key: str, kind: Kind) -> int | None:

@@ -67,6 +67,10 @@ class Offload(StrEnum):
     NVME = "nvme"
 
 
+OFFLOADS = ("offload_optimizer", "offload_param")
+"""What says it of a trial, and the sections that say it of a DeepSpeed configuration."""
+
+
 class Precision(StrEnum):
     """Data type of the model's parameters and gradients; 16-bit ones keep fp32 master weights."""
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from zerobench.errors import UserError
-from zerobench.folder import TRIAL_VARIABLE, RunFolder, TrialFolder, write_whole
+from zerobench.folder import TRIAL_VARIABLE, RunFolder, TrialFolder, write_whole, writing
 from zerobench.running.environment import capture_environment
 from zerobench.running.setup import new_run_folder
 from zerobench.spec.trial import TrialSpec
@@ -30,7 +29,7 @@ def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], comma
 
     Raises UserError: it cannot be written.
     """
-    try:
+    with writing(f"reports: {reports}"):
         run = new_run_folder(reports, trial.trial_id)
         folder = run.trial(trial.trial_id)
         folder.path.mkdir(parents=True)
@@ -40,8 +39,6 @@ def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], comma
         write_whole(folder.command, "".join(f"{_one_line(word)}\n" for word in command))
         plan = Plan(run_id=run.run_id, trials=[PlanEntry(trial_id=trial.trial_id)])
         write_whole(run.plan, plan.model_dump_json(indent=1))
-    except OSError as error:
-        raise UserError(f"reports: {reports}: cannot be written: {error.strerror or error}") from None
     return run
 
 

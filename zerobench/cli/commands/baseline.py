@@ -1,7 +1,5 @@
 """`zerobench baseline`: runs kept by a name, for `compare --against`."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from typing import Annotated

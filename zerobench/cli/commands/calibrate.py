@@ -1,7 +1,5 @@
 """`zerobench calibrate`: what a run on GPUs says of context and NCCL."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`zerobench compare`: the same trials in two runs, and a gate for CI."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 

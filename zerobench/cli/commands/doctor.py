@@ -1,7 +1,5 @@
 """`zerobench doctor`: what can run on this machine, and what to fix."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from zerobench.cli.answer import Answer, answering

@@ -1,7 +1,5 @@
 """`zerobench emulate`: a command of the user's own on GPUs that are not there."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from typing import Annotated
@@ -33,19 +31,8 @@ def emulate(
 
     Exits with 0 if it fits, 1 if not, or the script's own status if that failed.
     """
+    arguments = locals()
     from zerobench.cli import emulate
     from zerobench.emulate.request import read_request
 
-    request = read_request(
-        command,
-        gpus=gpus,
-        gpu=gpu,
-        gpus_per_node=gpus_per_node,
-        host_memory=host_memory,
-        ranks=ranks,
-        steps=steps,
-        name=name,
-        reports=reports,
-        tries=tries,
-    )
-    return emulate.emulate_command(request)
+    return emulate.emulate_command(read_request(**arguments))

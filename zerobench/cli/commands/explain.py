@@ -1,7 +1,5 @@
 """`zerobench explain`: why a trial took what it took, or why it differs from another."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from typing import Annotated
@@ -67,18 +65,8 @@ def explain(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Explain why a trial takes its memory and time. Also two trials' difference, or an out-of-memory log."""
+    arguments = locals()
     from zerobench.cli.explain import explain, of_log
 
-    request = of_log(
-        trial,
-        model=model,
-        ds_config=ds_config,
-        gpus=gpus,
-        gpu=gpu,
-        gpus_per_node=gpus_per_node,
-        host_memory=host_memory,
-        micro_batch=micro_batch,
-        sequence_length=sequence_length,
-        reports=reports,
-    )
+    request = of_log(trial, arguments)
     return explain(run, trial, other, reports, changes=changes, what_if=what_if, request=request, details=details)

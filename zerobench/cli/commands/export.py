@@ -1,7 +1,5 @@
 """`zerobench export`: the records of a run for the tools that people already look at their training with."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 
@@ -41,16 +39,9 @@ def export(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Export a run to other tools. Prometheus, TensorBoard, Weights & Biases, torch's memory_viz, Perfetto."""
+    destinations = {name.replace("_", "-"): to for name, to in locals().items() if name not in {"run", "reports"}}
     from zerobench.cli.export import export
 
-    destinations = {
-        "prometheus": prometheus,
-        "tensorboard": tensorboard,
-        "wandb": wandb,
-        "memory-viz": memory_viz,
-        "perfetto": perfetto,
-        "step-timeline": step_timeline,
-    }
     done = []
     for line in export(run, reports, destinations):
         typer.echo(line)

@@ -1,7 +1,5 @@
 """`zerobench models`: presets, and one model by component."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`zerobench report`: what to send to others of a run, or of several."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 

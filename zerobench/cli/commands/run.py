@@ -1,14 +1,12 @@
 """`zerobench run`: run a sweep."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from zerobench.cli.answer import Answer, answering
-from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
+from zerobench.cli.options import REPORTS, Only, Repeats, Reports, Sets, SweepName
 
 
 @answering
@@ -16,9 +14,7 @@ def run(
     sweep: SweepName = None,
     sets: Sets = None,
     only: Only = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
-    ] = None,
+    repeats: Repeats = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials without running them.")] = False,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Run missing and failed trials of an earlier run.")

@@ -1,7 +1,5 @@
 """`zerobench setup`: make the environment of its own that a strategy, or the emulated GPU, needs."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`zerobench show`: the tables of a run."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 import json

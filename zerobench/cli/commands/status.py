@@ -1,7 +1,5 @@
 """`zerobench status`: how a run stands."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`zerobench strategies`: the ways to train, what each needs, and whether it can run here."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from typing import Annotated
 
 import typer

@@ -1,14 +1,12 @@
 """`zerobench submit`: hand a sweep to Slurm."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from typing import Annotated
 
 import typer
 
 from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
-from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
+from zerobench.cli.options import REPORTS, Only, Repeats, Reports, Sets, SweepName
 
 
 @answering
@@ -16,9 +14,7 @@ def submit(
     sweep: SweepName = None,
     sets: Sets = None,
     only: Only = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
-    ] = None,
+    repeats: Repeats = None,
     nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum nodes per trial (1).")] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="GPUs per node; 0 for CPU nodes.")
@@ -67,28 +63,10 @@ def submit(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Submit a sweep to Slurm. The same trials, records and reports as `run`."""
+    arguments = locals()
     from zerobench.cli import submit
+    from zerobench.slurm.options import SubmitOptions
 
-    options = {
-        "nodes": nodes,
-        "gpus_per_node": gpus_per_node,
-        "gpu": gpu,
-        "cpus_per_node": cpus_per_node,
-        "partition": partition,
-        "cpu_partition": cpu_partition,
-        "account": account,
-        "qos": qos,
-        "time": time,
-        "constraint": constraint,
-        "reservation": reservation,
-        "mem": mem,
-        "container": container,
-        "container_runtime": container_runtime,
-        "launcher": launcher,
-        "python": python,
-        "trials_per_job": trials_per_job,
-        "throttle": throttle,
-        "sbatch": sbatch,
-    }
+    options = {name: arguments[name] for name in SubmitOptions.model_fields}
     request = submit.SubmitRequest(sweep, sets or [], only or [], repeats, resume, reports, options, local=local)
     return submit.show(request) if dry_run else submit.submit(request)

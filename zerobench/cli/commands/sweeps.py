@@ -1,7 +1,5 @@
 """`zerobench sweeps`: the shipped sweeps."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 import textwrap

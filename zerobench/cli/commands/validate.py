@@ -1,7 +1,5 @@
 """`zerobench validate`: how far predictions are off."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from pathlib import Path
 from typing import Annotated
 

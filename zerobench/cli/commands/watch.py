@@ -1,7 +1,5 @@
 """`zerobench watch`: run a command of the user's own and watch its memory."""
 
-# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
-
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,6 +1,6 @@
 """The marks of stacked bars: parts, hatching over what is predicted, names, totals, and the line of the capacity."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ def chart(
     layers = [
         _segments(bars, unit, x, y, scale, group_names(width)),
         _tails(bars, unit, y),
-        _hatch(bars, unit, y),
+        outlines(((bar.name, unit.of(bar.drawn), bar.is_measured) for bar in bars), y),
         *_names(bars, unit, y, scale),
         *([] if narrow else _totals(bars, unit, y, scale, capacity)),
         _breaks(bars, unit, y),
@@ -56,7 +56,7 @@ def chart(
     if failed:
         words = alt.Chart(data([{"name": name, "text": "out of device memory"} for name in failed]))
         text = words.mark_text(align="left", dx=_GAP, color="var(--limit)")
-        layers.append(text.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
+        layers.append(text.encode(x=alt.datum(0), y=y, text="text:N"))
     if capacity:
         layers += _capacity(bars, capacity, unit, y, scale, narrow=narrow)
     return layered([*layers, *layout.lines_above()], layout.width, layout.height)
@@ -75,7 +75,7 @@ def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     """Two strokes through a bar that is cut off."""
     rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
     mark = alt.Chart(data(rows)).mark_text(fontSize=22, fontWeight="bold", color="var(--paper)")
-    return mark.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
+    return mark.encode(x="at:Q", y=y, text="text:N")
 
 
 def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, names: Mapping[str, str]) -> Mark:
@@ -100,11 +100,8 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     groups = {part.group for _, part, _, _ in drawn}
     present = [group for group in palette.CATEGORY_COLOURS if group in groups]
     colour = group_colour(present, names)
-    return (
-        alt.Chart(data(rows))
-        .mark_bar(stroke="var(--paper)", strokeWidth=0.7)
-        .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("description:N"))
-    )
+    mark = alt.Chart(data(rows)).mark_bar(stroke="var(--paper)", strokeWidth=0.7)
+    return mark.encode(x=x, x2="end:Q", y=y, color=colour, description="description:N")
 
 
 def group_names(width: float) -> Mapping[str, str]:
@@ -133,22 +130,16 @@ def _description(bar: Bar, part: Part) -> str:
     return part_sentence(bar.name, name + within, part.num_bytes, bar.whole)
 
 
-def _hatch(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
-    """Over the bars of predictions: hatching, and an outline for every bar, so that pale colours end somewhere."""
+def outlines(bars: Iterable[tuple[str, float, bool]], y: alt.Y) -> Mark:
+    """An outline for every bar (its name, its end, whether it was measured), so that pale colours end somewhere; with
+    hatching over those of predictions.
+    """
     rows = [
-        {
-            "name": bar.name,
-            "start": 0,
-            "end": unit.of(bar.drawn),
-            "fill": "none" if bar.is_measured else HATCH,
-        }
-        for bar in bars
+        {"name": name, "start": 0, "end": end, "fill": "none" if is_measured else HATCH}
+        for name, end, is_measured in bars
     ]
-    return (
-        alt.Chart(data(rows))
-        .mark_bar(stroke="var(--ink)", strokeWidth=0.8, aria=False)
-        .encode(x=alt.X("start:Q"), x2=alt.X2("end:Q"), y=y, fill=alt.Fill("fill:N", scale=None))
-    )
+    mark = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8, aria=False)
+    return mark.encode(x="start:Q", x2="end:Q", y=y, fill=alt.Fill("fill:N", scale=None))
 
 
 def _names(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float) -> list[Mark]:
@@ -165,18 +156,10 @@ def _names(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float) -> list[
         for bar, group, start, end in spans
         if len(text := palette.SHORT_NAMES[group]) * _NAME_WIDTH < unit.of(end - start) * scale
     ]
+    texts, place = alt.Chart(data(rows)), {"x": "at:Q", "y": y, "text": "text:N"}
     # A border in the part's own colour keeps the name readable on hatching.
-    halo = (
-        alt.Chart(data(rows))
-        .mark_text(fontSize=11, strokeWidth=4)
-        .encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"), stroke=alt.Stroke("paper:N", scale=None))
-    )
-    name = (
-        alt.Chart(data(rows))
-        .mark_text(fontSize=11)
-        .encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"), color=alt.Color("ink:N", scale=None))
-    )
-    return [halo, name]
+    halo = texts.mark_text(fontSize=11, strokeWidth=4).encode(**place, stroke=alt.Stroke("paper:N", scale=None))
+    return [halo, texts.mark_text(fontSize=11).encode(**place, color=alt.Color("ink:N", scale=None))]
 
 
 def _span(bar: Bar, group: str) -> tuple[int, int]:
@@ -200,8 +183,7 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
         if bar.reach > bar.drawn
     ]
     mark = alt.Chart(data(rows)).mark_bar(fill="var(--grid)", stroke="var(--muted)", strokeWidth=0.7)
-    x, x2 = alt.X("start:Q"), alt.X2("end:Q")
-    return mark.encode(x=x, x2=x2, y=y, description=alt.Description("description:N"))
+    return mark.encode(x="start:Q", x2="end:Q", y=y, description="description:N")
 
 
 def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacity: Sequence[int]) -> list[Mark]:
@@ -211,7 +193,7 @@ def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacit
         {"name": bar.name, "at": _beside(unit.of(bar.reach), text, _limit(bar, unit, capacity), scale), "text": text}
         for bar, text in zip(bars, texts, strict=True)
     ]
-    place = {"x": alt.X("at:Q"), "y": y, "text": alt.Text("text:N")}
+    place = {"x": "at:Q", "y": y, "text": "text:N"}
     return haloed(alt.Chart(data(rows)), place, align="left", dx=_GAP)
 
 
@@ -250,15 +232,15 @@ def _capacity(
     text = alt.Chart(data(apart)).mark_text(
         color="var(--limit)", dy=-8, align="right" if has_room else "left", baseline="bottom"
     )
-    labels = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
+    labels = text.encode(x="at:Q", y=alt.value(0), text="text:N")
     if len(capacity) == 1 and not narrow:
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
-        return [rule.encode(x=alt.X("at:Q"), description=alt.Description("description:N")), labels]
+        return [rule.encode(x="at:Q", description="description:N"), labels]
     rows = [{"name": name, "at": unit.of(size), "description": _holds(size)} for name, size in known]
     ticks = alt.Chart(data(rows)).mark_tick(
         orient="vertical", size=BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
     )
-    return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("description:N")), labels]
+    return [ticks.encode(x="at:Q", y=y, description="description:N"), labels]
 
 
 def _holds(size: int) -> str:

@@ -64,8 +64,8 @@ class BarRows:
             return []
         texts = [{"name": name, "text": figure} for name, figure in zip(self.names, self.figures, strict=True)]
         rows = alt.Chart(data(texts))
-        name = {"x": alt.value(0), "y": self.y, "text": alt.Text("name:N")}
-        figure = {"x": alt.value(self.width), "y": self.y, "text": alt.Text("text:N")}
+        name = {"x": alt.value(0), "y": self.y, "text": "name:N"}
+        figure = {"x": alt.value(self.width), "y": self.y, "text": "text:N"}
         return [
             *haloed(rows, name, align="left", dy=self._line(self.num_lines - 1), limit=self.width),
             *haloed(rows, figure, align="right", dy=self._line(0), color="var(--muted)"),

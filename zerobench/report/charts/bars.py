@@ -10,12 +10,7 @@ from zerobench.records import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.bar_marks import cut
 from zerobench.report.charts.render import drawing
-from zerobench.report.charts.shown import (
-    doubt_sentence,
-    evidence_sentence,
-    most_telling,
-    shown_sentence,
-)
+from zerobench.report.charts.shown import ending, most_telling
 from zerobench.report.charts.stack import ORDER, Bar, TrialBar, stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -45,7 +40,8 @@ def device_figure(runs: RunFigures) -> Figure | None:
     caption = (
         f"Steady-step peak of the largest rank.{tail}"
         + _capacity_sentence(capacity, is_seen=is_seen)
-        + _ending(trials, bars, len(known))
+        + cut_sentence(bars)
+        + ending(trials, len(bars), len(known))
     )
     return Figure("memory-per-gpu", title, caption, drawing(chart, "memory-per-gpu", title), bars_table(bars, unit))
 
@@ -74,8 +70,10 @@ def host_figure(runs: RunFigures) -> Figure | None:
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
     chart = partial(bar_chart, bars, [], unit, f"host memory per rank ({unit.name})", [])
     title = "Host memory of offloaded states, by category"
-    caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
-        trials, bars, len(known)
+    caption = (
+        "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache."
+        + cut_sentence(bars)
+        + ending(trials, len(bars), len(known))
     )
     return Figure("memory-of-host", title, caption, drawing(chart, "memory-of-host", title), bars_table(bars, unit))
 
@@ -90,13 +88,6 @@ def _chosen(known: Sequence[TrialBar]) -> tuple[list[TrialFigures], list[Bar]]:
     by_trial = {id(trial_bar.trial): trial_bar.bar for trial_bar in known}
     trials = most_telling([trial_bar.trial for trial_bar in known], lambda trial: by_trial[id(trial)].whole)
     return trials, [by_trial[id(trial)] for trial in trials]
-
-
-def _ending(trials: Sequence[TrialFigures], bars: Sequence[Bar], num_known: int) -> str:
-    """What a caption ends with."""
-    return (
-        cut_sentence(bars) + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
-    )
 
 
 def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:

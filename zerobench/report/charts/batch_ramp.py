@@ -79,5 +79,5 @@ def _plot(
     ]
     stroke = strategy_stroke([row.strategy for row in rows], legend=legend)
     line = alt.Chart(data(rows)).mark_line(strokeWidth=1.8, aria=False)
-    layers = [line.encode(x=x, y=y, detail=alt.Detail("trial:N"), stroke=stroke), *points(rows, x, y, legend=legend)]
+    layers = [line.encode(x=x, y=y, detail="trial:N", stroke=stroke), *points(rows, x, y, legend=legend)]
     return layered(layers, width, _HEIGHT)

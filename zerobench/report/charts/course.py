@@ -14,16 +14,18 @@ import altair as alt
 from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
 from zerobench.report.charts.bar_marks import group_colour, group_names
-from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
-from zerobench.report.charts.shown import (
-    OWN_AXIS,
-    axis_top,
-    doubt_sentence,
-    evidence_sentence,
-    most_telling,
-    shown_sentence,
-    whole,
+from zerobench.report.charts.render import (
+    Mark,
+    Specification,
+    arranged,
+    data,
+    drawing,
+    haloed,
+    in_columns,
+    layered,
+    size_axis,
 )
+from zerobench.report.charts.shown import OWN_AXIS, axis_top, ending, most_telling, whole
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -87,9 +89,7 @@ def figure(runs: RunFigures) -> Figure | None:
             "allocation site."
         )
         + _sources(panels)
-        + evidence_sentence(chosen).replace("Hatched or hollow: ", "Some are ")
-        + doubt_sentence(chosen)
-        + shown_sentence(len(panels), len(known))
+        + ending(chosen, len(panels), len(known)).replace("Hatched or hollow: ", "Some are ")
     )
     plot = partial(_plot, panels, unit)
     return Figure(KEY, heading, caption, drawing(plot, KEY, heading), _table(panels, unit))
@@ -127,12 +127,7 @@ def _panel_plot(
 ) -> Specification:
     highest, has_own_axis = axis_top(panel.top, [other.top for other in panels])
     top = unit.of(highest) * 1.16
-    y = alt.Y(
-        "low:Q",
-        title=unit.name,
-        axis=alt.Axis(tickCount=4, titleAngle=0, titleAlign="right", titleY=-6, titleX=-6),
-        scale=alt.Scale(domain=[0, top], nice=False),
-    )
+    y = size_axis("low:Q", unit.name, top)
     x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
     layers = [_areas(panel, unit, top, (x, y), colour, names), *_phases(panel, x), *_peak(panel, unit, x, y)]
     return layered(layers, width, _HEIGHT, panel.trial.marked_label + (OWN_AXIS if has_own_axis else ""))
@@ -148,18 +143,8 @@ def _areas(
 ) -> Mark:
     """An area for each category and phase, stacked in the order of the bars of the first figure."""
     rows = [row for index in range(len(panel.phases)) for row in _rows(panel, index, unit, top, names)]
-    return (
-        alt.Chart(data(rows))
-        .mark_area(line=False)
-        .encode(
-            x=axes[0],
-            y=axes[1],
-            y2=alt.Y2("high:Q"),
-            color=colour,
-            detail=alt.Detail("area:N"),
-            description=alt.Description("description:N"),
-        )
-    )
+    mark = alt.Chart(data(rows)).mark_area(line=False)
+    return mark.encode(x=axes[0], y=axes[1], y2="high:Q", color=colour, detail="area:N", description="description:N")
 
 
 def _groups(panels: Sequence[_Panel]) -> list[str]:
@@ -207,7 +192,7 @@ def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
     lines = alt.Chart(data([{"at": index} for index in range(1, len(panel.phases))]))
     return [
         lines.mark_rule(color="var(--muted)", strokeDash=[2, 3], aria=False).encode(x=x),
-        text.encode(x=x, y=alt.value(_HEIGHT + 5), text=alt.Text("text:N")),
+        text.encode(x=x, y=alt.value(_HEIGHT + 5), text="text:N"),
     ]
 
 
@@ -219,7 +204,7 @@ def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     place = {"x": x, "y": y}
     dot = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=45, opacity=1, aria=False)
     text: dict[str, Any] = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
-    return [dot.encode(**place), *haloed(alt.Chart(data(rows)), {**place, "text": alt.Text("text:N")}, **text)]
+    return [dot.encode(**place), *haloed(alt.Chart(data(rows)), {**place, "text": "text:N"}, **text)]
 
 
 def _sources(panels: Sequence[_Panel]) -> str:

@@ -19,7 +19,7 @@ def bars(places: Sequence[tuple[float, Interval]], x: alt.X, y: alt.Y) -> list[M
     if not rows:
         return []
     mark = alt.Chart(data(rows)).mark_rule(color="var(--muted)", strokeWidth=1.5, aria=False)
-    return [mark.encode(x=x, y=y, y2=alt.Y2("high:Q"))]
+    return [mark.encode(x=x, y=y, y2="high:Q")]
 
 
 def bands(lines: Sequence[Series], x_size: float, x: alt.X, y: alt.Y) -> list[Mark]:
@@ -39,8 +39,8 @@ def bands(lines: Sequence[Series], x_size: float, x: alt.X, y: alt.Y) -> list[Ma
     if not rows:
         return []
     mark = alt.Chart(data(rows)).mark_area(opacity=0.15, aria=False)
-    colour, line = alt.Fill("colour:N", scale=None), alt.Detail("line:N")
-    return [mark.encode(x=x, y=y, y2=alt.Y2("high:Q"), fill=colour, detail=line)]
+    colour, line = alt.Fill("colour:N", scale=None), "line:N"
+    return [mark.encode(x=x, y=y, y2="high:Q", fill=colour, detail=line)]
 
 
 def text(interval: Interval | None) -> str:

@@ -78,7 +78,7 @@ def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> 
     return (
         alt.Chart(data(rows))
         .mark_line(strokeWidth=1.8, aria=False)
-        .encode(x=x_of, y=y_of, detail=alt.Detail("series:N"), stroke=strategy_stroke(strategies), strokeDash=dash)
+        .encode(x=x_of, y=y_of, detail="series:N", stroke=strategy_stroke(strategies), strokeDash=dash)
     )
 
 
@@ -92,7 +92,7 @@ def _list(lines: Sequence[Series], width: float) -> Specification:
     rows = alt.Chart(data([{"row": row, **text} for row, text in enumerate(texts)]))
     mark, y = rows.mark_text(align="left", fontSize=11), alt.Y("row:O", axis=None)
     columns = (("letter:N", 0), ("text:N", _LETTER_ROOM))
-    marks = [mark.encode(x=alt.value(at), y=y, text=alt.Text(name)) for name, at in columns]
+    marks = [mark.encode(x=alt.value(at), y=y, text=name) for name, at in columns]
     return layered(marks, width - 2 * _LETTER_ROOM, 15 * len(texts))
 
 
@@ -110,7 +110,7 @@ def _ends(
             for (_, name), height in zip(group, heights, strict=True)
         ]
     mark = alt.Chart(data(rows)).mark_text(align="left", dx=13, limit=215, fontSize=11)
-    return mark.encode(x=x_of, y=y_of, text=alt.Text("text:N"))
+    return mark.encode(x=x_of, y=y_of, text="text:N")
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _rules(rules: Sequence[tuple[float, str]], y_of: alt.Y, width: float) -> lis
         line = alt.Chart(data(rows)).mark_rule(color="var(--limit)", strokeWidth=1.5, strokeDash=[8, 4])
         words = alt.Chart(data(rows)).mark_text(align="right", dy=-7, color="var(--limit)")
         layers += [
-            line.encode(y=y_of, description=alt.Description("text:N")),
-            words.encode(x=alt.value(width), y=y_of, text=alt.Text("text:N")),
+            line.encode(y=y_of, description="text:N"),
+            words.encode(x=alt.value(width), y=y_of, text="text:N"),
         ]
     return layers

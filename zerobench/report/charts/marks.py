@@ -89,12 +89,10 @@ def points(
             size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55
         )
         fill = alt.Fill("fill:N", scale=None)
-        layers.append(
-            dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description=alt.Description("description:N"))
-        )
+        layers.append(dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description="description:N"))
         if few:
             figures = of_strategy.mark_text(fontSize=11, fontWeight="bold", baseline="middle", dy=_BASELINE)
-            layers.append(figures.encode(x=x, y=y, text=alt.Text("figure:N"), color=alt.Color("ink:N", scale=None)))
+            layers.append(figures.encode(x=x, y=y, text="figure:N", color=alt.Color("ink:N", scale=None)))
     return layers
 
 

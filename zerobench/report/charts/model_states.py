@@ -11,7 +11,7 @@ from zerobench.report import palette
 from zerobench.report.charts.bar_marks import group_colour
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, data, drawing, layered
-from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
+from zerobench.report.charts.shown import ending, most_telling
 from zerobench.report.charts.words import ByteAxis, decimal_axis
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
@@ -52,9 +52,7 @@ def figure(runs: RunFigures) -> Figure | None:
         "Parameters and optimizer states after a step, gradients before it, on the rank with the most, device and host "
         "together."
         + (" Upright mark: the paper's sum, without padding." if has_paper else "")
-        + evidence_sentence(shown)
-        + doubt_sentence(shown)
-        + shown_sentence(len(shown), len(known))
+        + ending(shown, len(shown), len(known))
     )
     return Figure(_KEY, title, caption, drawing(partial(_chart, bars, unit), _KEY, title), _table(bars, unit))
 
@@ -71,9 +69,7 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, width: float) -> Specificati
         stroke="var(--paper)", strokeWidth=0.7
     )
     layers: list[Mark] = [
-        parts.encode(
-            x=x, x2=alt.X2("end:Q"), y=y, color=group_colour(_STATES), description=alt.Description("description:N")
-        ),
+        parts.encode(x=x, x2="end:Q", y=y, color=group_colour(_STATES), description="description:N"),
         _papers(bars, unit, y),
         *(rows.lines_above() or [_ends(bars, unit, y)]),
     ]
@@ -102,7 +98,7 @@ def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
         for paper in [bar.row.paper and bar.row.paper.total_bytes]
     ]
     text = alt.Chart(data(sums)).mark_text(align="left", dx=6)
-    return text.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
+    return text.encode(x="at:Q", y=y, text="text:N")
 
 
 def _papers(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
@@ -117,7 +113,7 @@ def _papers(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
         if (paper := bar.row.paper)
     ]
     tick = alt.Chart(data(marks)).mark_tick(orient="vertical", thickness=2, size=22, color="var(--limit)")
-    return tick.encode(x=alt.X("at:Q"), y=y, description=alt.Description("description:N"))
+    return tick.encode(x="at:Q", y=y, description="description:N")
 
 
 def _sums(bar: _Bar, unit: ByteAxis) -> str:

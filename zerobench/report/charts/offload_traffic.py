@@ -9,15 +9,10 @@ import altair as alt
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
+from zerobench.report.charts.bar_marks import outlines
 from zerobench.report.charts.bar_rows import BarRows
-from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, drawing, layered
-from zerobench.report.charts.shown import (
-    doubt_sentence,
-    evidence_sentence,
-    most_telling,
-    shown_sentence,
-    whole,
-)
+from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.shown import ending, most_telling, whole
 from zerobench.report.charts.stack import stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis, part_sentence
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -32,17 +27,6 @@ _RATE = 10**9
 """Disks are sold and measured in GB/s."""
 _OF_PROCESS = {Category.REST_OF_PROCESS, Category.UNATTRIBUTED}
 """On the host, but not there for the offload."""
-
-
-@dataclass(frozen=True)
-class _Bar:
-    """A part of a bar."""
-
-    name: str
-    start: float
-    end: float
-    place: str
-    description: str
 
 
 @dataclass(frozen=True)
@@ -122,51 +106,41 @@ def _chart(
 
 
 def _places(trials: Sequence[_OffloadedBytes], unit: ByteAxis, y: alt.Y) -> list[Mark]:
-    rows, hatched = [], []
+    rows, outlined = [], []
     for held in trials:
         name, start = held.trial.marked_label, 0
         for place, size in held.sizes.items():
             description = part_sentence(name, f"on {place.value}", size, held.whole).removesuffix(" of the peak")
             end = start + max(0, size)
             if end > start:
-                rows.append(_Bar(name, unit.of(start), unit.of(end), place.value, description))
+                span = {"start": unit.of(start), "end": unit.of(end)}
+                rows.append({"name": name, **span, "place": place.value, "description": description})
             start = end
-        over = "none" if held.trial.summary.is_measured else HATCH
-        hatched.append({"name": name, "start": 0.0, "end": unit.of(start), "fill": over})
+        outlined.append((name, unit.of(start), held.trial.summary.is_measured))
     x = alt.X("start:Q", title=f"offloaded memory per rank ({unit.name})")
-    present = [place for place in _PLACES if any(row.place == place for row in rows)]
-    fill = alt.Fill(
-        "place:N",
-        title=None,
-        scale=alt.Scale(domain=present, range=[_PLACES[place] for place in present]),
-        legend=alt.Legend(symbolType="square"),
-    )
+    present = {row["place"] for row in rows}
+    fill = _fill("place:N", {place: colour for place, colour in _PLACES.items() if place in present})
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--paper)", strokeWidth=0.7)
-    above = alt.Chart(data(hatched)).mark_bar(stroke="var(--ink)", strokeWidth=0.8, aria=False)
-    return [
-        bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=alt.Description("description:N")),
-        above.encode(x=alt.X("start:Q"), x2=alt.X2("end:Q"), y=y, fill=alt.Fill("fill:N", scale=None)),
-    ]
+    return [bars.encode(x=x, x2="end:Q", y=y, fill=fill, description="description:N"), outlines(outlined, y)]
+
+
+def _fill(field: str, colours: Mapping[str, str]) -> alt.Fill:
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Fill(field, title=None, scale=scale, legend=alt.Legend(symbolType="square"))
 
 
 def _traffic(rates: Sequence[dict[str, Any]], y: alt.Y) -> Mark:
-    fill = alt.Fill(
-        "direction:N",
-        title=None,
-        scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
-        legend=alt.Legend(symbolType="square"),
-    )
     offset = alt.YOffset("direction:N", scale=alt.Scale(domain=list(_COLOURS)))
     bars = alt.Chart(data(rates)).mark_bar(stroke="var(--ink)", strokeWidth=0.7)
     x = alt.X("rate:Q", title="NVMe, all ranks (GB/s)")
-    return bars.encode(x=x, y=y, yOffset=offset, fill=fill, description=alt.Description("description:N"))
+    return bars.encode(x=x, y=y, yOffset=offset, fill=_fill("direction:N", _COLOURS), description="description:N")
 
 
 def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> str:
     text = "Per rank, at the steady-step peak: states, pinned and staging buffers in host memory and on NVMe."
     if has_rates:
         text += " Right: NVMe throughput of all ranks, averaged over the whole step."
-    return text + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(trials), known)
+    return text + ending(trials, len(trials), known)
 
 
 def _table(trials: Sequence[_OffloadedBytes], unit: ByteAxis) -> Columns:

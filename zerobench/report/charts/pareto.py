@@ -10,6 +10,7 @@ from typing import Any
 
 import altair as alt
 
+from zerobench.grouped import grouped
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, Point, point, points, strategies_sentence
 from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
@@ -58,9 +59,8 @@ def figure(runs: RunFigures) -> Figure | None:
     if not known:
         return None
     unit = byte_axis(peak for _, peak, _ in known)
-    groups: dict[tuple[str, ...], list[Place]] = {}
-    for trial, peak, rate in known:
-        groups.setdefault(_work(trial), []).append(Place(trial, unit.of(peak), rate.tokens_per_s, rate.interval))
+    placed = [Place(trial, unit.of(peak), rate.tokens_per_s, rate.interval) for trial, peak, rate in known]
+    groups = grouped(placed, lambda place: _work(place.trial))
     plots = [on_front(places) for places in groups.values()]
     names = dict(zip(map(id, plots), _names_of(list(groups)), strict=True))
     panels = sorted(plots, key=lambda places: -len(places))[:_MOST_PANELS]
@@ -180,7 +180,7 @@ def _names(
                 taken.append(box)
                 named[is_right].append({"x": place.size, "y": place.speed, "text": name})
                 break
-    text = {"x": x, "y": y, "text": alt.Text("text:N")}
+    text = {"x": x, "y": y, "text": "text:N"}
     return [
         mark
         for align, dx, is_right in SIDES

@@ -26,16 +26,6 @@ _HEIGHT = 0.9
 
 
 @dataclass(frozen=True)
-class _Dot:
-    """A pair as a mark reads it."""
-
-    x: float
-    y: float
-    place: str
-    description: str
-
-
-@dataclass(frozen=True)
 class Pair:
     """A peak that was both measured and predicted."""
 
@@ -95,15 +85,15 @@ def _chart(pairs: Sequence[Pair], unit: ByteAxis, *, width: float) -> Specificat
 
 def _scatter(pairs: Sequence[Pair], unit: ByteAxis, width: float) -> Specification:
     rows = [
-        _Dot(
-            unit.of(pair.cell.measured_bytes),
-            unit.of(pair.cell.predicted_bytes),
-            pair.cell.place.value,
-            pair.description,
-        )
+        {
+            "x": unit.of(pair.cell.measured_bytes),
+            "y": unit.of(pair.cell.predicted_bytes),
+            "place": pair.cell.place.value,
+            "description": pair.description,
+        }
         for pair in pairs
     ]
-    ends = [value for row in rows for value in (row.x, row.y)]
+    ends = [unit.of(size) for pair in pairs for size in (pair.cell.measured_bytes, pair.cell.predicted_bytes)]
     reach = [min(ends) / 1.3, max(ends) * 1.3]
     scale = alt.Scale(type="log", domain=reach, nice=False)
     axis = alt.Axis(format="~g", tickCount=6, labelOverlap=True)
@@ -117,7 +107,7 @@ def _scatter(pairs: Sequence[Pair], unit: ByteAxis, width: float) -> Specificati
     identity = alt.Chart(data([{"x": end, "y": end} for end in reach]))
     line = identity.mark_line(color="var(--muted)", strokeWidth=1.2, aria=False).encode(x=x, y=y)
     dots = alt.Chart(data(rows)).mark_point(size=55, strokeWidth=1.6, opacity=0.9)
-    points = dots.encode(x=x, y=y, stroke=colour, shape=shape, description=alt.Description("description:N"))
+    points = dots.encode(x=x, y=y, stroke=colour, shape=shape, description="description:N")
     return layered([line, points], width, _HEIGHT * width)
 
 
@@ -140,8 +130,7 @@ def _histogram(pairs: Sequence[Pair], width: float) -> Specification:
     y = alt.Y("count:Q", title="peaks", axis=alt.Axis(format="d", tickMinStep=1))
     bars = alt.Chart(data(rows)).mark_bar(color="var(--category-buffers)", stroke="var(--ink)", strokeWidth=0.7)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--muted)", strokeWidth=1.2, aria=False)
-    description = alt.Description("description:N")
-    columns = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), description=description)
+    columns = bars.encode(x=x, x2="end:Q", y=y, y2=alt.Y2Datum(0), description="description:N")
     return layered([columns, zero.encode(x=x)], width, _HEIGHT * width)
 
 

@@ -70,16 +70,17 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specific
     names = [trial.marked_label for trial, _ in shown]
     rows = BarRows.of(width, names)
     spans = [
-        _Span(
-            name,
-            unit.of(spread.minimum - spread.median),
-            unit.of(spread.maximum - spread.median),
-            f"{name}: from {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)},"
+        {
+            "name": name,
+            "start": unit.of(spread.minimum - spread.median),
+            "end": unit.of(spread.maximum - spread.median),
+            "description": f"{name}: from {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)},"
             f" median {format_bytes(spread.median)}",
-        )
+        }
         for name, (_, spread) in zip(names, shown, strict=True)
     ]
-    low, high = min(row.start for row in spans), max(row.end for row in spans)
+    low = min(unit.of(spread.minimum - spread.median) for _, spread in shown)
+    high = max(unit.of(spread.maximum - spread.median) for _, spread in shown)
     room = (high - low) * 0.12
     x = alt.X(
         "start:Q",
@@ -92,32 +93,22 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specific
     points = [row for trial, spread in shown for row in _points(trial, spread, unit)]
     odd = [row for row in points if row.text]
     layers = [
-        rules.encode(x=x, x2=alt.X2("end:Q"), y=y, description=alt.Description("description:N")),
+        rules.encode(x=x, x2="end:Q", y=y, description="description:N"),
         zero.encode(x=x),
     ]
     layers.append(
         alt.Chart(data(points))
         .mark_point(size=60, strokeWidth=1.4, opacity=1, stroke="var(--ink)")
-        .encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description=alt.Description("description:N"))
+        .encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description="description:N")
     )
     for align, dx, is_right in SIDES:
         texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
-        layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text=alt.Text("text:N")))
+        layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text="text:N"))
     return layered([*layers, *rows.lines_above()], rows.width, rows.height)
 
 
 _MOST_RANKS = 64
 """Ranks of a trial that have a point each; of more, the odd one, the least and the most."""
-
-
-@dataclass(frozen=True)
-class _Span:
-    """From the least rank of a trial to the most."""
-
-    name: str
-    start: float
-    end: float
-    description: str
 
 
 @dataclass(frozen=True)

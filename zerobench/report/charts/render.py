@@ -112,6 +112,12 @@ def in_columns(width: float, num_plots: int) -> tuple[int, float]:
     return columns, width / columns - _BESIDE
 
 
+def size_axis(field: str, unit: str, top: float) -> alt.Y:
+    """The axis of bytes of a small plot among others, from 0 to `top`: its unit stands above its figures."""
+    axis = alt.Axis(tickCount=4, titleAngle=0, titleAlign="right", titleY=-6, titleX=-6)
+    return alt.Y(field, title=unit, axis=axis, scale=alt.Scale(domain=[0, top], nice=False))
+
+
 def wrapped(text: str, width: float) -> list[str]:
     """`text` in lines that are no longer than `width`."""
     return textwrap.wrap(text, int(width / _LETTER)) or [""]

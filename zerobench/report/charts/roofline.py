@@ -95,9 +95,9 @@ def _points(roofline: Roofline, bounded: Sequence[KernelClass], x: alt.X, y: alt
     named = [row for row in rows if row not in products] + [{**row, "name": "matrix products"} for row in products[:1]]
     dots = alt.Chart(data(rows)).mark_circle(opacity=0.75)
     colour, size = alt.Color("colour:N", scale=None), alt.Size("area:Q", scale=None)
-    place = {"x": x, "y": y, "text": alt.Text("name:N")}
+    place = {"x": x, "y": y, "text": "name:N"}
     return [
-        dots.encode(x=x, y=y, size=size, color=colour, description=alt.Description("description:N")),
+        dots.encode(x=x, y=y, size=size, color=colour, description="description:N"),
         *haloed(alt.Chart(data(named)), place, align="right", dx=-16, dy=16, fontSize=11),
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from zerobench.grouped import grouped
 from zerobench.report.column_units import plain
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.frames.rows import keys_of
@@ -74,9 +75,7 @@ def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence
     """
     alike = [name for name in (*ALIKE, *fixed) if name not in varying]
     facts = {id(place): _facts(place.trial) for place in places}
-    groups: dict[tuple[Any, ...], list[Place]] = {}
-    for place in places:
-        groups.setdefault(tuple(facts[id(place)][name] for name in alike), []).append(place)
+    groups = grouped(places, lambda place: tuple(facts[id(place)][name] for name in alike))
     lines = [line for line in groups.values() if len({place.x for place in line}) >= 2]
     rest = [name for name in alike if name not in _COMPARED]
     kept = _most_comparable(lines, lambda place: tuple(facts[id(place)][name] for name in rest))
@@ -100,9 +99,7 @@ def _most_comparable(lines: Sequence[list[Place]], frame_of: Callable[[Place], A
 
     A second frame is added only where all of it has room.
     """
-    frames: dict[Any, list[list[Place]]] = {}
-    for line in lines:
-        frames.setdefault(frame_of(line[0]), []).append(line)
+    frames = grouped(lines, lambda line: frame_of(line[0]))
 
     def rank(frame: Any) -> tuple[float, ...]:
         places = [place for line in frames[frame] for place in line]

@@ -71,6 +71,11 @@ def doubt_sentence(trials: Sequence[TrialFigures]) -> str:
     return " `!`: losses or gradient norms differ from the reference."
 
 
+def ending(trials: Sequence[TrialFigures], shown: int, known: int) -> str:
+    """What a caption ends with: which of `trials` are measured and believed, and how many of those known are shown."""
+    return evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(shown, known)
+
+
 def axis_top(top: float, tops: Sequence[float]) -> tuple[float, bool]:
     """Where the axis of a panel ends that reaches `top`, beside panels that reach `tops` (its own among them), and
     whether it has it alone: the largest does where it would flatten the others, being more than thrice the next.

@@ -78,7 +78,7 @@ def _drawn(panel: _Panel, width: float) -> Specification:
     y = alt.Y("lane:N", title=None, sort=list(lanes), axis=alt.Axis(ticks=False, domain=False))
     mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
     colour = alt.Color("colour:N", scale=None)
-    bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("description:N"))
+    bars = mark.encode(x=x, x2="end:Q", y=y, color=colour, description="description:N")
     return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), _title(panel.trial))
 
 

@@ -62,9 +62,9 @@ def _speed_chart(rows: Sequence[ComparedSide], *, width: float) -> Specification
     ideal = alt.Chart(data(points)).mark_tick(orient="vertical", thickness=2, size=BAR_HEIGHT, color="var(--limit)")
     words = alt.Chart(data(points)).mark_text(align="left", dx=5)
     layers: list[Mark] = [
-        bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description=alt.Description("description:N")),
-        ideal.encode(x=alt.X("ideal:Q"), y=y),
-        *(places.lines_above() or [words.encode(x=alt.X("speed:Q"), y=y, text=alt.Text("text:N"))]),
+        bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description="description:N"),
+        ideal.encode(x="ideal:Q", y=y),
+        *(places.lines_above() or [words.encode(x="speed:Q", y=y, text="text:N")]),
     ]
     return layered(layers, places.width, places.height)
 

@@ -14,8 +14,18 @@ from zerobench.memory.nvml_samples import read_samples
 from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
-from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
-from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, whole
+from zerobench.report.charts.render import (
+    Mark,
+    Specification,
+    arranged,
+    data,
+    drawing,
+    haloed,
+    in_columns,
+    layered,
+    size_axis,
+)
+from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, shown_sentence, whole
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -152,12 +162,7 @@ def _panel_plot(
     panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float, *, is_lowest: bool
 ) -> Specification:
     top, has_own_axis = axis_top(panel.largest_bytes, [other.largest_bytes for other in panels])
-    y = alt.Y(
-        "size:Q",
-        title=unit.name,
-        axis=alt.Axis(tickCount=4, titleAngle=0, titleAlign="right", titleY=-6, titleX=-6),
-        scale=alt.Scale(domain=[0, unit.of(top) * 1.2], nice=False),
-    )
+    y = size_axis("size:Q", unit.name, unit.of(top) * 1.2)
     end = panel.phases[-1].end
     title = "seconds since the start of the step" if is_lowest else None
     axis = alt.Axis(title=title, tickCount=round(width / _TICKS_APART)) if panel.is_timed else None
@@ -181,7 +186,7 @@ def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
     ]
     fill = palette.category_colour("buffers")
     mark = alt.Chart(data(rows)).mark_rect(fill=fill, fillOpacity=0.35, stroke="var(--muted)", strokeWidth=0.7)
-    return mark.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.datum(0), description=alt.Description("description:N"))
+    return mark.encode(x=x, x2="end:Q", y=y, y2=alt.datum(0), description="description:N")
 
 
 def _description(panel: _Panel, phase: _Phase) -> str:
@@ -209,7 +214,7 @@ def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
         for phase in panel.phases
         if (phase.end - phase.begin) * scale > _LETTER * len(phase.name)
     ]
-    place = {"x": x, "y": alt.value(1), "text": alt.Text("text:N")}
+    place = {"x": x, "y": alt.value(1), "text": "text:N"}
     return haloed(alt.Chart(data(rows)), place, fontSize=11, baseline="top", color="var(--muted)")
 
 
@@ -224,7 +229,7 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     ]
     line = alt.Chart(data(rows)).mark_line(color="var(--ink)", strokeWidth=1.4, strokeDash=[4, 2], aria=False)
     dots = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=14, opacity=1)
-    return [line.encode(x=x, y=y), dots.encode(x=x, y=y, description=alt.Description("description:N"))]
+    return [line.encode(x=x, y=y), dots.encode(x=x, y=y, description="description:N")]
 
 
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:
@@ -237,11 +242,8 @@ def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: in
         text += " Steps under the memory ledger are slower than timed ones."
     if not all(panel.is_timed for panel in panels):
         text += " Steps without phase times: phases of equal width."
-    left_out = (
-        f" {len(panels)} of {known:,} trials: the largest of each stage and offload." if known > len(panels) else ""
-    )
     beside = f" Measured trials only; {predicted:,} predicted." if predicted else ""
-    return text + doubt_sentence(chosen) + left_out + beside
+    return text + doubt_sentence(chosen) + shown_sentence(len(panels), known) + beside
 
 
 def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:

@@ -11,6 +11,7 @@ import altair as alt
 from zerobench.report import palette
 from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import whole
+from zerobench.report.charts.stack import parts_of
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
@@ -98,13 +99,12 @@ def _falling(parts: list[tuple[str, int, str]], start: int) -> list[Step]:
 
 def _categories(breakdown: Waterfall) -> list[tuple[str, int, str]]:
     """The categories in the order of all charts; those of nothing are left out."""
-    sizes = {
-        category.value: size
-        for category, size in (breakdown.allocated.categories if breakdown.allocated else {}).items()
-    }
-    order = list(palette.CATEGORY_COLOURS)
-    names = sorted((name for name, size in sizes.items() if size), key=lambda name: order.index(palette.GROUP_OF[name]))
-    return [(name.replace("_", " "), sizes[name], palette.category_colour(palette.GROUP_OF[name])) for name in names]
+    parts = parts_of(breakdown.allocated) if breakdown.allocated else []
+    return [
+        (part.category.replace("_", " "), part.num_bytes, palette.category_colour(part.group))
+        for part in parts
+        if part.num_bytes
+    ]
 
 
 def _chart(steps: list[Step], unit: ByteAxis, *, width: float) -> Specification:
@@ -129,9 +129,8 @@ def _chart(steps: list[Step], unit: ByteAxis, *, width: float) -> Specification:
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
     texts = alt.Chart(data(rows)).mark_text(align="left", dx=6)
-    fill, description = alt.Fill("fill:N", scale=None), alt.Description("description:N")
-    parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=description)
-    sizes = texts.encode(x=alt.X("tip:Q"), y=y, text=alt.Text("text:N"))
+    parts = bars.encode(x=x, x2="end:Q", y=y, fill=alt.Fill("fill:N", scale=None), description="description:N")
+    sizes = texts.encode(x="tip:Q", y=y, text="text:N")
     return layered([parts, sizes], plot, _ROW_HEIGHT * len(names))
 
 

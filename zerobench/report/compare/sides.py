@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerobench import store
+from zerobench.grouped import grouped
 from zerobench.records import Place, StepKind
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import grad_norms, losses
@@ -83,11 +84,8 @@ def side_of(run: store.Run) -> Side:
 
     Raises UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
     """
-    groups: dict[Work, list[Repeat]] = {}
     with refusing_impossible_values(run.folder.trials):
-        for repeat in _repeats(run):
-            groups.setdefault(work_of(repeat.spec), []).append(repeat)
-    return Side(run, groups)
+        return Side(run, grouped(_repeats(run), lambda repeat: work_of(repeat.spec)))
 
 
 def _repeats(run: store.Run) -> Iterator[Repeat]:

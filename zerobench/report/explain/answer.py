@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.knobs import knobs
-from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.story import gathered_again
-from zerobench.report.explain.topic import Line, Topic, phase_words, says
+from zerobench.report.explain.topic import Line, Topic, phase_words, says, signed_bytes
 from zerobench.report.memory_causes import remedy
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant, largest_peak
 from zerobench.report.trials import Trial

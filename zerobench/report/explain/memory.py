@@ -9,7 +9,7 @@ from zerobench.records import Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.terms import CLOSE, Explanation
-from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed
+from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
@@ -110,11 +110,6 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
 def _largest_differences(a: Instant, b: Instant) -> str:
     differences = difference(a, b)[:3]
     return ", ".join(f"{entry.category.words} {signed_bytes(entry.more_bytes)}" for entry in differences)
-
-
-def signed_bytes(nbytes: int) -> str:
-    """`+1.00 GiB`, `-512 B`."""
-    return signed(format_bytes(abs(nbytes)), nbytes)
 
 
 def _outside(trial: Trial) -> Iterator[str]:

@@ -11,10 +11,9 @@ from typing import Any
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import NamedTrial
-from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.specs import setting_differences
 from zerobench.report.explain.terms import Explanation
-from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says
+from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant, largest_peak

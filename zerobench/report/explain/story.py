@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
-from zerobench.report.explain.memory import signed_bytes
 from zerobench.report.explain.pair import Pair
-from zerobench.report.explain.topic import Topic, says
+from zerobench.report.explain.topic import Topic, says, signed_bytes
 from zerobench.report.labels import brief
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
 from zerobench.report.trials import Trial, case_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerobench.report.column_units import plain
+from zerobench.units import format_bytes
 
 _INDENT = "  "
 
@@ -100,3 +101,8 @@ def phase_words(step: str, phase: str) -> str:
 def signed(text: str, value: float) -> str:
     """`text`, which has no sign, with that of `value`."""
     return f"{'+' if value > 0 else '-' if value < 0 else ''}{text}"
+
+
+def signed_bytes(nbytes: int) -> str:
+    """`+1.00 GiB`, `-512 B`."""
+    return signed(format_bytes(abs(nbytes)), nbytes)

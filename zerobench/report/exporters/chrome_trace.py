@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError
-from zerobench.folder import write_whole
+from zerobench.folder import write_whole, writing
 
 Event = dict[str, Any]
 
@@ -33,7 +32,5 @@ def counter(process: int, name: str, at_us: float, num_bytes: int) -> Event:
 
 def write_trace(option: str, path: Path, events: Iterable[Event]) -> None:
     """Write `events` to `path`, which appears whole. Raises UserError, which names `option`: it cannot be written."""
-    try:
+    with writing(f"{option}: {path}"):
         write_whole(path, json.dumps({"traceEvents": list(events)}))
-    except OSError as error:
-        raise UserError(f"{option}: {path}: cannot be written: {error.strerror or error}") from None

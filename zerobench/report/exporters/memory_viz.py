@@ -15,7 +15,7 @@ from pickle import dumps
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.folder import replacing
+from zerobench.folder import replacing, writing
 from zerobench.records import Category
 from zerobench.report.exporters.timelines import NOTHING_KEPT, Timeline, sizes
 from zerobench.report.memory_courses import title
@@ -36,15 +36,13 @@ def write_memory_viz(timelines: Iterable[Timeline], folder: Path) -> int:
     Raises UserError: there are none, or `folder` cannot be written.
     """
     count = 0
-    try:
+    with writing(f"--memory-viz: {folder}"):
         for trial_id, ranks in groupby(timelines, lambda timeline: timeline.trial_id):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{slug(trial_id)}.pickle"
             with replacing(path) as temporary:
                 temporary.write_bytes(dumps(snapshot(ranks), protocol=_PROTOCOL))
             count += 1
-    except OSError as error:
-        raise UserError(f"--memory-viz: {folder}: cannot be written: {error.strerror or error}") from None
     if not count:
         raise UserError(f"--memory-viz: {NOTHING_KEPT}")
     return count

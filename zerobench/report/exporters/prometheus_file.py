@@ -6,16 +6,15 @@ Every sample carries `run`, `trial` and `evidence`, so that a prediction is neve
 category have no `total`: in Prometheus that is `sum by (run, trial) (zerobench_device_peak_bytes)`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError
+from zerobench.folder import writing
 from zerobench.report.exporters.exported import ExportedTrial, categories
 from zerobench.report.exporters.figures import FIGURES
 from zerobench.report.exporters.libraries import require
-
-Labels = Mapping[str, str]
 
 _PEAK_HELP = "Bytes in {place} memory at a steady step's peak, by category, largest rank."
 
@@ -32,10 +31,8 @@ def write_prometheus(trials: Iterable[ExportedTrial], path: Path) -> int:
     families = _families(trials, core.GaugeMetricFamily)
     registry = library.CollectorRegistry()
     registry.register(_Collector(families))
-    try:
+    with writing(f"--prometheus: {path}"):
         library.write_to_textfile(str(path), registry)
-    except OSError as error:
-        raise UserError(f"--prometheus: {path}: cannot be written: {error.strerror or error}") from None
     return sum(len(family.samples) for family in families)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError
+from zerobench.folder import writing
 from zerobench.records import Status
 from zerobench.report.exporters.exported import ExportedTrial, categories
 from zerobench.report.exporters.libraries import require
@@ -28,15 +28,13 @@ def write_tensorboard(trials: Iterable[ExportedTrial], folder: Path) -> int:
     """
     library = _Library()
     count = 0
-    try:
+    with writing(f"--tensorboard: {folder}"):
         for trial in trials:
             # A run's name and a trial's come from files: as names of folders they must not climb out of `folder`.
             events = folder / slug(trial.run_id) / slug(trial.record.trial_id)
             _clear(events)
             _write(trial, events, library)
             count += 1
-    except OSError as error:
-        raise UserError(f"--tensorboard: {folder}: cannot be written: {error.strerror or error}") from None
     return count
 
 

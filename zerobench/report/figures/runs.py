@@ -11,6 +11,7 @@ from itertools import chain, count
 from string import ascii_uppercase
 
 from zerobench import store
+from zerobench.grouped import grouped
 from zerobench.records import Category, Place, Recovery
 from zerobench.report.figures.trial import TrialFigures, trial_figures
 from zerobench.report.labels import labels
@@ -134,9 +135,7 @@ class _OfRun:
 
 def prediction_pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
     """Predictions beside what measured the same work; of lazy trials, those of one piece of work are held at a time."""
-    by_work: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_work.setdefault(trial.spec.config_hash, []).append(trial)
+    by_work = grouped(trials, lambda trial: trial.spec.config_hash)
     for work in list(by_work):
         yield from join(by_work.pop(work), judge)
 

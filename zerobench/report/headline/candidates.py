@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from zerobench.grouped import grouped
 from zerobench.records import Status
 from zerobench.report.choice import Option
 from zerobench.report.figures.runs import RunFigures
@@ -103,13 +104,12 @@ def candidates(runs: RunFigures) -> list[Candidate]:
 
 def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]:
     """The believed trials of each piece of work, on each device."""
-    groups: dict[object, list[TrialFigures]] = {}
-    for trial in trials:
-        if trial.summary.is_whole and trial.is_believed:
-            summary = trial.summary
-            key = (trial.run_id, summary.config_hash, trial.spec.evidence, summary.gpu, summary.device_name)
-            groups.setdefault(key, []).append(trial)
-    return groups.values()
+
+    def work(trial: TrialFigures) -> object:
+        summary = trial.summary
+        return trial.run_id, summary.config_hash, trial.spec.evidence, summary.gpu, summary.device_name
+
+    return grouped((trial for trial in trials if trial.summary.is_whole and trial.is_believed), work).values()
 
 
 def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candidate:
@@ -169,9 +169,7 @@ def timed_groups(known: Sequence[Candidate]) -> dict[str, list[Candidate]]:
     timed = [candidate for candidate in known if candidate.rates and candidate.fits is not False]
     ranked = [candidate for candidate in timed if not candidate.is_reference] or timed
     varying = [index for index in range(len(Work._fields)) if len({candidate.work[index] for candidate in ranked}) > 1]
-    groups: dict[str, list[Candidate]] = {}
-    for candidate in ranked:
-        groups.setdefault(" ".join(candidate.work[index] for index in varying), []).append(candidate)
+    groups = grouped(ranked, lambda candidate: " ".join(candidate.work[index] for index in varying))
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 

@@ -9,13 +9,18 @@ Nothing from a run becomes Markdown (text.py).
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 from zerobench.report.environment_facts import at
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
-from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
+from zerobench.report.markdown.setting import (
+    began_at,
+    configuration_lines,
+    hardware_lines,
+    reproduce_lines,
+    version_lines,
+)
 from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
 from zerobench.report.tables import peak_errors, strategies
@@ -139,6 +144,5 @@ def _date(run: Run) -> str:
     stamp = _STAMP.search(run.run_id)
     if stamp is not None:
         return stamp[1]
-    at_s = run.began_at_s
-    is_time = isinstance(at_s, int | float) and 0 <= at_s < 2**35
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y%m%d}" if is_time else "undated"
+    began = began_at(run)
+    return f"{began:%Y%m%d}" if began else "undated"

@@ -72,25 +72,24 @@ def _processor(environment: Environment) -> str | None:
 
 def version_lines(run: Run) -> list[str]:
     """A table of versions, commits and when it was."""
-    environment = run.environment
+    environment, began = run.environment, began_at(run)
     rows = [(name, version) for name in _VERSIONS if (version := text(at(environment, "versions", name)))]
     more = {
         "CUDA of torch": text(at(environment, "torch_build", "cuda")),
         "NVIDIA driver": text(at(environment, "driver", "version")),
         "torch commit": text(at(environment, "torch_build", "git_version")),
         "zerobench commit": commit(at(environment, "git", "zerobench")),
-        "date": _date(run),
+        "date": f"{began:%Y-%m-%d %H:%M} UTC" if began else None,
     }
     rows += [(name, value) for name, value in more.items() if value]
     return table(("what", "version"), (True, True), rows) if rows else ["Versions not recorded."]
 
 
-def _date(run: Run) -> str | None:
+def began_at(run: Run) -> datetime | None:
     """When the run began, in UTC."""
     at_s = run.began_at_s
-    if not isinstance(at_s, int | float) or not 0 <= at_s < 2**35:
-        return None
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+    is_time = isinstance(at_s, int | float) and 0 <= at_s < 2**35
+    return datetime.fromtimestamp(at_s, UTC) if is_time else None
 
 
 def configuration_lines(frames: RunFigures, run: Run) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from zerobench.records import Category, Status
 from zerobench.report.capacity import DeviceNeed, device_need, host_instant
-from zerobench.report.explain.topic import phase_words
+from zerobench.report.explain.topic import phase_words, signed_bytes
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
@@ -151,7 +151,7 @@ def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
         "NCCL": theirs.collectives_bytes - ours.collectives_bytes,
     }
     whole = abs(theirs.total_bytes - ours.total_bytes)
-    sizes = [f"{_signed(size)} {what}" for what, size in parts.items() if abs(size) > _TELLING * whole]
+    sizes = [f"{signed_bytes(size)} {what}" for what, size in parts.items() if abs(size) > _TELLING * whole]
     return f" ({', '.join(sizes)})" if sizes else ""
 
 
@@ -163,13 +163,9 @@ def _differences(best: Trial, other: Trial, differences: Sequence[CategoryDiffer
         if not part.b_bytes and (reason := cause(best, part.category, part.a_bytes, alike)):
             because = f" ({reason})"
         yield (
-            f"{_words(part.category, alike)}: {_signed(part.more_bytes)}, {format_bytes(part.b_bytes)} against "
+            f"{_words(part.category, alike)}: {signed_bytes(part.more_bytes)}, {format_bytes(part.b_bytes)} against "
             f"{format_bytes(part.a_bytes)} at the peak{because}"
         )
-
-
-def _signed(nbytes: int) -> str:
-    return f"{'+' if nbytes > 0 else '-'}{format_bytes(abs(nbytes))}"
 
 
 def _bucket_against_savings(
@@ -209,4 +205,4 @@ def _more_host_memory(best: PlanRow, other: PlanRow) -> Iterator[str]:
     for change in difference(before, after)[:1]:
         if change.more_bytes > 0:
             because = _because(other.trial, change.category, change.b_bytes)
-            yield f"{_words(change.category)} on the host: {_signed(change.more_bytes)} per rank{because}"
+            yield f"{_words(change.category)} on the host: {signed_bytes(change.more_bytes)} per rank{because}"

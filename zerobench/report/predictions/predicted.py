@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from zerobench.grouped import grouped
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.column_units import plain
 from zerobench.report.parity import ParityJudge
@@ -154,10 +155,8 @@ def join(trials: Iterable[Trial], judge: ParityJudge | None = None) -> list[Pair
     """
     known = list(trials)
     judge = judge or ParityJudge(known)
-    by_work: dict[str, list[Trial]] = {}
-    for trial in known:
-        if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}:
-            by_work.setdefault(trial.spec.config_hash, []).append(trial)
+    on_devices = (trial for trial in known if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO})
+    by_work = grouped(on_devices, lambda trial: trial.spec.config_hash)
     groups = [
         (group, _candidates(by_work.get(work, ()), group[0])) for (work, *_), group in _predictions(known).items()
     ]
@@ -175,13 +174,12 @@ def _candidates(work: Sequence[Trial], predicted: Trial) -> list[Trial]:
 
 def _predictions(trials: Iterable[Trial]) -> dict[tuple[str, Evidence, range, str | None], list[Trial]]:
     """The predicted trials, repeats of one prediction together."""
-    groups: dict[tuple[str, Evidence, range, str | None], list[Trial]] = {}
-    for trial in trials:
+
+    def work(trial: Trial) -> tuple[str, Evidence, range, str | None]:
         spec = trial.spec
-        if spec.evidence is not Evidence.MEASURED:
-            key = (spec.config_hash, spec.evidence, spec.played_ranks, spec.prediction.gpu)
-            groups.setdefault(key, []).append(trial)
-    return groups
+        return spec.config_hash, spec.evidence, spec.played_ranks, spec.prediction.gpu
+
+    return grouped((trial for trial in trials if trial.spec.evidence is not Evidence.MEASURED), work)
 
 
 def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: ParityJudge) -> Pair:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.column_units import byte_unit, show_whole, time_unit
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
+from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
 
 TITLE = "Batch ramp by size"
 HOW_TO_READ = (
@@ -20,16 +20,12 @@ def batch_ramp_table(trials: Sequence[TrialFigures]) -> Table[BatchFigures]:
     lines = lines_of(with_their_fixed(trials), lambda trial: trial.batches)
     rows = figures_of(lines)
     held, seconds = byte_unit(row.peak_bytes for row in rows), time_unit(row.step_s for row in rows)
-    columns = [
-        Column[BatchFigures]("tokens per step", lambda row: show_whole(row.tokens), narrow="tokens"),
-        Column[BatchFigures]("steps", lambda row: f"{row.first_step}-{row.last_step}", narrow="steps"),
-        Column[BatchFigures]("timed", lambda row: show_whole(row.timed_steps)),
-        Column[BatchFigures](
-            "step", in_unit(seconds, lambda row: row.step_s), seconds.name, narrow=f"step {seconds.name}"
-        ),
-        Column[BatchFigures]("tokens/s", lambda row: show_whole(row.tokens_per_s), narrow="tokens/s"),
-        Column[BatchFigures](
-            "device peak", in_unit(held, lambda row: row.peak_bytes), held.name, narrow=f"peak {held.name}"
-        ),
+    columns: list[Column[BatchFigures]] = [
+        Column("tokens per step", lambda row: show_whole(row.tokens), narrow="tokens"),
+        Column("steps", lambda row: f"{row.first_step}-{row.last_step}", narrow="steps"),
+        Column("timed", lambda row: show_whole(row.timed_steps)),
+        unit_column("step", seconds, lambda row: row.step_s, narrow=f"step {seconds.name}"),
+        Column("tokens/s", lambda row: show_whole(row.tokens_per_s), narrow="tokens/s"),
+        unit_column("device peak", held, lambda row: row.peak_bytes, narrow=f"peak {held.name}"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -23,27 +23,21 @@ def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[CheckpointFigures
     lines = lines_of(trials, lambda trial: [trial.resumed] if trial.resumed else [])
     rows = figures_of(lines)
     sizes = byte_unit(row.save.size_bytes for row in rows if row.save)
-    columns = [
-        Column[CheckpointFigures](
+    columns: list[Column[CheckpointFigures]] = [
+        Column(
             "on disk",
             of_part(lambda row: row.save, lambda save: sizes.show(save.size_bytes)),
             sizes.name,
             narrow=f"disk {sizes.name}",
         ),
-        Column[CheckpointFigures](
-            "by formula", lambda row: sizes.show(row.formula_bytes), sizes.name, wide="by formula"
-        ),
+        Column("by formula", lambda row: sizes.show(row.formula_bytes), sizes.name, wide="by formula"),
         *_transfers(rows),
-        Column[CheckpointFigures](
-            "resumed on ranks", lambda row: show_whole(row.world_size), wide="on ranks", narrow="on"
-        ),
-        Column[CheckpointFigures]("converted", lambda row: show_number(row.convert_s), "s"),
-        Column[CheckpointFigures](
-            "loss difference", lambda row: distance_text(row.loss_distance), wide="loss diff", narrow="diff"
-        ),
-        Column[CheckpointFigures]("steps lost", lambda row: show_whole(row.steps_lost), wide="lost", narrow="lost"),
-        Column[CheckpointFigures]("recovered", lambda row: show_number(row.recover_s), "s", narrow="recov s"),
-        Column[CheckpointFigures]("restart", lambda row: show_number(row.restart_s), "s", narrow="restart s"),
+        Column("resumed on ranks", lambda row: show_whole(row.world_size), wide="on ranks", narrow="on"),
+        Column("converted", lambda row: show_number(row.convert_s), "s"),
+        Column("loss difference", lambda row: distance_text(row.loss_distance), wide="loss diff", narrow="diff"),
+        Column("steps lost", lambda row: show_whole(row.steps_lost), wide="lost", narrow="lost"),
+        Column("recovered", lambda row: show_number(row.recover_s), "s", narrow="recov s"),
+        Column("restart", lambda row: show_number(row.restart_s), "s", narrow="restart s"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)
 

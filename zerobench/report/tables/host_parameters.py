@@ -27,10 +27,10 @@ def host_parameters_table(trials: Sequence[TrialFigures]) -> Table[Holder]:
             f"{_ABOUT_FILES if any(line.figures.name == PAGE_CACHE for line in lines) else ''}."
         ),
         [
-            Column[Holder]("held by", lambda holder: holder.name, narrow="held by", is_text=True),
-            Column[Holder]("load", lambda holder: _figure(holder.load), "B", "load", "load"),
-            Column[Holder]("init", lambda holder: _figure(holder.init), "B", "init", "init"),
-            Column[Holder]("steady", lambda holder: _figure(holder.steady), "B", "steady", "steady"),
+            Column("held by", lambda holder: holder.name, narrow="held by", is_text=True),
+            Column("load", lambda holder: _figure(holder.load), "B", "load", "load"),
+            Column("init", lambda holder: _figure(holder.init), "B", "init", "init"),
+            Column("steady", lambda holder: _figure(holder.steady), "B", "steady", "steady"),
             *(_bytes("rank", "rank_bytes", moment, unit) for moment in _MOMENTS),
             *(_bytes("node", "node_bytes", moment, unit) for moment in _MOMENTS),
         ],

@@ -8,7 +8,7 @@ from zerobench.report.column_units import Unit, byte_unit, show_percent
 from zerobench.report.figures.trial import RankFigures, TrialFigures
 from zerobench.report.memory_view import Instant
 from zerobench.report.stats import RankSpread, spread_over_ranks
-from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, unit_column
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import Offload
 
@@ -50,9 +50,9 @@ def _start_up(ranks: Iterable[RankFigures]) -> int | None:
     return max((rank.first_peak_bytes for rank in ranks if rank.first_peak_bytes is not None), default=None)
 
 
-WHERE = (
-    Column[Instant]("rank", lambda instant: instant.rank_text, narrow="rank"),
-    Column[Instant]("phase", lambda instant: instant.phase.value, is_text=True),
+WHERE: Sequence[Column[Instant]] = (
+    Column("rank", lambda instant: instant.rank_text, narrow="rank"),
+    Column("phase", lambda instant: instant.phase.value, is_text=True),
 )
 """Where the peak lies."""
 
@@ -156,15 +156,13 @@ def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
     unit = byte_unit(max(row.spread.maximum, row.start_up_bytes or 0) for row in figures_of(lines))
     shown = {line.trial.trial_id for line in lines}
     has_server = any(len(trial.roles) > 1 for trial in trials if trial.trial_id in shown)
-    columns = [
-        Column[OverRanks]("ranks", lambda row: str(row.num_ranks), narrow="ranks"),
-        Column[OverRanks]("min", lambda row: unit.show(row.spread.minimum), unit.name, "min", "min"),
-        Column[OverRanks]("median", lambda row: unit.show(row.spread.median), unit.name, "median", "median"),
-        Column[OverRanks]("max", lambda row: unit.show(row.spread.maximum), unit.name, "max", "max"),
-        Column[OverRanks]("outlier rank", lambda row: odd_rank(row.spread), narrow="outlier rank"),
-        Column[OverRanks](
-            "start-up max", in_unit(unit, lambda row: row.start_up_bytes), unit.name, "start-up max", "start-up"
-        ),
+    columns: list[Column[OverRanks]] = [
+        Column("ranks", lambda row: str(row.num_ranks), narrow="ranks"),
+        Column("min", lambda row: unit.show(row.spread.minimum), unit.name, "min", "min"),
+        Column("median", lambda row: unit.show(row.spread.median), unit.name, "median", "median"),
+        Column("max", lambda row: unit.show(row.spread.maximum), unit.name, "max", "max"),
+        Column("outlier rank", lambda row: odd_rank(row.spread), narrow="outlier rank"),
+        unit_column("start-up max", unit, lambda row: row.start_up_bytes, "start-up max", "start-up"),
     ]
     return Table(
         RANKS,
@@ -212,17 +210,13 @@ def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         trials, lambda trial: [trial] if trial.summary.is_whole and trial.summary.offloads(Offload.NVME) else []
     )
     unit, speed = byte_unit(trial.summary.nvme_held_bytes for trial in figures_of(lines)), Unit("GB/s", 1e9, 2)
-    columns = [
-        Column[TrialFigures](
-            "held", in_unit(unit, lambda trial: trial.summary.nvme_held_bytes), unit.name, narrow=f"held, {unit.name}"
-        ),
-        Column[TrialFigures](
-            "read", in_unit(speed, lambda trial: trial.summary.nvme_read_bytes_per_s), speed.name, narrow="read, GB/s"
-        ),
-        Column[TrialFigures](
+    columns: list[Column[TrialFigures]] = [
+        unit_column("held", unit, lambda trial: trial.summary.nvme_held_bytes, narrow=f"held, {unit.name}"),
+        unit_column("read", speed, lambda trial: trial.summary.nvme_read_bytes_per_s, narrow="read, GB/s"),
+        unit_column(
             "written",
-            in_unit(speed, lambda trial: trial.summary.nvme_write_bytes_per_s),
-            speed.name,
+            speed,
+            lambda trial: trial.summary.nvme_write_bytes_per_s,
             narrow="written, GB/s",
         ),
     ]

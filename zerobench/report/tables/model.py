@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from zerobench.report.column_units import MISSING, Unit
 from zerobench.report.figures.name import TrialName
@@ -41,16 +41,9 @@ class Column(Generic[T]):
 
     def over(self, part: Callable[[S], T]) -> Column[S]:
         """It over rows that have a `part` which it is a column of."""
-        return Column(
-            self.name,
-            lambda row: self.cell(part(row)),
-            self.unit,
-            self.wide,
-            self.narrow,
-            is_text=self.is_text,
-            is_whole=self.is_whole,
-            is_for_files=self.is_for_files,
-        )
+        untyped: Any = self
+        over: Column[S] = replace(untyped, cell=lambda row: self.cell(part(row)))
+        return over
 
 
 @dataclass(frozen=True)
@@ -118,6 +111,13 @@ def of_part(part: Callable[[T], S | None], show: Callable[[S], str]) -> Callable
         return MISSING if value is None else show(value)
 
     return cell
+
+
+def unit_column(
+    name: str, unit: Unit, value: Callable[[T], float | None], wide: str | None = "", narrow: str | None = None
+) -> Column[T]:
+    """A column of `value` in `unit`."""
+    return Column(name, in_unit(unit, value), unit.name, wide, narrow)
 
 
 def in_unit(unit: Unit, value: Callable[[T], float | None]) -> Callable[[T], str]:

@@ -11,7 +11,7 @@ from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_view import ModelStates
 from zerobench.report.paper import PaperTerms, paper_terms
-from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
+from zerobench.report.tables.model import Column, Table, figures_of, lines_of, of_part, unit_column
 from zerobench.spec.roles import Role
 
 T = TypeVar("T")
@@ -55,15 +55,15 @@ def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
             Column(f"{name} by the paper", paper, unit.name, "paper", "paper"),
         ]
 
-    columns = [
-        Column[StatesRow]("rank", lambda row: row.states.rank_text, narrow="rank" if has_server else None),
+    columns: list[Column[StatesRow]] = [
+        Column("rank", lambda row: row.states.rank_text, narrow="rank" if has_server else None),
         *both("parameters", "param", lambda states: states.parameters_bytes),
         *both("gradients", "grad", lambda states: states.gradients_bytes),
         *both("optimizer", "optim", lambda states: states.optimizer_bytes),
         *both("total", "total", lambda states: states.total_bytes),
-        Column[StatesRow]("diff", in_unit(excess, lambda row: row.excess_bytes), excess.name, f"diff {excess.name}"),
-        Column[StatesRow]("diff", lambda row: show_percent(row.excess_fraction, 2, signed=True), narrow="diff"),
-        Column[StatesRow]("terms", lambda row: row.paper.text if row.paper else MISSING, is_text=True),
+        unit_column("diff", excess, lambda row: row.excess_bytes, f"diff {excess.name}"),
+        Column("diff", lambda row: show_percent(row.excess_fraction, 2, signed=True), narrow="diff"),
+        Column("terms", lambda row: row.paper.text if row.paper else MISSING, is_text=True),
     ]
     return Table(
         TITLE,

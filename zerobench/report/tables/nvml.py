@@ -47,8 +47,8 @@ def nvml_table(lines: Sequence[Line[NvmlRow]], why_not: Sequence[str]) -> Table[
     """A row for each trial that NVML watched; `why_not`: why it sampled nothing in others."""
     unit = byte_unit(row.fall.used_bytes for row in figures_of(lines))
     states = ("parameters", "gradients", "optimizer")
-    columns = [
-        Column[NvmlRow]("rank", lambda row: str(row.fall.rank), narrow="rank"),
+    columns: list[Column[NvmlRow]] = [
+        Column("rank", lambda row: str(row.fall.rank), narrow="rank"),
         _bytes("used", unit, lambda row: row.fall.used_bytes, "used"),
         _bytes("others", unit, lambda row: row.fall.other_processes_bytes, "others"),
         _bytes("context", unit, lambda row: row.fall.context_bytes, "contxt"),

@@ -25,11 +25,11 @@ def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
     )
     are_skipped = {line.figures.status is Status.SKIPPED for line in lines}
     title = BOTH_TITLE if len(are_skipped) > 1 else SKIPPED_TITLE if are_skipped == {True} else TITLE
-    columns = [
-        Column[Summary]("status", lambda row: row.status.words, narrow="status", is_text=True),
+    columns: list[Column[Summary]] = [
+        Column("status", lambda row: row.status.words, narrow="status", is_text=True),
         *([after] if any(line.figures.took_s is not None for line in lines) else []),
         *([job] if any(line.figures.job for line in lines) else []),
-        Column[Summary]("why", lambda row: row.why or MISSING, narrow="why", is_text=True),
+        Column("why", lambda row: row.why or MISSING, narrow="why", is_text=True),
     ]
     return Table(title, HOW_TO_READ, columns, lines)
 

@@ -42,14 +42,14 @@ def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
         if first is not None and last is not None:
             yield Losses(first, last, trial.parity, _verdict(trial, references, names))
 
-    columns = [
-        Column[Losses]("first loss", lambda row: f"{row.first:.6f}", narrow="first"),
-        Column[Losses]("last loss", lambda row: f"{row.last:.6f}", narrow="last"),
-        Column[Losses]("difference", _of(lambda parity: parity.difference), narrow="diff"),
-        Column[Losses]("tolerance", _of(lambda parity: parity.tolerance), narrow="tolerance"),
-        Column[Losses]("gradient norm", _of(lambda parity: parity.norm_difference), narrow="norm"),
-        Column[Losses]("norm tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
-        Column[Losses]("verdict", lambda row: row.verdict, narrow="verdict", is_text=True),
+    columns: list[Column[Losses]] = [
+        Column("first loss", lambda row: f"{row.first:.6f}", narrow="first"),
+        Column("last loss", lambda row: f"{row.last:.6f}", narrow="last"),
+        Column("difference", _of(lambda parity: parity.difference), narrow="diff"),
+        Column("tolerance", _of(lambda parity: parity.tolerance), narrow="tolerance"),
+        Column("gradient norm", _of(lambda parity: parity.norm_difference), narrow="norm"),
+        Column("norm tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
+        Column("verdict", lambda row: row.verdict, narrow="verdict", is_text=True),
     ]
     is_cut = any(trial.parity is not None and trial.parity.is_cut for trial in trials)
     return Table(TITLE, HOW_TO_READ + (UNSTABLE if is_cut else ""), columns, lines_of(trials, rows))

@@ -13,11 +13,11 @@ HOW_TO_READ = (
     "Device memory by phase, predicted against measured; largest error of each trial, positive where the "
     "prediction is too large."
 )
-_COLUMNS = (
-    Column[Cell]("phase", lambda cell: f"{cell.step.value} {cell.phase.value}", is_text=True),
-    Column[Cell]("measured", lambda cell: show_whole(cell.measured_bytes), "bytes"),
-    Column[Cell]("predicted", lambda cell: show_whole(cell.predicted_bytes), "bytes"),
-    Column[Cell]("error", lambda cell: show_error(cell.error)),
+_COLUMNS: Sequence[Column[Cell]] = (
+    Column("phase", lambda cell: f"{cell.step.value} {cell.phase.value}", is_text=True),
+    Column("measured", lambda cell: show_whole(cell.measured_bytes), "bytes"),
+    Column("predicted", lambda cell: show_whole(cell.predicted_bytes), "bytes"),
+    Column("error", lambda cell: show_error(cell.error)),
 )
 
 

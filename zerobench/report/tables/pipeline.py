@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zerobench.report.column_units import MISSING, byte_unit, show_percent, show_whole, time_unit
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.pipeline import StageRow
-from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
+from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
 from zerobench.report.tables.model_states import states_columns
 
 TITLE = "Pipeline stages"
@@ -24,23 +24,19 @@ def pipeline_table(trials: Sequence[TrialFigures]) -> Table[StageRow]:
     rows = figures_of(lines)
     held, moved = byte_unit(row.peak_bytes for row in rows), byte_unit(row.formula_bytes for row in rows)
     seconds = time_unit(row.step_s for row in rows)
-    columns = [
-        Column[StageRow]("stage", lambda row: str(row.rank), narrow="stage"),
-        Column[StageRow]("blocks", lambda row: row.blocks or MISSING, is_text=True),
-        Column[StageRow]("parameters", lambda row: show_whole(row.num_params)),
-        Column[StageRow]("peak", in_unit(held, lambda row: row.peak_bytes), held.name, narrow=held.name),
+    columns: list[Column[StageRow]] = [
+        Column("stage", lambda row: str(row.rank), narrow="stage"),
+        Column("blocks", lambda row: row.blocks or MISSING, is_text=True),
+        Column("parameters", lambda row: show_whole(row.num_params)),
+        unit_column("peak", held, lambda row: row.peak_bytes, narrow=held.name),
         *states_columns(held, lambda row: row.states),
-        Column[StageRow](
-            "activations", in_unit(held, lambda row: row.activations_bytes), held.name, wide="activ", narrow="activ"
-        ),
-        Column[StageRow]("in flight", lambda row: show_whole(row.in_flight), narrow="flight"),
-        Column[StageRow]("step", in_unit(seconds, lambda row: row.step_s), seconds.name, narrow=f"step {seconds.name}"),
-        Column[StageRow](
-            "waiting", in_unit(seconds, lambda row: row.wait_s), seconds.name, wide="waiting", narrow="wait"
-        ),
-        Column[StageRow]("bubble", lambda row: show_percent(row.bubble_fraction), "%", wide="bubble", narrow="bubble"),
-        Column[StageRow]("ideal", lambda row: show_percent(row.ideal_fraction), "%", wide="ideal", narrow="ideal"),
-        Column[StageRow]("passed", in_unit(moved, lambda row: row.passed_bytes), moved.name),
-        Column[StageRow]("by formula", in_unit(moved, lambda row: row.formula_bytes), moved.name, wide="by formula"),
+        unit_column("activations", held, lambda row: row.activations_bytes, wide="activ", narrow="activ"),
+        Column("in flight", lambda row: show_whole(row.in_flight), narrow="flight"),
+        unit_column("step", seconds, lambda row: row.step_s, narrow=f"step {seconds.name}"),
+        unit_column("waiting", seconds, lambda row: row.wait_s, wide="waiting", narrow="wait"),
+        Column("bubble", lambda row: show_percent(row.bubble_fraction), "%", wide="bubble", narrow="bubble"),
+        Column("ideal", lambda row: show_percent(row.ideal_fraction), "%", wide="ideal", narrow="ideal"),
+        unit_column("passed", moved, lambda row: row.passed_bytes),
+        unit_column("by formula", moved, lambda row: row.formula_bytes, wide="by formula"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)

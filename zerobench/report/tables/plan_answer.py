@@ -191,7 +191,7 @@ def _columns(rows: Sequence[PlanRow]) -> Iterator[Column[PlanRow]]:
     seconds = time_unit([row.expected.step_s if row.expected else row.step_s for row in rows])
     yield Column("GPU", lambda row: memory.show(row.device.needed_bytes), memory.name, narrow=f"GPU {memory.name}")
     yield Column("host", lambda row: memory.show(row.host.needed_bytes), memory.name, narrow="host")
-    yield Column[PlanRow]("fits", lambda row: row.verdict or MISSING, is_text=True, narrow="fits")
+    yield Column("fits", lambda row: row.verdict or MISSING, is_text=True, narrow="fits")
     if any(row.expected for row in rows):
         yield _time("step", "step_s", seconds, narrow=f"step {seconds.name}")
         yield _time("low", "low_s", seconds)

@@ -43,8 +43,8 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
         "host per node": of_part(lambda cell: cell.row, lambda row: unit.show(row.host.needed_bytes)),
         "ends": ends,
     }
-    columns = [
-        Column[FrontierRow]("trial", lambda row: row.label, narrow="trial", is_text=True),
+    columns: list[Column[FrontierRow]] = [
+        Column("trial", lambda row: row.label, narrow="trial", is_text=True),
         *(Column(name, cell, narrow=name) for name, cell in cells.items()),
     ]
     how = evidence_words(row.row for row in rows if row.row) or Evidence.SIMULATED

@@ -26,8 +26,8 @@ def memory_tables(rows: Sequence[PlanRow], cluster: Cluster) -> Iterator[Table[A
 
 def _categories(peaks: Sequence[Line[Instant]], how: str) -> Table[Instant]:
     unit = byte_unit(line.figures.total_bytes for line in peaks)
-    columns = [
-        Column[Instant]("at", lambda instant: instant.phase.value, is_text=True),
+    columns: list[Column[Instant]] = [
+        Column("at", lambda instant: instant.phase.value, is_text=True),
         *category_columns(unit),
     ]
     caption = (
@@ -53,18 +53,18 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         """No formula knows it."""
         return unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else row.need.slack_bytes)
 
-    columns = [
-        Column[PlanRow](
+    columns: list[Column[PlanRow]] = [
+        Column(
             "steady peak", of_part(lambda row: row.steady, lambda peak: unit.show(peak.total_bytes)), narrow="steady"
         ),
-        Column[PlanRow]("start-up peak", lambda row: unit.show(row.start_up_bytes), narrow="start"),
+        Column("start-up peak", lambda row: unit.show(row.start_up_bytes), narrow="start"),
         Column("allocator slack", slack, narrow="slack"),
         Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
         Column("total", part(lambda need: need.total_bytes), narrow="total"),
-        Column[PlanRow]("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
-        Column[PlanRow]("host per node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
-        Column[PlanRow]("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
-        Column[PlanRow]("fits", lambda row: row.verdict or MISSING, narrow="fits"),
+        Column("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
+        Column("host per node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
+        Column("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
+        Column("fits", lambda row: row.verdict or MISSING, narrow="fits"),
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",

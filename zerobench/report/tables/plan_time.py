@@ -45,10 +45,10 @@ def _traffic(rows: Sequence[PlanRow]) -> Table[PlanRow]:
     def others(row: PlanRow) -> str:
         return unit.show(sum(size for name, size in moved[id(row)].items() if name not in _KINDS))
 
-    columns = [
+    columns: list[Column[PlanRow]] = [
         *map(kind, _KINDS),
         Column("others", others, narrow="others"),
-        Column[PlanRow]("all", lambda row: unit.show(moved[id(row)].total()), narrow="all"),
+        Column("all", lambda row: unit.show(moved[id(row)].total()), narrow="all"),
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): bytes per collective and step, {unit.name}",
@@ -80,13 +80,11 @@ def _are_formulas(rows: Sequence[PlanRow]) -> bool:
 def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow]:
     lines = [Line(row.name, row) for row in rows if row.bound is not None]
     unit = time_unit([row.step_s for row in rows])
-    columns = [
+    columns: list[Column[PlanRow]] = [
         *(_term(name, narrow, unit) for name, narrow in _terms(rows)),
-        Column[PlanRow]("step", lambda row: unit.show(row.step_s), narrow="step"),
-        Column[PlanRow](
-            "most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if training else "tok/s"
-        ),
-        Column[PlanRow]("largest part", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
+        Column("step", lambda row: unit.show(row.step_s), narrow="step"),
+        Column("most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if training else "tok/s"),
+        Column("largest part", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
     ]
     note = ""
     if training:

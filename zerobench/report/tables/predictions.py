@@ -76,9 +76,9 @@ def _peak_of(row: _PhaseRow) -> Cell | None:
 def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Part:
     cells = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
     unit = byte_unit(size for cell in cells for size in (cell.measured_bytes, cell.predicted_bytes))
-    columns = [
-        Column[_PhaseRow]("prediction", lambda row: row.label, narrow="trial", is_text=True),
-        Column[_PhaseRow]("phase", lambda row: row.phase, narrow="phase", is_text=True),
+    columns: list[Column[_PhaseRow]] = [
+        Column("prediction", lambda row: row.label, narrow="trial", is_text=True),
+        Column("phase", lambda row: row.phase, narrow="phase", is_text=True),
         *_beside(unit, "live", lambda row: row.live),
         *_beside(unit, "peak", _peak_of),
         Column("min rank", of_part(_peak_of, lambda cell: unit.show(cell.measured_min_bytes))),
@@ -201,10 +201,10 @@ def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, 
         label = names[pair.measured[0].spec.trial_id] if same != before else ""
         rows += _block(pair, total, unit, label, with_measured=same != before, wide=wide)
         before = same
-    columns = [
-        Column[_Line]("trial", lambda line: line.label, narrow="trial", is_text=True),
-        Column[_Line]("world", lambda line: line.what, narrow="", is_text=True),
-        Column[_Line]("phase", lambda line: line.phase, is_text=True),
+    columns: list[Column[_Line]] = [
+        Column("trial", lambda line: line.label, narrow="trial", is_text=True),
+        Column("world", lambda line: line.what, narrow="", is_text=True),
+        Column("phase", lambda line: line.phase, is_text=True),
         *(Column(name, _cell(name), narrow=_NARROW.get(name, name)) for name in (*_COLUMNS, "peak")),
     ]
     small = "temporaries" if wide else "temp"

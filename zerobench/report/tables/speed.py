@@ -36,23 +36,21 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
     """A row for each trial that timed steps; `energies` are the joules of their timed steps by trial_id."""
     lines = lines_of(trials, lambda trial: _rows(trial, energies))
     unit = time_unit(row.speed.step_time_s_median for row in figures_of(lines))
-    columns = [
+    columns: list[Column[SpeedRow]] = [
         _seconds("step", unit, lambda speed: speed.step_time_s_median, "step"),
-        Column[SpeedRow](
+        Column(
             "+-", in_unit(unit, lambda row: median_absolute_deviation(row.trial.summary.timed_s)), unit.name, "+-", "+-"
         ),
-        Column[SpeedRow]("95% interval", _interval(unit), unit.name, "95% interval"),
+        Column("95% interval", _interval(unit), unit.name, "95% interval"),
         _seconds("forward", unit, lambda speed: speed.forward_s, "fwd"),
         _seconds("backward", unit, lambda speed: speed.backward_s, "bwd"),
         _seconds("update", unit, lambda speed: speed.step_s, "update"),
-        Column[SpeedRow]("outlier rank", lambda row: odd_rank(row.over_ranks)),
-        Column[SpeedRow]("J/token", lambda row: show_number(row.joules_per_token)),
-        Column[SpeedRow]("samples/s", _unless_void(lambda speed: show_number(speed.samples_per_s))),
-        Column[SpeedRow]("tokens/s", _unless_void(lambda speed: show_whole(speed.tokens_per_s)), narrow="tokens/s"),
-        Column[SpeedRow](
-            "TFLOP/s per GPU", _unless_void(lambda speed: show_number(speed.tflops_per_gpu)), narrow="TFLOP/s"
-        ),
-        Column[SpeedRow]("MFU", _unless_void(lambda speed: show_percent(speed.mfu)), "%", "MFU %", "MFU %"),
+        Column("outlier rank", lambda row: odd_rank(row.over_ranks)),
+        Column("J/token", lambda row: show_number(row.joules_per_token)),
+        Column("samples/s", _unless_void(lambda speed: show_number(speed.samples_per_s))),
+        Column("tokens/s", _unless_void(lambda speed: show_whole(speed.tokens_per_s)), narrow="tokens/s"),
+        Column("TFLOP/s per GPU", _unless_void(lambda speed: show_number(speed.tflops_per_gpu)), narrow="TFLOP/s"),
+        Column("MFU", _unless_void(lambda speed: show_percent(speed.mfu)), "%", "MFU %", "MFU %"),
     ]
     return Table(
         TITLE,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.standing import HeldShare
-from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
+from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
 
 TITLE = "Memory held at the failed allocation"
 HOW_TO_READ = (
@@ -22,10 +22,10 @@ def standing_table(trials: Sequence[TrialFigures]) -> Table[HeldShare]:
     """The largest of what each trial held."""
     lines = lines_of(trials, lambda trial: trial.standing)
     unit = byte_unit(row.size_bytes for row in figures_of(lines))
-    columns = [
-        Column[HeldShare]("by", lambda row: row.by, narrow="by", is_text=True),
-        Column[HeldShare]("of", lambda row: row.name, narrow="of", is_text=True),
-        Column[HeldShare]("held", in_unit(unit, lambda row: row.size_bytes), unit.name, narrow=unit.name),
-        Column[HeldShare]("share", lambda row: show_percent(row.share), "%", narrow="%"),
+    columns: list[Column[HeldShare]] = [
+        Column("by", lambda row: row.by, narrow="by", is_text=True),
+        Column("of", lambda row: row.name, narrow="of", is_text=True),
+        unit_column("held", unit, lambda row: row.size_bytes, narrow=unit.name),
+        Column("share", lambda row: show_percent(row.share), "%", narrow="%"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -8,7 +8,7 @@ from zerobench.report.parity import Parity
 from zerobench.report.strategies.claim import Claim, Verdict
 from zerobench.report.strategies.claims import claims
 from zerobench.report.strategies.rows import ComparedSide, is_comparison
-from zerobench.report.tables.model import Column, Line, Table, in_unit, of_part
+from zerobench.report.tables.model import Column, Line, Table, of_part, unit_column
 from zerobench.report.tables.part import Listing, Part, VerdictSentence
 
 TITLE = "Distributed training compared"
@@ -40,10 +40,10 @@ def strategies_table(rows: Sequence[ComparedSide]) -> Table[ComparedSide]:
 
 def claims_listing(rows: Sequence[ComparedSide]) -> Listing[Claim]:
     """A row for each claim, where there is a comparison."""
-    columns = [
-        Column[Claim]("claim", lambda claim: claim.text, is_text=True),
-        Column[Claim]("is", lambda claim: claim.verdict.value, is_text=True),
-        Column[Claim]("measured", lambda claim: claim.measured, is_text=True),
+    columns: list[Column[Claim]] = [
+        Column("claim", lambda claim: claim.text, is_text=True),
+        Column("is", lambda claim: claim.verdict.value, is_text=True),
+        Column("measured", lambda claim: claim.measured, is_text=True),
     ]
     return Listing(
         columns,
@@ -80,19 +80,19 @@ def _columns(rows: Sequence[ComparedSide]) -> Iterator[Column[ComparedSide]]:
     yield Column("losses", lambda row: row.verdict, is_text=True)
     yield Column("loss", of_part(_parity, lambda parity: _order(parity.difference)), narrow="loss")
     yield Column("norm", of_part(_parity, lambda parity: _order(parity.norm_difference)), wide=None)
-    yield Column("step", in_unit(seconds, lambda row: row.figures.step_s), seconds.name, narrow=seconds.name)
-    yield Column("+-", in_unit(seconds, lambda row: row.figures.spread_s), seconds.name, wide="+-")
+    yield unit_column("step", seconds, lambda row: row.figures.step_s, narrow=seconds.name)
+    yield unit_column("+-", seconds, lambda row: row.figures.spread_s, wide="+-")
     yield Column("tokens/s", lambda row: show_whole(row.figures.tokens_per_s), is_for_files=False)
     yield Column("speed-up", lambda row: MISSING if row.speed_up is None else f"{row.speed_up:.2f}", narrow="speed")
     yield Column("eff", lambda row: show_percent(row.efficiency, 0), "%", wide="eff %", narrow="eff %")
     if any(row.weak_efficiency is not None for row in rows):
         yield Column("weak", lambda row: show_percent(row.weak_efficiency, 0), "%")
-    yield Column("sent", in_unit(moved, lambda row: row.figures.sent_bytes), moved.name, narrow=f"sent {moved.name}")
-    yield Column("form", in_unit(moved, lambda row: row.figures.formula_sent_bytes), moved.name, "form", "form")
+    yield unit_column("sent", moved, lambda row: row.figures.sent_bytes, narrow=f"sent {moved.name}")
+    yield unit_column("form", moved, lambda row: row.figures.formula_sent_bytes, "form", "form")
     states = f"states {held.name}"
-    yield Column("states", in_unit(held, lambda row: row.figures.states_bytes), held.name, narrow=states)
+    yield unit_column("states", held, lambda row: row.figures.states_bytes, narrow=states)
     yield Column("saved", lambda row: show_percent(row.saved_fraction, 0).replace("-0", "0"), "%", narrow="saved")
-    yield Column("peak", in_unit(held, lambda row: row.figures.peak_bytes), held.name)
+    yield unit_column("peak", held, lambda row: row.figures.peak_bytes)
     yield Column("in flight", lambda row: show_percent(row.figures.in_flight_fraction, 0), "%", wide=None)
     yield Column("sync", _sync, "%", narrow="sync %")
     yield Column("stale", lambda row: show_number(row.figures.staleness))

@@ -30,15 +30,15 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial."""
     lines = lines_of(trials, lambda trial: [trial])
     time = time_unit(trial.summary.speed.step_time_s_median for trial in trials if trial.summary.speed)
-    columns = [
+    columns: list[Column[TrialFigures]] = [
         *(
             []
             if all(trial.summary.is_completed for trial in trials)
             else [_text("ended", lambda summary: summary.status.words)]
         ),
-        Column[TrialFigures]("ranks", lambda trial: show_whole(trial.spec.world_size)),
+        Column("ranks", lambda trial: show_whole(trial.spec.world_size)),
         _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
-        Column[TrialFigures]("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),
+        Column("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),
         _bytes("device need", lambda summary: summary.device_needed_bytes, trials),
         _text("fits", _fits),
         _bytes("NVML peak", lambda summary: summary.nvml_peak_bytes, trials),
@@ -52,7 +52,7 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         _parity("gradient norm off", lambda parity: parity.norm_difference),
         _text("nodes", lambda summary: listed(summary.nodes)),
         _text("Slurm job", lambda summary: summary.job or ""),
-        Column[TrialFigures]("notes", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_text=True),
+        Column("notes", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_text=True),
     ]
     return Table("Trials", _caption(figures_of(lines)), columns, lines)
 

@@ -37,10 +37,10 @@ def document_parts(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[
 
 def _environment(comparison: Comparison) -> Part:
     differing = [fact for fact in comparison.facts if fact.differs]
-    columns = [
-        Column[Fact]("difference", lambda fact: fact.name, narrow="difference", is_text=True),
-        Column[Fact]("BASE", lambda fact: fact.base or MISSING, narrow="BASE", is_text=True),
-        Column[Fact]("NEW", lambda fact: fact.new or MISSING, narrow="NEW", is_text=True),
+    columns: list[Column[Fact]] = [
+        Column("difference", lambda fact: fact.name, narrow="difference", is_text=True),
+        Column("BASE", lambda fact: fact.base or MISSING, narrow="BASE", is_text=True),
+        Column("NEW", lambda fact: fact.new or MISSING, narrow="NEW", is_text=True),
     ]
     return Part(
         "BASE and NEW",
@@ -75,11 +75,11 @@ def _alike(facts: Sequence[Fact]) -> list[str]:
 
 def _outcomes(comparison: Comparison) -> Iterator[Part]:
     changed = [same for same in comparison.same if ended(same.base) != ended(same.new)]
-    columns = [
-        Column[SharedTrial]("trial", lambda same: same.label, narrow="trial", is_text=True),
-        Column[SharedTrial]("BASE", lambda same: ended(same.base), narrow="BASE", is_text=True),
-        Column[SharedTrial]("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
-        Column[SharedTrial]("why", _why, narrow="why", is_text=True),
+    columns: list[Column[SharedTrial]] = [
+        Column("trial", lambda same: same.label, narrow="trial", is_text=True),
+        Column("BASE", lambda same: ended(same.base), narrow="BASE", is_text=True),
+        Column("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
+        Column("why", _why, narrow="why", is_text=True),
     ]
     lines = [
         f"in {side} only: {listed(names, MOST_NAMED)}"

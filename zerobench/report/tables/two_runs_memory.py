@@ -106,13 +106,13 @@ def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
     shown, more = first(rows, _MOST_CATEGORIES)
     sizes = (size for row in shown for size in (row.difference.a_bytes, row.difference.b_bytes))
     unit = byte_unit(sizes)
-    columns = [
-        Column[_CategoryRow]("trial", lambda row: row.row.label, narrow="trial", is_text=True),
-        Column[_CategoryRow]("peak of", lambda row: where_name(row.row.change.where), narrow="peak of", is_text=True),
-        Column[_CategoryRow]("category", lambda row: row.difference.category.words, narrow="category", is_text=True),
-        Column[_CategoryRow]("BASE", lambda row: unit.show(row.difference.a_bytes), unit.name),
-        Column[_CategoryRow]("NEW", lambda row: unit.show(row.difference.b_bytes), unit.name),
-        Column[_CategoryRow]("difference", lambda row: f"{row.difference.more_bytes:+,}", "bytes", narrow="bytes"),
+    columns: list[Column[_CategoryRow]] = [
+        Column("trial", lambda row: row.row.label, narrow="trial", is_text=True),
+        Column("peak of", lambda row: where_name(row.row.change.where), narrow="peak of", is_text=True),
+        Column("category", lambda row: row.difference.category.words, narrow="category", is_text=True),
+        Column("BASE", lambda row: unit.show(row.difference.a_bytes), unit.name),
+        Column("NEW", lambda row: unit.show(row.difference.b_bytes), unit.name),
+        Column("difference", lambda row: f"{row.difference.more_bytes:+,}", "bytes", narrow="bytes"),
     ]
     caption = "NEW minus BASE at the two peaks; lines add up to a peak's difference."
     return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])

@@ -61,10 +61,10 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
 def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
     """Each world's errors over all phases, and how many mistakes would have cost a run: what fits a screen."""
     rows = [row for row in error_rows(pairs) if row.when is None and row.quantity is not Quantity.LIVE]
-    columns = [
-        Column[ErrorRow]("predicted", lambda row: row.evidence.value, narrow="predicted", is_text=True),
-        Column[ErrorRow]("against", lambda row: row.against.value, narrow="against", is_text=True),
-        Column[ErrorRow]("memory", lambda row: row.place.value, narrow="memory", is_text=True),
+    columns: list[Column[ErrorRow]] = [
+        Column("predicted", lambda row: row.evidence.value, narrow="predicted", is_text=True),
+        Column("against", lambda row: row.against.value, narrow="against", is_text=True),
+        Column("memory", lambda row: row.place.value, narrow="memory", is_text=True),
         *_error_columns(names),
     ]
     times = list(step_times(pairs))
@@ -117,9 +117,9 @@ def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
 
 def _error_columns(names: Names) -> list[Column[ErrorRow]]:
     return [
-        Column[ErrorRow]("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
-        Column[ErrorRow]("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
-        Column[ErrorRow]("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
+        Column("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
+        Column("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
+        Column("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
         Column("over", of_part(_over, lambda error: show_error(error.error)), narrow="over"),
         Column("under", of_part(_under, lambda error: show_error(error.error)), narrow="under"),
         Column("worst over", of_part(_over, lambda error: _name(error.pair, names)), is_text=True),
@@ -137,14 +137,14 @@ def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
     """A row for each prediction."""
     unit = time_unit([row.measured_s for row in rows])
     expected = f"expected {unit.name}"
-    columns = [
-        Column[TimeRow]("trial", lambda row: _name(row.pair, names), narrow="trial", is_text=True),
-        Column[TimeRow](expected, lambda row: unit.show(row.expected.step_s), narrow=expected),
-        Column[TimeRow]("low", lambda row: unit.show(row.expected.low_s), narrow="low"),
-        Column[TimeRow]("high", lambda row: unit.show(row.expected.high_s), narrow="high"),
-        Column[TimeRow](f"measured {unit.name}", lambda row: unit.show(row.measured_s), narrow="measured"),
-        Column[TimeRow]("error", lambda row: show_error(row.error), narrow="error"),
-        Column[TimeRow]("inside", lambda row: "yes" if row.is_inside else "no", is_text=True),
+    columns: list[Column[TimeRow]] = [
+        Column("trial", lambda row: _name(row.pair, names), narrow="trial", is_text=True),
+        Column(expected, lambda row: unit.show(row.expected.step_s), narrow=expected),
+        Column("low", lambda row: unit.show(row.expected.low_s), narrow="low"),
+        Column("high", lambda row: unit.show(row.expected.high_s), narrow="high"),
+        Column(f"measured {unit.name}", lambda row: unit.show(row.measured_s), narrow="measured"),
+        Column("error", lambda row: show_error(row.error), narrow="error"),
+        Column("inside", lambda row: "yes" if row.is_inside else "no", is_text=True),
     ]
     return Listing(columns, rows)
 

@@ -73,12 +73,9 @@ def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> 
         ("GPU before", "before"): lambda row: row.gpu_before_bytes,
         ("GPU peak", "GPU"): lambda row: row.gpu_peak_bytes,
     }
-    columns = [
-        Column[WatchedRow]("processes", lambda row: str(len(row.node.processes)), narrow="procs"),
-        *(
-            Column[WatchedRow](name, in_unit(unit, value), unit.name, name, narrow)
-            for (name, narrow), value in parts.items()
-        ),
+    columns: list[Column[WatchedRow]] = [
+        Column("processes", lambda row: str(len(row.node.processes)), narrow="procs"),
+        *(Column(name, in_unit(unit, value), unit.name, name, narrow) for (name, narrow), value in parts.items()),
     ]
     return Table(
         TITLE,

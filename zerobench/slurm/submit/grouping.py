@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.errors import UserError
+from zerobench.grouped import grouped
 from zerobench.slurm.jobs import JobKind
 from zerobench.slurm.submit.limits import Limits
 from zerobench.spec.parameters import count_parameters
@@ -101,9 +102,7 @@ def estimated_work(trial: TrialSpec, num_params: int | None) -> float:
 
 def _groups(trials: Iterable[TrialSpec]) -> dict[Shape, list[TrialSpec]]:
     """The trials of each group, those with little work first, in the groups' order."""
-    groups: dict[Shape, list[TrialSpec]] = {}
-    for trial in trials:
-        groups.setdefault(shape_of(trial), []).append(trial)
+    groups = grouped(trials, shape_of)
     num_params: dict[int, int | None] = {}
     """By the model's id: a sweep's trials share theirs, and live as long as this does."""
 
