@@ -71,15 +71,6 @@ def test_a_run_of_more_trials_than_are_shown_leaves_its_summary_to_the_report(tm
     assert "Summary of all: zerobench report" in text
 
 
-def test_gradients_of_another_size_are_marked_above_all_tables_and_in_their_own(tmp_path: Path) -> None:
-    trials = [completed_trial(spec("zero1")), completed_trial(spec("zero2"), norm_factor=2.0)]
-    text = shown_trials(tmp_path, trials, width=140)
-    marked = "! zero2: gradient norms differ from those of zero1 by 1 (tolerance 0.1): figures invalid"
-    assert marked in text
-    [line] = [line for line in text.partition("Loss parity")[2].splitlines() if line.startswith("! zero2")]
-    assert line.split()[-5:] == ["0.0001", "0.02", "1", "0.1", "DISAGREES"]
-
-
 @pytest.mark.parametrize("width", [80, 140])
 @pytest.mark.parametrize("kind", RUNS)
 def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, kind: str, width: int) -> None:
