@@ -90,7 +90,7 @@ def test_only_the_worker_of_tensorflow_imports_tensorflow_and_it_reaches_no_torc
 
 def test_watching_a_command_starts_without_the_training_frameworks() -> None:
     files = [path for path in PACKAGE if module_name(path) in {"zerobench", "zerobench.tracking.watch"}]
-    assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
+    assert chains_to(FRAMEWORKS | {"pandas", "rich"}, files) == []
 
 
 def test_the_sampler_and_whatever_reads_the_host_start_without_torch() -> None:
@@ -237,6 +237,20 @@ def test_the_command_line_reaches_no_training_framework_and_no_pandas_before_a_c
     begun = {"zerobench.cli.app", "zerobench.cli.run"}
     files = [path for path in PACKAGE if module_name(path) in begun or path.parent.name == "commands"]
     assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("cli.status", {"pandas", "numpy", "pynvml"}),
+        ("cli.commands.status", {"pandas", "numpy", "pynvml"}),
+        ("cli.explain", {"pandas", "pyarrow", "scipy"}),
+        ("report.terminal.show", {"pandas", "pyarrow", "numpy"}),
+    ],
+)
+def test_commands_that_read_runs_and_jobs_start_on_a_login_node(module: str, heavy: set[str]) -> None:
+    [file] = [path for path in PACKAGE if module_name(path) == f"zerobench.{module}"]
+    assert chains_to(FRAMEWORKS | heavy, [file]) == []
 
 
 def chains_to(packages: set[str], files: Iterable[Path]) -> list[str]:

@@ -75,14 +75,6 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_typo_in_ones_own_configuration_is_one_line(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "own.json").write_text('{"zero_optimization": {"stage": 2, "reduce_bucket_sise": 5}}')
-    code, _, err = call(*PLAN, "--ds-config", "own.json")
-    assert code == 2
-    assert "reduce_bucket_size" in err
-    assert err.count("\n") == 1
-
-
 def test_a_sweep_is_planned_by_formula_and_its_run_says_so(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("plan", "predicted-7b", "--formula", "--reports", ".")
     assert code == 0

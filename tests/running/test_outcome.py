@@ -1,6 +1,7 @@
 """The judgement of how a trial ended, over endings written out by hand."""
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -98,15 +99,16 @@ def test_a_crash_well_before_a_peer_was_killed_is_the_cause() -> None:
     assert classify(ending)[1] == Failure(rank=0, message="rank 0: the fault", phase=Phase.FORWARD)
 
 
-def test_a_killed_rank_with_the_kernels_word_is_out_of_host_memory() -> None:
-    ending = Ending(
-        2,
-        exit_code=247,
-        deaths=[RankDeath(0, 10.0, -signal.SIGKILL)],
-        progress=BOTH,
-        oom="oom_kill in /proc/vmstat rose by 1",
-    )
-    status, failure = classify(ending)
+@pytest.mark.parametrize(
+    "killed",
+    [
+        {"exit_code": 247, "deaths": [RankDeath(0, 10.0, -signal.SIGKILL)]},
+        {"exit_code": 0},
+        {"exit_code": 0, "outlived_by": [0]},  # the launcher itself
+    ],
+)
+def test_who_was_killed_or_vanished_with_the_kernels_word_is_out_of_host_memory(killed: dict[str, Any]) -> None:
+    status, failure = classify(Ending(2, **killed, progress=BOTH, oom="oom_kill in /proc/vmstat rose by 1"))
     assert status is Status.OUT_OF_HOST_MEMORY
     assert failure is not None
     assert failure.evidence == "oom_kill in /proc/vmstat rose by 1"
@@ -119,11 +121,6 @@ def test_the_kernels_word_alone_does_not_excuse_a_rank_that_died_otherwise() -> 
     assert status is Status.CRASH
     assert failure is not None
     assert "SIGSEGV" in failure.message
-
-
-def test_ranks_that_vanished_while_the_kernel_killed_are_out_of_host_memory() -> None:
-    ending = Ending(2, exit_code=0, progress=BOTH, oom="oom_kill in /proc/vmstat rose by 3")
-    assert classify(ending)[0] is Status.OUT_OF_HOST_MEMORY
 
 
 KILLED_ELSEWHERE = "oom_kill in /proc/vmstat rose by 1"
@@ -188,14 +185,6 @@ def test_a_launcher_that_ends_before_its_ranks_was_killed_whatever_its_status(ex
         f"the launcher {words} before its ranks: it or one of its processes was killed,"
         " leaving rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
     )
-
-
-def test_a_launcher_that_the_kernel_killed_for_want_of_memory_says_so() -> None:
-    ending = Ending(2, exit_code=0, progress=BOTH, outlived_by=[0], oom="oom_kill in /proc/vmstat rose by 1")
-    status, failure = classify(ending)
-    assert status is Status.OUT_OF_HOST_MEMORY
-    assert failure is not None
-    assert failure.evidence == "oom_kill in /proc/vmstat rose by 1"
 
 
 def test_a_rank_that_outlived_the_launcher_and_completed_is_no_fault_of_the_launchers() -> None:

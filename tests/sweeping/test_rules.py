@@ -68,19 +68,6 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
             "9 ranks on 2 CPU cores: at most 8 (4 per core)",
         ),
         (
-            {"optimizer": "cpu_adam"},
-            "cpu_adam_needs_offload",
-            "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states in host memory",
-        ),
-        (
-            {"optimizer": "fused_adamw", "offload_optimizer": "cpu"},
-            "fused_adamw_needs_device_states",
-            (
-                "optimizer fused_adamw with offload_optimizer cpu: DeepSpeed would run CPUAdam instead; "
-                "use cpu_adam or adamw"
-            ),
-        ),
-        (
             {"model": "gpt2-10m", "sequence_length": 1025},
             "sequence_exceeds_positions",
             "sequence_length 1025: gpt2-10m has 1024 positions",
@@ -173,42 +160,13 @@ def test_fused_adamw_without_deepspeed_needs_no_compiler():
     assert skip(machine, strategy="single", gpus_per_node=1, optimizer="fused_adamw") is None
 
 
-@pytest.mark.parametrize(
-    ("config", "trial", "told"),
-    [
-        (
-            {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
-            {},
-            ["zero_optimization.stage is 2", " is 3"],
-        ),
-        (
-            {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 4},
-            {"micro_batch_size": 2},
-            ["train_micro_batch_size_per_gpu is 4", "micro_batch_size is 2"],
-        ),
-        (
-            {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "gradient_accumulation_steps": 4},
-            {},
-            ["gradient_accumulation_steps is 4", "gradient_accumulation_steps is 1"],
-        ),
-        (
-            {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "bf16": {"enabled": True}},
-            {},
-            ["offload_param.device is 'cpu'", "offload_param is 'none'"],
-        ),
-        ({"zero_optimization": {"stage": 3}, "fp16": {"enabled": True}}, {}, ["precision", "'fp16'", "'bf16'"]),
-    ],
-)
-def test_a_users_config_that_says_something_else_is_skipped_with_both_sides(
-    tmp_path: Path, config: dict[str, Any], trial: dict[str, Any], told: list[str]
-):
+def test_a_users_config_that_says_something_else_is_skipped_with_both_sides(tmp_path: Path):
     file = tmp_path / "mine.json"
-    file.write_text(json.dumps(config))
-    found = skip(ds_config_file=str(file), **trial)
+    file.write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
+    found = skip(ds_config_file=str(file))
     assert found is not None
     assert found.rule == "ds_config_contradicts"
-    assert str(file) in found.reason
-    assert [part for part in told if part not in found.reason] == []
+    assert found.reason.startswith(f"{file}: zero_optimization.stage is 2, but the trial's zero_stage is 3")
 
 
 def test_a_users_config_that_agrees_with_the_trial_is_not_skipped(tmp_path: Path):

@@ -102,31 +102,19 @@ def test_predictions_are_joined_with_what_measured_the_same_work(tmp_path: Path)
     assert set(found.errors["evidence"]) == {"solo", "simulated"}
 
 
-def test_the_same_trial_of_two_runs_has_the_runs_letter_in_its_name(
+def test_trials_and_runs_are_told_apart_where_two_runs_have_the_same(
     folder: Path, frames: RunFrames, tmp_path: Path
 ) -> None:
     again = tmp_path / "sample_20260103-000000"
     shutil.copytree(folder, again)
-    plan = (again / "plan.json").read_text().replace(RUN_ID, again.name)
-    (again / "plan.json").write_text(plan)
-    for record in again.glob("trials/*/record.json"):
-        record.write_text(record.read_text().replace(RUN_ID, again.name))
+    for document in (again / "plan.json", *again.glob("trials/*/record.json")):
+        document.write_text(document.read_text().replace(RUN_ID, again.name))
     both = run_frames([load_run(folder), load_run(again)])
     assert both.trials["label"].is_unique
     assert list(both.trials["label"][: len(frames.trials)]) == [f"{name} @ A" for name in frames.trials["label"]]
     assert both.letters_sentence == f"Runs: A is {RUN_ID}, B is {again.name}"
     assert not frames.letters_sentence
-
-
-def test_a_run_is_found_by_its_name(folder: Path, tmp_path: Path) -> None:
-    again = tmp_path / "sample_20260103-000000"
-    shutil.copytree(folder, again)
-    (again / "plan.json").write_text((again / "plan.json").read_text().replace(RUN_ID, again.name))
-    for record in again.glob("trials/*/record.json"):
-        record.write_text(record.read_text().replace(RUN_ID, again.name))
-    both = run_frames([load_run(folder), load_run(again)])
-    for name in (RUN_ID, again.name):
-        assert both.run(name).run_id == name
+    assert [both.run(name).run_id for name in (RUN_ID, again.name)] == [RUN_ID, again.name]
 
 
 def test_rows_become_columns_some_at_a_time_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

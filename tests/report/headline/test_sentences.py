@@ -82,18 +82,16 @@ def test_nothing_is_ranked_inside_the_spread(tmp_path: Path) -> None:
     assert any(sentence.startswith("Choose zero3: least device memory of 4 equally fast trials") for sentence in said)
 
 
-def test_losses_that_disagree_are_no_choice_however_fast(tmp_path: Path) -> None:
-    wrong = completed_trial(small("zero2"), step_s=0.01, loss_error=0.5)
+@pytest.mark.parametrize(
+    ("fault", "differing"), [({"loss_error": 0.5}, "losses differ"), ({"norm_factor": 2.0}, "gradient norms differ")]
+)
+def test_losses_or_gradients_that_disagree_are_no_choice_however_fast(
+    tmp_path: Path, fault: dict[str, Any], differing: str
+) -> None:
+    wrong = completed_trial(small("zero2"), step_s=0.01, **fault)
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.3), wrong)
     assert any("Fastest: zero0" in sentence for sentence in said)
-    assert any("losses differ from the reference: zero2" in sentence for sentence in said)
-
-
-def test_gradients_of_another_size_are_no_choice_though_their_losses_agree(tmp_path: Path) -> None:
-    wrong = completed_trial(small("zero2"), step_s=0.01, norm_factor=2.0)
-    said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.3), wrong)
-    assert any("Fastest: zero0" in sentence for sentence in said)
-    assert any("gradient norms differ from the reference: zero2" in sentence for sentence in said)
+    assert any(f"{differing} from the reference: zero2" in sentence for sentence in said)
 
 
 def test_a_throughput_that_is_void_is_not_ranked(tmp_path: Path) -> None:

@@ -267,10 +267,6 @@ def test_how_to_read_the_rest_needs_a_wide_terminal() -> None:
     assert "Rajbhandari" in html.table_grid(of).caption
 
 
-def test_a_row_that_is_not_believed_is_marked_on_the_page() -> None:
-    assert html.table_grid(named(VIEWS["server"](), is_believed=False)).rows[0].kind == "doubted"
-
-
 def test_markdown_counts_the_rows_that_it_leaves_out() -> None:
     of = Table("t", "c", [Column[int]("n", str)], [Line(ONE.name, n) for n in range(markdown.MOST_ROWS + 3)])
     assert list(markdown.lines(of))[-1] == "3 more rows on the page."
