@@ -24,13 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.gpu_campaign.measured import CELLS, Kernel, read
 from benchmarks.prediction.simulated import gpu_trial, table
-from zerobench.formulas.record import formula_record
-from zerobench.records import Status
 from zerobench.report.calibrated_time import TimedStep, fitted_steps
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.expected import parts_of, timed_work
-from zerobench.report.trials import Trial, UnsavedTrial
-from zerobench.running.trial_record import trial_record
+from zerobench.report.trials import Trial
+from zerobench.search.formula import formula_trial
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
@@ -46,13 +44,12 @@ from zerobench.timing.passes import (
     Decoder,
     decoder_of,
     elementwise_bytes,
-    elementwise_width,
     linears,
     loss_bytes,
     passes,
 )
 from zerobench.timing.rates import shipped_rates
-from zerobench.timing.transformers_blocks import as_run, words_of
+from zerobench.timing.transformers_blocks import as_run, words_of, words_over_width
 
 Known = TypeVar("Known")
 
@@ -113,7 +110,7 @@ def shipped() -> Device:
 
 def shipped_for(work: Work) -> Device:
     """The same as it runs the blocks of `work`."""
-    return as_run(shipped(), "h100", work.spec, work.decoder, work.positions, fuses=False)
+    return as_run(shipped(), work.spec, work.decoder, work.positions, fuses=False)
 
 
 def _known(value: Known | None) -> Known:
@@ -130,9 +127,7 @@ def alone(work: Work, timed: tuple[Kernel, ...]) -> Device:
     memory = memory_share(timed)
     update: dict[str, float] = {"gemm_share": share, "gemm_half_length": half, "memory_share": memory, "step_s": 0.0}
     update |= {f"attention_{name}_share": nearest_attention(work, timed, name) for name in ("forward", "backward")}
-    words, decoder = _known(words_of(work.spec)), work.decoder
-    for name, moved in zip(("forward_words", "backward_words"), words, strict=True):
-        update[name] = moved.of(decoder) / elementwise_width(decoder)
+    update |= words_over_width(_known(words_of(work.spec)), work.decoder)
     update["loss_words"] = loss_words(timed, memory)
     return replace(device, rates=device.rates.model_copy(update=update))
 
@@ -360,8 +355,7 @@ def by_formula() -> Iterator[Trial]:
             evidence=Evidence.FORMULA,
             prediction=PredictionSpec(gpu=GPU),
         )
-        record = trial_record(spec, "formula", (Status.COMPLETED, None), 1)
-        yield UnsavedTrial(spec, record, (formula_record(spec),))
+        yield formula_trial(spec)
 
 
 def whole_steps(found: Timed) -> Iterator[list[str]]:

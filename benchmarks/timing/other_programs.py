@@ -14,23 +14,21 @@ import csv
 import json
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import gpu_trial, table
-from zerobench.formulas.record import formula_record
-from zerobench.records import Status
+from zerobench.grouped import grouped
 from zerobench.report.step_time.expected import expected_step
-from zerobench.report.trials import UnsavedTrial
-from zerobench.running.trial_record import trial_record
+from zerobench.search.formula import formula_trial
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import Compile, Evidence, Offload, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Compile, Offload, PredictionSpec, TrialSpec
 from zerobench.timing.step import ExpectedStep
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -83,7 +81,7 @@ def rows() -> Iterator[Row]:
 
 
 def _spec(model: str, gpu: str, axes: dict[str, object]) -> TrialSpec:
-    stated = {"evidence": Evidence.FORMULA, "prediction": PredictionSpec(gpu=gpu), **axes}
+    stated = {"prediction": PredictionSpec(gpu=gpu), **axes}
     config = json.loads(model) if model.startswith("{") else None
     return gpu_trial(
         model if config is None else ModelSpec(name=f"{config['model_type']} as stated", hf_config=config),
@@ -96,10 +94,8 @@ def _spec(model: str, gpu: str, axes: dict[str, object]) -> TrialSpec:
 def judged(row: Row) -> Judged:
     """`row` by shipped rates. Raises SystemExit: no time is expected of such work."""
     gpu = find_gpu(row.gpu)
-    record = trial_record(row.spec, "formula", (Status.COMPLETED, None), 1)
-    trial = UnsavedTrial(row.spec, record, (formula_record(row.spec),))
     links = None if gpu is None else links_of(gpu, host_memory_gb_per_s=row.host_gb_per_s)
-    step = None if gpu is None or links is None else expected_step(trial, gpu, links)
+    step = None if gpu is None or links is None else expected_step(formula_trial(row.spec), gpu, links)
     if step is None:
         raise SystemExit(f"no expected time of {row.source}")
     return Judged(row, step)
@@ -107,11 +103,9 @@ def judged(row: Row) -> Judged:
 
 def text(all_judged: Iterable[Judged]) -> str:
     """Each row, and each program's together."""
-    by_program: dict[str, list[Judged]] = defaultdict(list)
-    for each in all_judged:
-        by_program[each.row.program].append(each)
+    by_program = grouped(all_judged, lambda each: each.row.program)
     together = [_together(program, some) for program, some in by_program.items()]
-    everything = [each for some in by_program.values() for each in some]
+    everything = list(chain.from_iterable(by_program.values()))
     on_device = [each for each in everything if each.row.spec.offload_optimizer is Offload.NONE]
     together += [_together("all", everything), _together("all on the device", on_device)]
     head = ("program", "rows", "median", "90 %", "bias", "inside")

@@ -66,10 +66,10 @@ HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memor
 HostBandwidth = Annotated[str, typer.Option(metavar="RATE", help="Host memory bandwidth (two EPYC 9004 sockets).")]
 Nvme = Annotated[str | None, typer.Option(metavar="RATE", help="NVMe read rate per node: 7GB/s.")]
 BlocksName = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME",
-        help="Blocks that step times are of: transformers, or fused (norms and activation one kernel each).",
+        help="Blocks that step times are of: transformers (default), or fused (norms and activation one kernel each).",
     ),
 ]
 GlobalBatch = Annotated[

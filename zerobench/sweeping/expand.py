@@ -30,7 +30,7 @@ model for the other. Those of the machine's own kind come first.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from zerobench.ds_config import only_read
 from zerobench.errors import UserError, choices_for
@@ -68,6 +68,14 @@ class PlannedTrial(Spec):
 
     trial: TrialSpec
     skipped: Skip | None = None
+
+    def changed(self, **fields: Any) -> Self:
+        """The same with these fields of its trial."""
+        return self.model_copy(update={"trial": self.trial.model_copy(update=fields)})
+
+    def predicted_with(self, **fields: Any) -> Self:
+        """The same with these fields of its prediction."""
+        return self.changed(prediction=self.trial.prediction.model_copy(update=fields))
 
 
 @dataclass(frozen=True)

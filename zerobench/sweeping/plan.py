@@ -126,17 +126,12 @@ def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
 
 def in_world(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTrial]:
     """`planned` predicted in another world than the simulated one."""
-    there = {"evidence": world}
-    return [item.model_copy(update={"trial": item.trial.model_copy(update=there)}) for item in planned]
+    return [item.changed(evidence=world) for item in planned]
 
 
 def with_blocks(planned: Sequence[PlannedTrial], blocks: Blocks) -> list[PlannedTrial]:
     """`planned` with the blocks that their times are expected of."""
-    changed: list[PlannedTrial] = []
-    for item in planned:
-        prediction = item.trial.prediction.model_copy(update={"blocks": blocks})
-        changed.append(item.model_copy(update={"trial": item.trial.model_copy(update={"prediction": prediction})}))
-    return changed
+    return [item.predicted_with(blocks=blocks) for item in planned]
 
 
 def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]:

@@ -41,6 +41,4 @@ def sweep_points(
 
 def _on(item: PlannedTrial, cluster: Cluster) -> PlannedTrial:
     """The trial with the memory of the cluster's nodes."""
-    fields = {"host_memory_bytes": cluster.host_memory_bytes}
-    prediction = item.trial.prediction.model_copy(update=fields)
-    return item.model_copy(update={"trial": item.trial.model_copy(update={"prediction": prediction})})
+    return item.predicted_with(host_memory_bytes=cluster.host_memory_bytes)

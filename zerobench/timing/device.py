@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import StepConstants
 from zerobench.spec.trial import Precision
-from zerobench.timing.rates import HostRates, Rates, rates_of, shipped_rates
+from zerobench.timing.rates import HostRates, Rates, kind_of, shipped_rates
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Device:
     """What the rates take for granted, and the spread that it brings."""
     host: HostRates | None = None
     """What issues its work; None: it is never late."""
+    kind: str = ""
+    """Of the shipped rates, whose chip it is or is taken for; empty for what is no GPU."""
 
     def calibrated(self, constants: StepConstants) -> Device:
         """The same where a machine's own are known; no kernel gets more than all of the GPU's peak."""
@@ -44,7 +46,13 @@ def device_of(gpu: Gpu, precision: Precision, rates: Rates | None = None) -> Dev
     peak = {str(dtype): rate for dtype, rate in gpu.peak_tflops.items()}.get(precision.value)
     if precision is Precision.FP32 or peak is None or gpu.memory_gb_per_s is None or gpu.sm_count is None:
         return None
-    shipped, assumptions = rates_of(gpu)
+    (kind, assumptions), file = kind_of(gpu), shipped_rates()
     return Device(
-        peak * 1e12, gpu.memory_gb_per_s * 1e9, gpu.sm_count, rates or shipped, assumptions, shipped_rates().host
+        peak * 1e12,
+        gpu.memory_gb_per_s * 1e9,
+        gpu.sm_count,
+        rates or file.kinds[kind],
+        assumptions,
+        file.host,
+        kind,
     )

@@ -76,8 +76,8 @@ class Kernels(Spec):
 class Today(Spec):
     """What transformers on today's torch runs in place of what the fitted runs did."""
 
-    a100: Kernels
-    h100: Kernels
+    kernels: dict[str, Kernels]
+    """By kind of GPU."""
     eager_share: float = Field(gt=0, le=1)
     """Of the rates' `memory_share`, by the kernels of eager blocks: small, and casts among them."""
     loss_words: float = Field(gt=0)

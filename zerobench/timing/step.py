@@ -111,34 +111,53 @@ def step(
     return compute, exposed, update_s + communication.update_s + rates.step_s
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """All blocks of a forward or backward pass, which collectives may run beside."""
+
+    layers: int
+    whole_s: float
+    idle_s: float
+    """Of it, in which the device waits for the host."""
+    overlaps: bool
+    contention: float
+
+    def left_s(self, moving_s: float) -> float:
+        """Seconds that collectives add, where the host waits with the device: it slows none that wait for it."""
+        hidden = self._hidden_s(moving_s, self.whole_s)
+        return moving_s - hidden + self.contention * max(0.0, hidden - self.idle_s)
+
+    def waited_s(self, gathering_s: float, reducing_s: float = 0.0, *, apart: bool = True) -> float:
+        """The same where the host goes on, beside gradients that are reduced on a stream `apart` or on the device's."""
+        hidden = self._hidden_s(gathering_s, self.whole_s - self.idle_s - reducing_s)
+        slowing_s, idle_s = (hidden + reducing_s, self.idle_s) if apart else (hidden, self.idle_s - reducing_s)
+        return max(0.0, gathering_s - hidden + self.contention * slowing_s - idle_s)
+
+    def _hidden_s(self, moving_s: float, beside_s: float) -> float:
+        return hidden_s(moving_s, max(0.0, beside_s), self.layers) if self.overlaps else 0.0
+
+
 def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlaps: bool) -> tuple[float, float]:
     """Seconds of communication that nothing hides in a forward and in a backward pass, and by which it slows kernels.
 
-    Where the device waits for the host anyway, it slows none. While the device waits for what DeepSpeed gathers, the
-    host goes on, and the device waits once for both; not so for gradients that are left to reduce at the end.
+    While the device waits for what DeepSpeed gathers, the host goes on, and the device waits once for both; not so for
+    gradients that are left to reduce at the end.
     """
     layers = computing.layers
-    idle_s = layers * computing.idle_forward_s, layers * computing.idle_backward_s
-    passes_s = layers * computing.block_forward_s, layers * computing.block_backward_s
-
-    def hidden(moving_s: float, beside_s: float) -> float:
-        return hidden_s(moving_s, max(0.0, beside_s), layers) if overlaps else 0.0
-
+    forward, backward = (
+        _Pass(layers, layers * block_s, layers * idle_s, overlaps, rates.contention)
+        for block_s, idle_s in (
+            (computing.block_forward_s, computing.idle_forward_s),
+            (computing.block_backward_s, computing.idle_backward_s),
+        )
+    )
     if not communication.buckets:
-        moved_s = communication.forward_s, communication.backward_s
-        beside = [hidden(*each) for each in zip(moved_s, passes_s, strict=True)]
-        slower_s = [rates.contention * max(0.0, each - idle) for each, idle in zip(beside, idle_s, strict=True)]
-        return moved_s[0] - beside[0] + slower_s[0], moved_s[1] - beside[1] + slower_s[1]
-    reducing_s = hidden_reducing_s(communication.reduced_s, computing, communication)
-    gathered_s = communication.backward_s - communication.reduced_s
-    beside_f = hidden(communication.forward_s, passes_s[0] - idle_s[0])
-    beside_b = hidden(gathered_s, passes_s[1] - idle_s[1] - reducing_s)
-    slowing_s, idle_left_s = beside_b, idle_s[1] - reducing_s
-    if communication.reduces_apart:
-        slowing_s, idle_left_s = beside_b + reducing_s, idle_s[1]
-    forward = communication.forward_s - beside_f + rates.contention * beside_f - idle_s[0]
-    backward = gathered_s - beside_b + rates.contention * slowing_s - idle_left_s
-    return max(0.0, forward), communication.reduced_s - reducing_s + max(0.0, backward)
+        return forward.left_s(communication.forward_s), backward.left_s(communication.backward_s)
+    reduced_s = communication.reduced_s
+    reducing_s = hidden_reducing_s(reduced_s, computing, communication)
+    gathered_s = communication.backward_s - reduced_s
+    waited_s = backward.waited_s(gathered_s, reducing_s, apart=communication.reduces_apart)
+    return forward.waited_s(communication.forward_s), reduced_s - reducing_s + waited_s
 
 
 def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.timing.device import Device
 from zerobench.timing.passes import Decoder, elementwise_width
-from zerobench.timing.rates import Kernels, shipped_rates
+from zerobench.timing.rates import shipped_rates
 
 
 class Words(NamedTuple):
@@ -58,19 +58,23 @@ def words_of(spec: ModelSpec) -> BlockWords | None:
     return _WORDS.get(spec.model_type)
 
 
-def as_run(device: Device, kind: str, spec: ModelSpec, decoder: Decoder, positions: int, *, fuses: bool) -> Device:
-    """`device`, a GPU of `kind`, with the rates of what transformers runs: `spec` in sequences of `positions`.
+def words_over_width(words: BlockWords, decoder: Decoder) -> dict[str, float]:
+    """As rates have them: a token and unit of the width that elementwise work goes by."""
+    return {f"{name}_words": each.of(decoder) / elementwise_width(decoder) for name, each in words._asdict().items()}
+
+
+def as_run(device: Device, spec: ModelSpec, decoder: Decoder, positions: int, *, fuses: bool) -> Device:
+    """`device` with the rates of what transformers runs: `spec` in sequences of `positions`.
 
     A block that was not counted is taken to move as much as the counted one with a gate as it has, or without; where
     torch.compile `fuses` its kernels, as much as the fitted runs' blocks.
     """
     today = shipped_rates().today
-    kernels: Kernels = getattr(today, kind)
+    kernels = today.kernels[device.kind]
     update = {"gemm_share": kernels.gemm_share, "step_s": today.step_s, "spread": today.spread}
     if not fuses:
         words = words_of(spec) or (LLAMA if decoder.is_gated else NEOX)
-        width = elementwise_width(decoder) * today.eager_share
-        update |= {f"{name}_words": each.of(decoder) / width for name, each in words._asdict().items()}
+        update |= {name: each / today.eager_share for name, each in words_over_width(words, decoder).items()}
         update["loss_words"] = today.loss_words
     head_dim = dimensions(spec).head_dim or 0
     nearest = min(kernels.attention, key=lambda size: abs(size - head_dim))

@@ -26,7 +26,7 @@ def plan(
     host_memory: options.HostMemory = None,
     host_bandwidth: options.HostBandwidth = HOST_BANDWIDTH,
     nvme: options.Nvme = None,
-    blocks: options.BlocksName = "transformers",
+    blocks: options.BlocksName = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
     gradient_accumulation: Annotated[
         str | None, typer.Option(metavar="N", help="Gradient accumulation steps (1).")

@@ -27,7 +27,7 @@ def tune(
     host_memory: options.HostMemory = None,
     host_bandwidth: options.HostBandwidth = HOST_BANDWIDTH,
     nvme: options.Nvme = None,
-    blocks: options.BlocksName = "transformers",
+    blocks: options.BlocksName = None,
     sequence_length: options.SequenceLength = None,
     precision: options.PrecisionName = None,
     lora: options.Adapters = None,

@@ -35,7 +35,7 @@ from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
-from zerobench.timing.rates import Rates, kind_of, rates_of
+from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Bucket, ExpectedStep, Phases, expected, exposed_s, hidden_reducing_s, step
@@ -189,7 +189,7 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
     if spec.prediction.blocks is Blocks.TRANSFORMERS:
         fuses = spec.compile is not Compile.NONE
-        device = as_run(device, kind_of(gpu)[0], spec.model, decoder, spec.sequence_length, fuses=fuses)
+        device = as_run(device, spec.model, decoder, spec.sequence_length, fuses=fuses)
     return None if optimizer(work).update_s is None else TimedWork(work, device, decoder)
 
 
