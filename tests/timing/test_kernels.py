@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from zerobench.spec.adapter import Lora
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
@@ -107,24 +106,6 @@ def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_kn
     assert (gated.mlp_matrices, plain.mlp_matrices) == (3, 2)
     assert gated.qkv_width == 4096 + 2 * 1024
     assert decoder_of(resolve_model("mixtral-8x7b")) is None
-
-
-def test_frozen_matrices_have_no_gradient_of_their_own_and_adapters_take_what_their_bytes_take() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
-    assert gpu is not None
-    assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
-    endless = replace(device, memory_bytes_per_s=1e30)
-    full, frozen = passes(decoder, endless, 4096, 2048), passes(decoder, endless, 4096, 2048, lora=Lora(16, ()))
-    shapes = [(4096, 3 * 4096), (4096, 4096), (11008, 4096), (4096, 2 * 11008)]
-    own = sum(gemm_s(endless, inputs, outputs, 4096) for inputs, outputs in shapes)
-    assert full.block_backward_s - frozen.block_backward_s == pytest.approx(own)
-    assert full.block_forward_s == pytest.approx(frozen.block_forward_s)
-    assert full.head_s - frozen.head_s == pytest.approx(gemm_s(endless, 4096, 32000, 4096))
-    thin, wide = (passes(decoder, device, 4096, 2048, lora=Lora(rank, ())) for rank in (8, 512))
-    assert thin.block_forward_s < wide.block_forward_s
-    assert thin.block_forward_s > passes(decoder, device, 4096, 2048).block_forward_s
 
 
 def test_hidden_communication_leaves_one_block_and_open_communication_all() -> None:

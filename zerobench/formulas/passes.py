@@ -59,7 +59,7 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     attended = score if frozen is None or trial.passes_all else round(score * _attended(trial, frozen))
     backward = 2 * tokens * weight_gradients + backward_products * attended
     asked = trial.activation_checkpointing, own_blocks(trial)
-    again = recomputed_blocks(*asked) - recomputed_blocks(asked[0], _first_passed(trial))
+    again = recomputed_blocks(*asked)
     backward += 2 * tokens * again * _recomputed(trial, products, replaces_linear=replaces_linear)
     backward += 2 * tokens * again * sum(adapters) // products.num_blocks
     scored_again = 0 if trial.attention is not Attention.EAGER and not attention_again(*asked) else again
@@ -130,7 +130,7 @@ def _attended(trial: TrialSpec, frozen: BackwardPass) -> float:
     return frozen.attention_share if trial.attention is Attention.EAGER else frozen.attending_share
 
 
-def _first_passed(trial: TrialSpec) -> int:
+def first_passed(trial: TrialSpec) -> int:
     """The first block that backward comes to."""
     return 0 if trial.frozen is None or trial.passes_all else named_weights(trial.model, trial.frozen).first_passed
 

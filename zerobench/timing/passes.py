@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerobench.spec.adapter import Lora
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.tensors import matrices
 from zerobench.timing.device import Device
 from zerobench.timing.host import QUEUED_LAUNCHES, BlockIssue, block_issue
-from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
+from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
+from zerobench.timing.tuned import Tuned
 
 
 @dataclass(frozen=True)
@@ -95,30 +95,31 @@ def passes(
     positions: int,
     *,
     recomputed: float = 0.0,
-    lora: Lora | None = None,
+    tuned: Tuned | None = None,
     runs_all: bool = True,
     issue: BlockIssue | None = None,
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
-    With `lora` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The host issues
-    a block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the GPU was
-    behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as far as
-    the queue of launches goes; not so where others run the head (`runs_all`).
+    `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. The host
+    issues a block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the
+    GPU was behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as
+    far as the queue of launches goes; not so where others run the head (`runs_all`).
     """
-    forward, backward = _block(decoder, device, tokens, positions, lora)
-    head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
-    if lora is not None:
-        head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
+    forward, backward = _block(decoder, device, tokens, positions, tuned)
+    head_forward, head_backward = (
+        linear_s(device, tokens, decoder.hidden, decoder.vocabulary) if tuned is None else tuned.head_s(device, tokens)
+    )
     head = head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens))
     issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
-    adapters = 1 if lora is None else _ADAPTERS_LAUNCHES
+    launches, passed = (1.0, 1.0) if tuned is None else (tuned.launches, tuned.passed_share)
     issued, issued_backward = (
-        0.0 if device.host is None else part.times(adapters).seconds(device.host)
-        for part in (issue.forward, issue.backward)
+        0.0 if device.host is None else part.times(times).seconds(device.host)
+        for part, times in ((issue.forward, launches), (issue.backward, launches * passed))
     )
     ahead = max(forward, issued) - issued + (head / decoder.layers if runs_all else 0.0)
-    queued = QUEUED_LAUNCHES / (issue.backward.launches * adapters * decoder.layers)
+    launched_backward = issue.backward.launches * launches * passed * decoder.layers
+    queued = QUEUED_LAUNCHES / launched_backward if launched_backward else 0.0
     computed_backward = backward + recomputed * forward
     late_backward = issued_backward + recomputed * issued - min(ahead, queued * issued_backward)
     return Passes(
@@ -133,29 +134,18 @@ def passes(
     )
 
 
-_ADAPTERS_LAUNCHES = 2.0
-"""A Llama's block launches some 40 kernels forward, and the adapters of its seven matrices as many again."""
-
-_MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES}
-"""Moved for each element of a quantised matrix when it is made whole: its codes are read, 16 bits are written."""
-
-
-def _block(decoder: Decoder, device: Device, tokens: int, positions: int, lora: Lora | None) -> tuple[float, float]:
+def _block(decoder: Decoder, device: Device, tokens: int, positions: int, tuned: Tuned | None) -> tuple[float, float]:
     """A block's kernels forward and backward, one after another."""
-    matrices = linears(decoder)
-    times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in matrices]
-    if lora is not None:
-        # queries, keys and values have an adapter each
-        counts = [1] * len(matrices) if decoder.is_apart else [3, 1, 1, decoder.mlp_matrices - 1]
-        times = [
-            _adapted_s(device, tokens, inputs, outputs, lora.rank * count, count)
-            for (inputs, outputs), count in zip(matrices, counts, strict=True)
-        ]
-        whole = sum(moved_s(device, inputs * outputs * _MADE_WHOLE_BYTES[lora.base]) for inputs, outputs in matrices)
-        times.append((whole, whole))
-    times.append(attention_s(device, tokens, positions, decoder.attention_width))
+    attending, passed = (1.0, 1.0) if tuned is None else (tuned.attending_share, tuned.passed_share)
+    if tuned is None:
+        times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in linears(decoder)]
+    else:
+        forward, backward = tuned.matrices_s(device, tokens)
+        times = [(forward / decoder.layers, backward / decoder.layers)]
+    forward, backward = attention_s(device, tokens, positions, decoder.attention_width)
+    times.append((forward, attending * backward))
     moved_forward, moved_backward = elementwise_bytes(decoder, device.rates, tokens)
-    times.append((moved_s(device, moved_forward), moved_s(device, moved_backward)))
+    times.append((moved_s(device, moved_forward), passed * moved_s(device, moved_backward)))
     return sum(forward for forward, _ in times), sum(backward for _, backward in times)
 
 
@@ -172,25 +162,6 @@ def linears(decoder: Decoder) -> list[tuple[int, int]]:
         (inner, hidden),
         (hidden, (decoder.mlp_matrices - 1) * inner),
     ]
-
-
-def _adapted_s(device: Device, tokens: int, inputs: int, outputs: int, rank: int, count: int) -> tuple[float, float]:
-    """A frozen linear layer and its adapters, `count` of them with the same input, `rank` wide together.
-
-    The adapters' products are so thin that they take what their bytes take. Forward, A reads the input and B, the
-    scaling and the addition pass over the output six times; backward, the scaling and both gradients of B read the
-    output's gradient or write it, four times, and A's two and the addition to the base's pass over the input five times
-    (worker/adapters.py, PEFT's layer alike).
-    """
-    forward, _ = linear_s(device, tokens, inputs, outputs)
-    words = (count * inputs + 2 * rank + 6 * outputs, 5 * count * inputs + 4 * rank + 4 * outputs)
-    added = [moved_s(device, tokens * word * WORD_BYTES) for word in words]
-    return forward + added[0], _input_gradient_s(device, tokens, inputs, outputs) + added[1]
-
-
-def _input_gradient_s(device: Device, tokens: int, inputs: int, outputs: int) -> float:
-    """The backward pass of a frozen linear layer: the gradient goes through, and none is its own."""
-    return gemm_s(device, tokens, inputs, outputs)
 
 
 def elementwise_bytes(decoder: Decoder, rates: Rates, tokens: float) -> tuple[float, float]:

@@ -132,6 +132,9 @@ AXES: dict[str, dict[str, Any]] = {
         **ON_HOST,
         "ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000, "zero_optimization.overlap_comm": False},
     },
+    "frozen below": {"stage": 2, "frozen": r"wte|wpe|\.h\.[01]\.", "activation_checkpointing": False},
+    "frozen below, recomputed": {"stage": 3, "frozen": r"wte|wpe|\.h\.[01]\."},
+    "frozen within": {"stage": 3, "strategy": "fsdp", "frozen": r"wte|wpe|\.mlp\.", "optimizer": Optimizer.ADAMW},
     "second copy": {"stage": 3, "hpz_partition_size": 8, "gradient_accumulation_steps": 4, "micro_batch_size": 2},
     "tensor": {
         "stage": 0,

@@ -23,8 +23,8 @@ from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
 from zerobench.report.step_time.transfers import copies, offload
+from zerobench.report.step_time.tuned import tuned_of
 from zerobench.report.trials import Trial, case_of
-from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
@@ -204,16 +204,14 @@ def parts_of(asked: TimedWork) -> Parts | None:
 
 def _computing(asked: TimedWork) -> Passes:
     device, decoder, spec = asked.device, asked.decoder, asked.work.spec
-    again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
-    lora = None if spec.adapter is None else lora_of(spec.adapter)
     tokens = spec.micro_batch_size * spec.sequence_length
     return passes(
         decoder,
         device,
         tokens,
         spec.sequence_length,
-        recomputed=again,
-        lora=lora,
+        recomputed=recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers,
+        tuned=tuned_of(spec),
         runs_all=not _is_pipeline(spec),
         issue=issue_of(spec, decoder),
     )

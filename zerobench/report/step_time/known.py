@@ -39,8 +39,6 @@ def why_unknown(spec: TrialSpec) -> str | None:
         return f"{spec.strategy}: rank synchronization not modelled"
     if autotp_size(spec) > 1:
         return f"{AUTOTP_SIZE}: tensor-parallel communication not modelled"
-    if not (spec.trains_all or (spec.adapter is not None and not lora_of(spec.adapter).targets)):
-        return "partially frozen model"
     if spec.attention is Attention.EAGER:
         return "eager attention: rates cover fused kernels only"
     if spec.precision is Precision.FP32:

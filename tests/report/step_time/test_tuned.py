@@ -1,0 +1,160 @@
+"""Expected times of fine-tuning: what frozen weights save, and what adapters add."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.prediction.simulated import gpu_trial
+from tests.timing.predicted_trials import gpu
+from zerobench.report.step_time.tuned import tuned_of
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Precision, TrialSpec
+from zerobench.timing.device import Device, device_of
+from zerobench.timing.kernels import attention_s, gemm_s
+from zerobench.timing.passes import Passes, decoder_of, passes
+from zerobench.timing.rates import shipped_rates
+from zerobench.timing.tuned import Tuned, TunedMatrix
+
+TOKENS, POSITIONS = 4096, 2048
+LAYERS, HIDDEN, INNER, VOCABULARY = 32, 4096, 11008, 32000
+SQUARE, GATE, DOWN = (HIDDEN, HIDDEN), (HIDDEN, INNER), (INNER, HIDDEN)
+BLOCK = [*[SQUARE] * 4, GATE, GATE, DOWN]
+"""Inputs and outputs of Llama 7B's matrices."""
+
+
+def asked(**axes: Any) -> TrialSpec:
+    return gpu_trial(
+        "llama-7b",
+        0,
+        1,
+        **{"strategy": "single", "activation_checkpointing": False, "micro_batch_size": 2} | axes,
+    )
+
+
+def device(**given: Any) -> Device:
+    found = device_of(gpu("A100 SXM 80GB"), Precision.BF16)
+    assert found is not None
+    return replace(found, **{"host": None} | given)
+
+
+ENDLESS = device(memory_bytes_per_s=1e30)
+"""What is moved takes no time on it."""
+
+
+def timed(on: Device = ENDLESS, **axes: Any) -> Passes:
+    spec, decoder = asked(**axes), decoder_of(resolve_model("llama-7b"))
+    assert decoder is not None
+    again = float(bool(spec.activation_checkpointing))
+    return passes(decoder, on, TOKENS, POSITIONS, recomputed=again, tuned=tuned_of(spec))
+
+
+def own_s(*matrices: tuple[int, int]) -> float:
+    """Products for the gradients of weights."""
+    return sum(gemm_s(ENDLESS, inputs, outputs, TOKENS) for inputs, outputs in matrices)
+
+
+def passed_s(*matrices: tuple[int, int]) -> float:
+    """Products that pass a gradient on."""
+    return sum(gemm_s(ENDLESS, TOKENS, inputs, outputs) for inputs, outputs in matrices)
+
+
+def test_trained_whole_nothing_is_asked_about_weights() -> None:
+    assert tuned_of(asked()) is None
+
+
+def test_a_model_of_which_only_the_embedding_is_frozen_takes_what_the_whole_one_does() -> None:
+    whole, frozen = timed(), timed(frozen="embed_tokens")
+    assert frozen.block_forward_s == pytest.approx(whole.block_forward_s)
+    assert frozen.head_s == pytest.approx(whole.head_s)
+    lacking_s = whole.block_backward_s - frozen.block_backward_s
+    assert lacking_s == pytest.approx(0, abs=1e-9)  # the first norm is trained, so that a gradient comes to it
+
+
+def test_backward_ends_at_the_first_block_that_is_trained() -> None:
+    whole, upper = timed(), timed(frozen=r"embed|layers\.\d\.|layers\.1[0-5]\.")
+    assert upper.block_forward_s == pytest.approx(whole.block_forward_s)
+    assert upper.block_backward_s == pytest.approx(whole.block_backward_s / 2, rel=0.001)
+    head = timed(frozen=r"embed|layers\.|model\.norm")
+    assert head.block_backward_s == 0
+    assert whole.head_s - head.head_s == pytest.approx(passed_s((HIDDEN, VOCABULARY)))
+
+
+def test_what_is_checkpointed_passes_all_blocks_whatever_is_trained_as_transformers_asks() -> None:
+    upper = timed(frozen=r"embed|layers\.\d\.|layers\.1[0-5]\.", activation_checkpointing=True)
+    whole = timed(activation_checkpointing=True)
+    lower_s = LAYERS / 2 * own_s(*BLOCK)
+    assert LAYERS * (whole.block_backward_s - upper.block_backward_s) == pytest.approx(lower_s)
+
+
+def test_beside_adapters_no_matrix_has_a_gradient_of_its_own() -> None:
+    whole, frozen = timed(), timed(adapter="lora-16")
+    assert frozen.block_forward_s == pytest.approx(whole.block_forward_s)
+    first_s = passed_s(SQUARE, SQUARE, SQUARE)  # the first block's queries, keys and values pass none on
+    saved_s = LAYERS * (whole.block_backward_s - frozen.block_backward_s)
+    assert saved_s == pytest.approx(LAYERS * own_s(*BLOCK) + first_s)
+    assert whole.head_s - frozen.head_s == pytest.approx(own_s((HIDDEN, VOCABULARY)))
+
+
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    [("q_proj+v_proj", [SQUARE] * 2), ("o_proj", [SQUARE]), ("gate_proj+up_proj+down_proj", [GATE, GATE, DOWN])],
+)
+def test_adapters_take_what_their_bytes_take_and_only_those_that_are_there(
+    targets: str, adapted: list[tuple[int, int]]
+) -> None:
+    real = device()
+    some, every = (timed(real, adapter=adapter) for adapter in (f"lora-16:{targets}", "lora-16"))
+    bare_s = timed(real).block_forward_s
+    bandwidth = real.memory_bytes_per_s * real.rates.memory_share
+    moved = [2 * TOKENS * (inputs + 2 * 16 + 6 * outputs) for inputs, outputs in adapted]
+    assert some.block_forward_s - bare_s == pytest.approx(sum(moved) / bandwidth)
+    assert some.block_forward_s < every.block_forward_s
+    assert some.block_backward_s < every.block_backward_s
+
+
+@pytest.mark.parametrize(("passes_on", "passed"), [(True, 5), (False, 1)])
+def test_backward_an_adapters_two_matrices_and_their_gradients_are_moved(passes_on: bool, passed: int) -> None:
+    real, bare = device(), TunedMatrix(HIDDEN, INNER, False, passes_on)
+    with_adapter, without = (
+        Tuned({matrix: 3}, bare, 1.0, 1.0).matrices_s(real, TOKENS)[1] for matrix in (bare._replace(rank=16), bare)
+    )
+    moved = 3 * 2 * TOKENS * (passed * HIDDEN + 4 * 16 + 4 * INNER)
+    added_s = with_adapter - without
+    assert added_s == pytest.approx(moved / (real.memory_bytes_per_s * real.rates.memory_share))
+
+
+def test_adapters_are_launched_too() -> None:
+    sizes = {"": 7, ":q_proj+v_proj": 2}
+    for targets, count in sizes.items():
+        tuned = tuned_of(asked(adapter=f"lora-16{targets}"))
+        assert tuned is not None
+        assert tuned.launches == pytest.approx(1 + count / 7)
+
+
+def test_a_quantised_matrix_is_made_whole_for_each_of_its_passes() -> None:
+    real, elements = device(), sum(inputs * outputs for inputs, outputs in BLOCK)
+    plain, coded = (timed(real, adapter=adapter, activation_checkpointing=True) for adapter in ("lora-8", "lora-8-nf4"))
+    whole_s = 2.52 * elements / (real.memory_bytes_per_s * real.rates.memory_share)
+    assert coded.block_forward_s - plain.block_forward_s == pytest.approx(whole_s)
+    assert coded.block_backward_s - plain.block_backward_s == pytest.approx(2 * whole_s)
+    plain, coded = (timed(real, adapter=adapter) for adapter in ("lora-8", "lora-8-nf4"))
+    first = 3 * HIDDEN * HIDDEN / elements  # the first block's queries, keys and values pass none on
+    backward_s = coded.block_backward_s - plain.block_backward_s
+    assert backward_s == pytest.approx((1 - first / LAYERS) * whole_s)
+
+
+def test_the_host_issues_no_backward_pass_of_blocks_that_it_does_not_come_to() -> None:
+    late = device(host=shipped_rates().host.model_copy(update={"launch_s": 0.001}))
+    whole, upper = timed(late), timed(late, frozen=r"embed|layers\.\d\.|layers\.1[0-5]\.")
+    assert upper.issued_s == pytest.approx((whole.issued_s[0], whole.issued_s[1] / 2))
+
+
+def test_attention_that_nothing_before_is_trained_of_has_no_backward_pass() -> None:
+    _, attention = attention_s(ENDLESS, TOKENS, POSITIONS, HIDDEN)
+    first = timed(frozen=r"embed|input_layernorm|[qkv]_proj|layers\.([1-9]|[123]\d)\.")  # the first block's o and MLP
+    matrices_s = own_s(SQUARE, GATE, GATE, DOWN) + passed_s(GATE, GATE, DOWN)
+    others_s = (LAYERS - 1) * (passed_s(*BLOCK) + attention)
+    assert LAYERS * first.block_backward_s == pytest.approx(matrices_s + others_s)

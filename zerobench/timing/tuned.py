@@ -1,0 +1,87 @@
+"""Seconds of a decoder's matrices in fine-tuning: frozen ones have no gradient of their own, adapters thin products.
+
+A weight's backward pass is a product for its own gradient, where it is trained, and one that passes a gradient on,
+where something before it is trained (zerobench.spec.backward). A quantised matrix is made whole for each of its passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerobench.timing.device import Device
+from zerobench.timing.kernels import WORD_BYTES, gemm_s, moved_s
+
+
+class TunedMatrix(NamedTuple):
+    """A matrix as fine-tuning uses it."""
+
+    inputs: int
+    outputs: int
+    is_trained: bool
+    passes_on: bool
+    """Whether the gradient of its input is computed."""
+    rank: int = 0
+    """Of an adapter beside it; 0: none."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What of a decoder is trained. Matrices are counted over all of its blocks."""
+
+    matrices: Mapping[TunedMatrix, int]
+    head: TunedMatrix
+    passed_share: float
+    """Of the blocks, by those that a backward pass comes to."""
+    attending_share: float
+    """Of the blocks, by those through whose attention it passes."""
+    base: str | None = None
+    """How frozen matrices are quantised."""
+
+    def matrices_s(self, device: Device, tokens: int) -> tuple[float, float]:
+        """Of all blocks, forward and backward."""
+        times = [
+            (count * forward, count * backward)
+            for matrix, count in self.matrices.items()
+            for forward, backward in self._times(device, tokens, matrix)
+        ]
+        return sum(forward for forward, _ in times), sum(backward for _, backward in times)
+
+    def head_s(self, device: Device, tokens: int) -> tuple[float, float]:
+        """Of the output head."""
+        return _linear_s(device, tokens, self.head)
+
+    @property
+    def launches(self) -> float:
+        """Kernels that a block launches, times those of a block without adapters."""
+        every = sum(self.matrices.values())
+        return 1 + sum(count for matrix, count in self.matrices.items() if matrix.rank) / every
+
+    def _times(self, device: Device, tokens: int, matrix: TunedMatrix) -> list[tuple[float, float]]:
+        whole = moved_s(device, matrix.inputs * matrix.outputs * _MADE_WHOLE_BYTES[self.base])
+        times = [_linear_s(device, tokens, matrix), (whole, whole * matrix.passes_on)]
+        return [*times, _adapter_s(device, tokens, matrix)] if matrix.rank else times
+
+
+_MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES}
+"""Moved for each element of a quantised matrix when it is made whole: its codes are read, 16 bits are written."""
+
+
+def _linear_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float, float]:
+    inputs, outputs = matrix.inputs, matrix.outputs
+    own = gemm_s(device, inputs, outputs, tokens) if matrix.is_trained else 0.0
+    return gemm_s(device, tokens, outputs, inputs), own + matrix.passes_on * gemm_s(device, tokens, inputs, outputs)
+
+
+def _adapter_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float, float]:
+    """An adapter's products are so thin that they take what their bytes take.
+
+    Forward, A reads the input and B, the scaling and the addition pass over the output six times; backward, the scaling
+    and both gradients of B read the output's gradient or write it, four times, and A's two and the addition to the
+    base's pass over the input five times, or once where it has none to pass on (worker/adapters.py, PEFT's alike).
+    """
+    inputs, outputs, rank = matrix.inputs, matrix.outputs, matrix.rank
+    words = (inputs + 2 * rank + 6 * outputs, (5 if matrix.passes_on else 1) * inputs + 4 * rank + 4 * outputs)
+    forward, backward = (moved_s(device, tokens * word * WORD_BYTES) for word in words)
+    return forward, backward
