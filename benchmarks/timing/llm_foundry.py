@@ -72,7 +72,7 @@ PER_NODE = 8
 
 PRIOR: dict[str, tuple[float, float]] = {
     "gemm_share": (0.75, 0.2),
-    "gemm_half_length": (150, 0.7),
+    "gemm_half_length": (200, 0.3),
     "attention_forward_share": (0.5, 0.4),
     "attention_backward_share": (0.4, 0.4),
     "memory_share": (0.8, 0.05),

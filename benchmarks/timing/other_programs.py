@@ -4,7 +4,8 @@
 
 Each row is a trial as a user would state it, and its step is that of the formula world by shipped rates. Of these rows
 came how an A100's attention grows with length (vectorlm's differences), what an update on the host reaches (zenflow's
-two), and the spread of all, which was set to hold eight of ten; the rest is judged alone. Errors: (expected -
+two), and the widths of intervals, which were set to hold eight of ten; the rest is judged alone. vectorlm timed
+micro-batches without an update or a reduction: its rows have so many that neither weighs. Errors: (expected -
 published) / published of the step's time.
 """
 
@@ -15,8 +16,8 @@ import json
 import statistics
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -48,6 +49,17 @@ class Row:
     """Of one optimizer step, by its tokens and the published tokens/s of a GPU."""
 
     @property
+    def tokens(self) -> int:
+        """A step's on one GPU."""
+        spec = self.spec
+        return spec.gradient_accumulation_steps * spec.micro_batch_size * spec.sequence_length
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """Rows alike in it are compared by speed."""
+        return self.program, self.gpu, self.spec.model.model_dump_json(), self.spec.sequence_length
+
+    @property
     def program(self) -> str:
         """Who published it."""
         return self.source.split(",")[0]
@@ -65,6 +77,11 @@ class Judged:
         return self.expected.step_s / self.row.step_s - 1
 
     @property
+    def tokens_per_s(self) -> tuple[float, float]:
+        """Of a GPU, published and expected."""
+        return self.row.tokens / self.row.step_s, self.row.tokens / self.expected.step_s
+
+    @property
     def is_inside(self) -> bool:
         """Whether the published step lies in the interval that is said to hold eight of ten."""
         return self.expected.low_s <= self.row.step_s <= self.expected.high_s
@@ -75,9 +92,9 @@ def rows() -> Iterator[Row]:
     with FILE.open(newline="", encoding="utf-8") as file:
         for fields in csv.DictReader(file):
             spec = _spec(fields["model"], fields["gpu"], json.loads(fields["axes"]))
-            tokens = spec.gradient_accumulation_steps * spec.micro_batch_size * spec.sequence_length
             host = float(fields["host_gb_per_s"]) if fields["host_gb_per_s"] else None
-            yield Row(fields["source"], fields["gpu"], spec, host, tokens / float(fields["tokens_per_s_per_gpu"]))
+            row = Row(fields["source"], fields["gpu"], spec, host, step_s=1.0)
+            yield replace(row, step_s=row.tokens / float(fields["tokens_per_s_per_gpu"]))
 
 
 def _spec(model: str, gpu: str, axes: dict[str, object]) -> TrialSpec:
@@ -108,7 +125,7 @@ def text(all_judged: Iterable[Judged]) -> str:
     everything = list(chain.from_iterable(by_program.values()))
     on_device = [each for each in everything if each.row.spec.offload_optimizer is Offload.NONE]
     together += [_together("all", everything), _together("all on the device", on_device)]
-    head = ("program", "rows", "median", "90 %", "bias", "inside")
+    head = ("program", "rows", "median", "90 %", "bias", "inside", "pairs in order")
     columns = ("program", "model", "GPUs", "setting", "tokens", "published s", "expected s", "error", "inside")
     each_row = map(_cells, everything)
     return "\n".join(("# Expected steps beside other programs'\n", *table(head, together), *table(columns, each_row)))
@@ -141,7 +158,25 @@ def _together(program: str, some: list[Judged]) -> list[str]:
         statistics.median(far),
         statistics.quantiles(far, n=10, method="inclusive")[-1] if far[1:] else far[0],
     )
-    return [program, str(len(some)), f"{middle:.1%}", f"{most:.1%}", f"{statistics.median(errors):+.1%}", inside]
+    pairs = in_order(some)
+    in_words = f"{sum(pairs)} of {len(pairs)}" if pairs else "-"
+    bias = statistics.median(errors)
+    return [program, str(len(some)), f"{middle:.1%}", f"{most:.1%}", f"{bias:+.1%}", inside, in_words]
+
+
+def in_order(some: Iterable[Judged]) -> list[bool]:
+    """Of each pair of a program's rows of one model, GPU and length whose published speeds differ by more than 5 %,
+    whether the same one is expected to be faster.
+    """
+    alike = grouped(some, lambda each: each.row.work)
+    speeds = [
+        (one.tokens_per_s, other.tokens_per_s) for those in alike.values() for one, other in combinations(those, 2)
+    ]
+    return [
+        (published > other) == (expected > than)
+        for (published, expected), (other, than) in speeds
+        if max(published, other) > 1.05 * min(published, other)
+    ]
 
 
 def main() -> None:

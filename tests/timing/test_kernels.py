@@ -36,6 +36,23 @@ def test_a_short_inner_dimension_reaches_half_at_the_half_length() -> None:
     assert gemm_s(device, 512, 256, 1024) == pytest.approx(2 * gemm_s(DEVICE, 512, 256, 1024))
 
 
+def test_a_product_of_few_tiles_divides_its_inner_dimension_among_idle_multiprocessors() -> None:
+    endless = replace(DEVICE, memory_bytes_per_s=1e30)
+    one_wave = gemm_s(endless, 4 * 128, 256, 4096)
+    assert gemm_s(endless, 128, 256, 4096) == pytest.approx(one_wave / 4)
+    assert gemm_s(endless, 2 * 128, 256, 4096) == pytest.approx(one_wave / 2)
+    assert gemm_s(endless, 3 * 128, 256, 4096) == pytest.approx(one_wave)  # too many for a second part of each
+    assert gemm_s(endless, 128, 256, 300) == pytest.approx(gemm_s(endless, 4 * 128, 256, 300))  # too short for parts
+    real = replace(DEVICE, memory_bytes_per_s=2.0**33)
+    sums_s = 4 * 128 * 256 * (4 + 4) / real.memory_bytes_per_s  # each of four written and read in fp32
+    assert gemm_s(real, 128, 256, 4096) == pytest.approx(one_wave / 4 + sums_s)
+
+
+def test_no_product_is_faster_than_its_operands_pass_through_memory() -> None:
+    thin = gemm_s(DEVICE, 8192, 256, 1)
+    assert thin == pytest.approx(2 * (8192 + 256 + 8192 * 256) / DEVICE.memory_bytes_per_s)
+
+
 def test_backward_of_a_linear_layer_is_two_products() -> None:
     forward, backward = linear_s(DEVICE, 512, 1024, 1024)
     assert backward == pytest.approx(2 * forward)

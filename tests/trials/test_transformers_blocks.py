@@ -11,11 +11,12 @@ from tests.tools.kept_simulator import Simulate
 from zerobench.records import RankRecord
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import CrossEntropy
 from zerobench.timing.kernels import WORD_BYTES
 from zerobench.timing.passes import decoder_of
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.trace import Kernels, unpack
-from zerobench.timing.transformers_blocks import FUSED, words_of
+from zerobench.timing.transformers_blocks import FUSED, LOSS_WORDS, words_of
 
 GPT2 = {"model_type": "gpt2", "n_embd": 512, "n_head": 8, "n_inner": 2048, "vocab_size": 512}
 GPT2 |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -39,6 +40,32 @@ def moved(rank: RankRecord) -> int:
     trace = unpack(rank.step_trace or "")
     works = [trace.works[one.work] for phase, one in trace.in_phases() if isinstance(one, Kernels) and phase != "step"]
     return sum(work.moved_bytes for work in works)
+
+
+@pytest.fixture(scope="module")
+def loss_words(simulate: Simulate) -> dict[CrossEntropy, float]:
+    """A token and word of the vocabulary: what twice as many words add, embedding and head apart."""
+    usual: dict[str, Any] = {"strategy": "single", "optimizer": Optimizer.ADAMW, "activation_checkpointing": False}
+    usual |= {"sequence_length": TOKENS, "micro_batch_size": 4}
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "intermediate_size": 64}
+    config["num_hidden_layers"] = 1
+    models = {words: ModelSpec(name=f"v{words}", hf_config={**config, "vocab_size": words}) for words in (8192, 16384)}
+    counted = [how for how in CrossEntropy if how is not CrossEntropy.LIGER]
+    records = simulate(
+        [gpu_trial(model, 0, 1, cross_entropy=how, **usual) for how in counted for model in models.values()]
+    )
+    return {
+        how: (moved(more) - moved(few)) / 8192 / (4 * TOKENS) / WORD_BYTES
+        for how, few, more in zip(counted, records[::2], records[1::2], strict=True)
+    }
+
+
+def test_the_words_that_a_loss_moves_are_those_of_its_operations(loss_words: dict[CrossEntropy, float]) -> None:
+    for how, counted in loss_words.items():
+        # a scatter changes one logit of a token, and counts as if it passed over all of them, 4 bytes each way
+        scattered = 4 if how is CrossEntropy.CHUNKED else 0
+        assert LOSS_WORDS[how] + scattered == pytest.approx(counted, abs=0.3)
+    assert LOSS_WORDS[CrossEntropy.LIGER] < min(loss_words.values())
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,15 @@ def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
     assert max(abs(a - b) for a, b in zip(expected, found.losses, strict=True)) < TOLERANCE
 
 
+def test_with_it_as_many_flops_are_counted_as_without(ran: RunTrial) -> None:
+    whole, chunked = (
+        {row.phase: row.flops for row in ran(alone(cross_entropy=how, evidence="simulated"))[0].flops}
+        for how in ("full", "chunked")
+    )
+    assert sum(chunked.values()) == sum(whole.values()) > 0
+    assert chunked[Phase.FORWARD] > whole[Phase.FORWARD]  # gradients are computed with the loss
+
+
 @pytest.mark.parametrize("strategy", ["single", "zero3", "fsdp"])
 def test_in_fp32_the_loss_in_the_models_type_is_the_loss(ran: RunTrial, strategy: str) -> None:
     asked = alone if strategy == "single" else partial(spec, strategy=strategy)

@@ -12,7 +12,7 @@ from zerobench.timing.device import Device
 from zerobench.timing.host import QUEUED_LAUNCHES, BlockIssue, block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
-from zerobench.timing.tuned import Tuned
+from zerobench.timing.tuned import Tuned, TunedMatrix, products_s
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Passes:
     layers: int
     head_s: float
     """Output head and loss, forward and backward."""
+    head_forward_share: float = 1 / 3
+    """Of it, in the forward pass."""
     idle_forward_s: float = 0.0
     """Of a block's forward pass, in which the device waits for the host."""
     idle_backward_s: float = 0.0
@@ -79,13 +81,13 @@ class Passes:
 
     @property
     def forward_s(self) -> float:
-        """All blocks and a third of the head."""
-        return self.layers * self.block_forward_s + self.head_s / 3
+        """All blocks and the head's part."""
+        return self.layers * self.block_forward_s + self.head_forward_share * self.head_s
 
     @property
     def backward_s(self) -> float:
         """All blocks and the rest of the head."""
-        return self.layers * self.block_backward_s + self.head_s * 2 / 3
+        return self.layers * self.block_backward_s + (1 - self.head_forward_share) * self.head_s
 
 
 def passes(
@@ -96,21 +98,23 @@ def passes(
     *,
     recomputed: float = 0.0,
     tuned: Tuned | None = None,
+    head_rows: int | None = None,
     runs_all: bool = True,
     issue: BlockIssue | None = None,
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
-    `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. The host
+    `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. Head and loss
+    are of `head_rows` tokens at a time, gradients with them, where they are not of all at once. The host
     issues a block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the
     GPU was behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as
     far as the queue of launches goes; not so where others run the head (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, tuned)
-    head_forward, head_backward = (
-        linear_s(device, tokens, decoder.hidden, decoder.vocabulary) if tuned is None else tuned.head_s(device, tokens)
-    )
-    head = head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens))
+    matrix = TunedMatrix(decoder.hidden, decoder.vocabulary, True, True) if tuned is None else tuned.head
+    rows = head_rows or tokens
+    products = tokens / rows * sum(products_s(device, rows, matrix))
+    head = products + moved_s(device, loss_bytes(decoder, device.rates, tokens))
     issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
     launches, passed = (1.0, 1.0) if tuned is None else (tuned.launches, tuned.passed_share)
     issued, issued_backward = (
@@ -118,18 +122,20 @@ def passes(
         for part, times in ((issue.forward, launches), (issue.backward, launches * passed))
     )
     ahead = max(forward, issued) - issued + (head / decoder.layers if runs_all else 0.0)
-    launched_backward = issue.backward.launches * launches * passed * decoder.layers
-    queued = QUEUED_LAUNCHES / launched_backward if launched_backward else 0.0
+    launched_backward = launches * (passed * issue.backward.launches + recomputed * issue.forward.launches)
+    queued = QUEUED_LAUNCHES / (decoder.layers * launched_backward) if launched_backward else 0.0
+    issued_backward += recomputed * issued
     computed_backward = backward + recomputed * forward
-    late_backward = issued_backward + recomputed * issued - min(ahead, queued * issued_backward)
+    late_backward = issued_backward - min(ahead, queued * issued_backward)
     return Passes(
         max(forward, issued),
         max(computed_backward, late_backward),
         decoder.layers,
         head,
+        1 / 3 if head_rows is None else 1.0,
         max(0.0, issued - forward),
         max(0.0, late_backward - computed_backward),
-        (issued, issued_backward + recomputed * issued),
+        (issued, issued_backward),
         decoder.layers * max(0.0, computed_backward - late_backward),
     )
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import CrossEntropy
 from zerobench.timing.device import Device
 from zerobench.timing.passes import Decoder, elementwise_width
 from zerobench.timing.rates import shipped_rates
@@ -63,11 +64,24 @@ def words_over_width(words: BlockWords, decoder: Decoder) -> dict[str, float]:
     return {f"{name}_words": each.of(decoder) / elementwise_width(decoder) for name, each in words._asdict().items()}
 
 
-def as_run(device: Device, spec: ModelSpec, decoder: Decoder, positions: int, *, fuses: bool) -> Device:
-    """`device` with the rates of what transformers runs: `spec` in sequences of `positions`.
+LOSS_WORDS = {CrossEntropy.FULL: 20, CrossEntropy.CHUNKED: 22, CrossEntropy.LIGER: 2, CrossEntropy.MODEL_DTYPE: 7}
+"""16-bit words that a loss and its gradient move a token and word of the vocabulary."""
+
+
+def as_run(
+    device: Device,
+    spec: ModelSpec,
+    decoder: Decoder,
+    positions: int,
+    *,
+    fuses: bool,
+    loss: CrossEntropy = CrossEntropy.FULL,
+) -> Device:
+    """`device` with the rates of what transformers runs: `spec` in sequences of `positions`, with this `loss`.
 
     A block that was not counted is taken to move as much as the counted one with a gate as it has, or without; where
-    torch.compile `fuses` its kernels, as much as the fitted runs' blocks.
+    torch.compile `fuses` its kernels, as much as the fitted runs' blocks. Of losses transformers' own was timed, and
+    the others take what they move beside it.
     """
     today = shipped_rates().today
     kernels = today.kernels[device.kind]
@@ -75,7 +89,8 @@ def as_run(device: Device, spec: ModelSpec, decoder: Decoder, positions: int, *,
     if not fuses:
         words = words_of(spec) or (LLAMA if decoder.is_gated else NEOX)
         update |= {name: each / today.eager_share for name, each in words_over_width(words, decoder).items()}
-        update["loss_words"] = today.loss_words
+    if not fuses or loss is not CrossEntropy.FULL:
+        update["loss_words"] = today.loss_words * LOSS_WORDS[loss] / LOSS_WORDS[CrossEntropy.FULL]
     head_dim = dimensions(spec).head_dim or 0
     nearest = min(kernels.attention, key=lambda size: abs(size - head_dim))
     for name, (share, half) in kernels.attention[nearest].items():

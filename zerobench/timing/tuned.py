@@ -48,10 +48,6 @@ class Tuned:
         ]
         return sum(forward for forward, _ in times), sum(backward for _, backward in times)
 
-    def head_s(self, device: Device, tokens: int) -> tuple[float, float]:
-        """Of the output head."""
-        return _linear_s(device, tokens, self.head)
-
     @property
     def launches(self) -> float:
         """Kernels that a block launches, times those of a block without adapters."""
@@ -60,7 +56,7 @@ class Tuned:
 
     def _times(self, device: Device, tokens: int, matrix: TunedMatrix) -> list[tuple[float, float]]:
         whole = moved_s(device, matrix.inputs * matrix.outputs * _MADE_WHOLE_BYTES[self.base])
-        times = [_linear_s(device, tokens, matrix), (whole, whole * matrix.passes_on)]
+        times = [products_s(device, tokens, matrix), (whole, whole * matrix.passes_on)]
         return [*times, _adapter_s(device, tokens, matrix)] if matrix.rank else times
 
 
@@ -68,7 +64,8 @@ _MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES
 """Moved for each element of a quantised matrix when it is made whole: its codes are read, 16 bits are written."""
 
 
-def _linear_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float, float]:
+def products_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float, float]:
+    """Of one matrix forward and backward."""
     inputs, outputs = matrix.inputs, matrix.outputs
     own = gemm_s(device, inputs, outputs, tokens) if matrix.is_trained else 0.0
     return gemm_s(device, tokens, outputs, inputs), own + matrix.passes_on * gemm_s(device, tokens, inputs, outputs)

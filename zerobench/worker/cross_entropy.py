@@ -167,7 +167,8 @@ def _one_chunk(
     of_logits = logits.to(hidden.dtype)
     torch.mm(of_logits, weight, out=of_hidden)
     if of_weight is not None:
-        of_weight.addmm_(of_logits.t(), hidden)
+        # not addmm_, whose FLOPs torch does not count
+        torch.addmm(of_weight, of_logits.t(), hidden, out=of_weight)
     return losses.sum()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,9 @@ from benchmarks.gpu_campaign.times_judged import (
     classes_s,
     kernels,
     passes_s,
+    product_errors,
     product_rates,
+    products,
     shipped,
     shipped_for,
     text,
@@ -38,6 +41,13 @@ def test_products_that_a_gpu_of_known_rates_ran_tell_these_rates() -> None:
         replace(each, seconds=gemm_s(device, *each.product)) for each in kernels() if each.kind.startswith("product")
     )
     assert product_rates(ran) == (0.7, 125)
+
+
+def test_products_of_every_size_take_what_an_h100_took() -> None:
+    rates = shipped().rates
+    off = sorted(map(abs, product_errors(products(kernels()), rates.gemm_share, rates.gemm_half_length)))
+    assert statistics.median(off) < 0.05
+    assert off[round(0.9 * len(off))] < 0.2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
+from zerobench.formulas.activations import chunk_rows
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
@@ -189,7 +190,7 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
     if spec.prediction.blocks is Blocks.TRANSFORMERS:
         fuses = spec.compile is not Compile.NONE
-        device = as_run(device, spec.model, decoder, spec.sequence_length, fuses=fuses)
+        device = as_run(device, spec.model, decoder, spec.sequence_length, fuses=fuses, loss=spec.cross_entropy)
     return None if optimizer(work).update_s is None else TimedWork(work, device, decoder)
 
 
@@ -212,6 +213,7 @@ def _computing(asked: TimedWork) -> Passes:
         spec.sequence_length,
         recomputed=recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers,
         tuned=tuned_of(spec),
+        head_rows=chunk_rows(tokens, decoder.hidden, decoder.vocabulary) if spec.cross_entropy.is_chunked else None,
         runs_all=not _is_pipeline(spec),
         issue=issue_of(spec, decoder),
     )

@@ -56,9 +56,9 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
     if spec.offload_optimizer is not Offload.NONE:
         spreads["CPUAdam and what goes with it reach 15% of the host's memory bandwidth"] = 0.55
     if spec.adapter is not None:
-        spreads["adapter matmuls are memory-bound"] = 0.15
+        spreads["adapters are in 16 bits, their matmuls memory-bound"] = 0.05
         if lora_of(spec.adapter).base is not None:
-            spreads["dequantizing a matrix for each product is memory-bound"] = 0.1
+            spreads["dequantizing a matrix for each product is memory-bound"] = 0.05
     if spec.world_size > _JUDGED_RANKS:
         spreads[f"stragglers grow beyond {_JUDGED_RANKS} ranks at the rate seen up to there"] = 0.05
     if spec.prediction.blocks is Blocks.FUSED:

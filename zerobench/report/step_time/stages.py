@@ -75,8 +75,9 @@ def divided(spec: TrialSpec) -> tuple[list[range], list[int]]:
 def _stage(computing: Passes, blocks: int, slower: float, *, is_last: bool) -> tuple[float, float]:
     """Seconds of one micro-batch forward and backward; the last stage has the head."""
     head = computing.head_s if is_last else 0.0
-    forward = blocks * computing.block_forward_s + head / 3
-    return slower * forward, slower * (blocks * computing.block_backward_s + head * 2 / 3)
+    early = computing.head_forward_share * head
+    forward = blocks * computing.block_forward_s + early
+    return slower * forward, slower * (blocks * computing.block_backward_s + head - early)
 
 
 def _border_s(work: Work, decoder: Decoder, stage: int) -> float | None:
