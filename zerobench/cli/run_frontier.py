@@ -28,13 +28,7 @@ from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.running.executor import check_trials
 from zerobench.running.setup import new_run_folder
-from zerobench.search.measured import (
-    MeasuredSearch,
-    frontier_document,
-    measured,
-    predicted_first,
-    run_frontier_rows,
-)
+from zerobench.search.measured import MeasuredSearch, frontier_document, measured, predicted_first, run_frontier_rows
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.trial import Evidence, StepsSpec, TrialSpec

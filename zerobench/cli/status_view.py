@@ -94,9 +94,8 @@ def _about_slurm(submission: Submission, status: RunStatus) -> Iterator[Renderab
 
 
 def _jobs(status: RunStatus) -> Iterator[RenderableType]:
-    if status.jobs:
-        rows = [_job_cells(job) for job in status.jobs]
-        yield from _section("Jobs", ("job", "Slurm's id", "nodes", "tasks", "time left"), rows, numbers={1, 2, 4})
+    rows = [_job_cells(job) for job in status.jobs]
+    return _section("Jobs", ("job", "Slurm's id", "nodes", "tasks", "time left"), rows, numbers={1, 2, 4})
 
 
 def _job_cells(job: JobStatus) -> list[str]:
@@ -110,9 +109,8 @@ def _running(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     open_trials = [trial for trial in status.trials if trial.standing in {Standing.RUNNING, Standing.BEGUN}]
     open_trials.sort(key=lambda trial: -(trial.silence_s or 0.0))
     rows = [[_name(trial, names), _task(trial), describe(trial.ranks), _silence(trial)] for trial in open_trials]
-    title = (
-        "Running" if any(trial.standing is Standing.RUNNING for trial in open_trials) else "Started, without a record"
-    )
+    runs = any(trial.standing is Standing.RUNNING for trial in open_trials)
+    title = "Running" if runs else "Started, without a record"
     yield from _section(title, ("trial", "task", "phase", "silent for"), rows, numbers={3})
     if silent := [trial.trial_id for trial in open_trials if _is_long_silent(trial)]:
         yield Text(plain(f"! no progress for {_rounded(SILENT_S)}: it may hang; logs: trials/{listed(silent, 3)}"))

@@ -84,20 +84,15 @@ def write_calibration(run_path: Path, out: Path) -> Calibration:
     Raises UserError: as `calibration_of`; `run_path` is no run; `out` cannot be written.
     """
     calibration = calibration_of(load_run(run_path))
-    try:
-        write_whole(out, calibration_text(calibration))
-    except OSError as error:
-        raise UserError(f"--out: {out}: {error.strerror or error}") from None
-    return calibration
-
-
-def calibration_text(calibration: Calibration) -> str:
-    """The YAML of a calibration file, which begins by saying what it is for."""
     head = (
         f"# CUDA context, NCCL memory and step times, measured in run {calibration.run_id}. Predictions use it "
         f"where\n# {CALIBRATION_VARIABLE} names this file. Bytes; rest_of_process is host memory.\n"
     )
-    return head + yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=110)
+    try:
+        write_whole(out, head + yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=110))
+    except OSError as error:
+        raise UserError(f"--out: {out}: {error.strerror or error}") from None
+    return calibration
 
 
 def _calibrated(gpu: str, world_size: int, readings: _Readings) -> CalibratedGpu:

@@ -19,7 +19,7 @@ import numpy as np
 
 from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
 from zerobench.report.speed import speed_of
-from zerobench.report.step_time.expected import Parts, TimedWork, parts_of, published_step, timed_work
+from zerobench.report.step_time.expected import TimedWork, parts_of, published_step, timed_work
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import CalibratedSteps, StepConstants
@@ -50,13 +50,9 @@ class TimedStep(NamedTuple):
         parts = parts_of(self.asked.at(constants))
         if parts is None:
             raise ValueError(f"{self.asked.work.spec.trial_id}: no time is expected any more")
-        passes = [] if self.passes_s is None else [math.log(self.passes_s / _passes_s(parts))]
+        # The passes are meant with copies of offload, which nothing runs beside.
+        passes = [] if self.passes_s is None else [math.log(self.passes_s / sum(parts[:2]))]
         return passes if self.of_passes else [*passes, math.log(self.step_s / sum(parts))]
-
-
-def _passes_s(parts: Parts) -> float:
-    """With copies of offload, which nothing runs beside."""
-    return sum(parts[:2])
 
 
 def timed_step(trial: Trial) -> TimedStep | None:
@@ -98,9 +94,8 @@ def fitted_constants(steps: Sequence[TimedStep]) -> StepConstants:
     shipped = {"slower": 1.0, "launch_s": host.launch_s, "python_slower": host.slower, "step_s": today.step_s}
 
     def at(logs: np.ndarray) -> StepConstants:
-        return StepConstants(
-            **{name: value * math.exp(log) for (name, value), log in zip(shipped.items(), logs, strict=True)}
-        )
+        pairs = zip(shipped.items(), logs, strict=True)
+        return StepConstants(**{name: value * math.exp(log) for (name, value), log in pairs})
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         off = [log / _NOISE for step in steps for log in step.logs(at(logs))]

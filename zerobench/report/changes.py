@@ -3,7 +3,7 @@
 Who tries them, in which world, is no matter here: a plan's prediction and a script's emulation come to the same rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,17 @@ def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None)
     near = min((change for change in tried if _needed(change)), key=_needed, default=None)
     least = [] if changes or near is None else says(f"Closest: {near.text}.")
     basis = says(cost_basis) if cost_basis is not None and (changes or least) else []
-    figures: dict[str, Any] = {"changes": list(plain_changes(changes))}
+    figures: dict[str, Any] = {
+        "changes": [
+            {
+                "changes": list(change.says),
+                "needed_bytes": change.needed_bytes,
+                "host_node_bytes": change.host_node_bytes,
+                "expected_slower": change.slower,
+            }
+            for change in changes
+        ]
+    }
     if cost_basis is not None:
         figures["cost_basis"] = cost_basis
     return Topic(title, [*says(*(change.text for change in changes)), *least, *basis], figures)
@@ -98,17 +108,6 @@ def unchanged_topic(row: PlanRow | None) -> list[Topic]:
 def _fit(whose: str, space: Space) -> str:
     needs = f"Needs {format_bytes(space.needed_bytes)} of {whose} {format_bytes(space.capacity_bytes)}"
     return f"{needs}: {'fits' if space.fits else 'does not fit'}."
-
-
-def plain_changes(changes: Sequence[ChangeOutcome]) -> Iterator[dict[str, Any]]:
-    """The same for programs."""
-    for change in changes:
-        yield {
-            "changes": list(change.says),
-            "needed_bytes": change.needed_bytes,
-            "host_node_bytes": change.host_node_bytes,
-            "expected_slower": change.slower,
-        }
 
 
 def _needed(change: ChangeOutcome) -> int:

@@ -10,7 +10,7 @@ for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -141,19 +141,15 @@ def choose(
     tied = _as_fast([option(item) for item in roomy], within)
     alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
     best = min(alike, key=lambda item: option(item).rank)
+    costs = [option(item).criteria for item in alike]
     return Choice(
         best,
         len(roomy),
         len(alike),
         is_timed=tied is not None,
         num_unchecked=sum(option(item).host_unchecked for item in roomy),
-        rule=_rule([option(item).criteria for item in alike]),
+        rule=tuple(by for by in costs[0] if by in {_OFFLOAD, _STAGE} or len({each[by] for each in costs}) > 1),
     )
-
-
-def _rule(alike: Sequence[Mapping[str, tuple[float, ...]]]) -> tuple[str, ...]:
-    always = {_OFFLOAD, _STAGE}
-    return tuple(words for words in alike[0] if words in always or len({costs[words] for costs in alike}) > 1)
 
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:

@@ -3,13 +3,17 @@
 Sentences use zerobench.units, where each number brings its own unit.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MISSING = "-"
 """What a table shows for None: not available."""
 
-_BYTE_UNITS = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30))
+BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+DECIMAL = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""The powers of ten that papers and disks are measured in."""
+_BYTE_UNITS = tuple(BINARY.items())[:-1]
 _TIME_UNITS = (("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _MOST_BEFORE_THE_POINT = 9999
 
@@ -21,12 +25,22 @@ class Unit:
     name: str
     size: float
     decimals: int
+    separator: str = ""
+    """Between thousands."""
+
+    def of(self, value: float) -> float:
+        """`value` in this unit."""
+        return float(value) / self.size
 
     def show(self, value: float | None) -> str:
         """`value` in this unit, without its name; an exact zero is `0`, so that it is told from a little."""
-        if value is None:
+        if value is None or math.isnan(value):
             return MISSING
-        return "0" if value == 0 else f"{value / self.size:.{self.decimals}f}"
+        return "0" if value == 0 else f"{self.of(value):{self.separator}.{self.decimals}f}"
+
+    def label(self, value: float) -> str:
+        """`value` in this unit, without its name, beside a mark."""
+        return f"{self.of(value):{self.separator}.{min(2, self.decimals)}f}"
 
 
 def byte_unit(values: Iterable[float | None]) -> Unit:
@@ -34,6 +48,13 @@ def byte_unit(values: Iterable[float | None]) -> Unit:
     largest = _largest(values)
     name, size = next((unit for unit in _BYTE_UNITS if largest / unit[1] <= _MOST_BEFORE_THE_POINT), _BYTE_UNITS[-1])
     return Unit(name, size, 0 if name == "B" else _decimals(largest / size))
+
+
+def byte_axis(values: Iterable[float], sizes: Mapping[str, int] = BINARY) -> Unit:
+    """The one unit of a chart's bytes: the largest in which the largest of `values` is at least 1."""
+    largest = _largest(values)
+    name = [name for name, size in sizes.items() if largest >= size or size == 1][-1]
+    return Unit(name, sizes[name], 0 if sizes[name] == 1 else 3, separator=",")
 
 
 def time_unit(values: Iterable[float | None]) -> Unit:

@@ -66,9 +66,7 @@ def gpu_names(environment: Environment) -> str | None:
 def gpu_links(environment: Environment) -> str | None:
     """`28 pairs: 18 NVLinks through nvswitch, PCIe NODE`."""
     pairs = at(environment, "topology")
-    kinds = (
-        Counter(_link(pair) for pair in pairs if isinstance(pair, Mapping)) if isinstance(pairs, list) else Counter()
-    )
+    kinds = Counter(_link(pair) for pair in (pairs if isinstance(pairs, list) else ()) if isinstance(pair, Mapping))
     return plain("; ".join(f"{count} pairs: {kind}" for kind, count in kinds.most_common())) or None
 
 

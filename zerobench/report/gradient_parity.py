@@ -12,11 +12,7 @@ from zerobench.spec.trial import Precision
 
 Norms = Sequence[float | None]
 
-NORM_TOLERANCES: dict[Precision, float] = {
-    Precision.FP32: 0.05,
-    Precision.BF16: 0.1,
-    Precision.FP16: 0.4,
-}
+NORM_TOLERANCES: dict[Precision, float] = {Precision.FP32: 0.05, Precision.BF16: 0.1, Precision.FP16: 0.4}
 """Largest distance of two norms (`distance`) at which two strategies still agree; a factor of two, either way, is 1.
 
 fp32: all strategies lay within 1e-6 of the single process over five steps of a tiny model. The margin is for large

@@ -118,9 +118,8 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
     if category is Category.REDUCE_BUFFERS:
         return smaller_bucket(case, nbytes)
     if category is Category.ACTIVATIONS and not spec.activation_checkpointing:
-        return "activation_checkpointing: true" + (
-            " or a smaller micro_batch_size" if spec.micro_batch_size > 1 else ""
-        )
+        smaller = " or a smaller micro_batch_size" if spec.micro_batch_size > 1 else ""
+        return f"activation_checkpointing: true{smaller}"
     if category in {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}:
         return "a smaller micro_batch_size" if spec.micro_batch_size > 1 else "a shorter sequence_length"
     if category in {*MOMENTS, Category.OTHER_OPTIMIZER_STATES} and spec.offload_optimizer == "none":
@@ -150,9 +149,7 @@ def _beyond_stages(spec: TrialSpec) -> str | None:
 
 def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
     """What the reduce buffers would be with a smaller bucket; None where they are no bucket, or a small one."""
-    if case is None or not case.stage or reduce_buckets(case, nbytes) is None:
-        return None
-    if case.bucket_elements <= SMALLER_BUCKET:
+    if case is None or not case.stage or reduce_buckets(case, nbytes) is None or case.bucket_elements <= SMALLER_BUCKET:
         return None
     would_be = nbytes * SMALLER_BUCKET / case.bucket_elements
     return f"reduce_bucket_size {brief(SMALLER_BUCKET)} ({format_bytes(would_be)})"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from zerobench.records import DeviceMemory, NvmlDevice, NvmlSummary, Place, RankRecord
+from zerobench.records import NvmlDevice, NvmlSummary, Place, RankRecord
 from zerobench.report.memory_view import Instant, end_instant, phase_peak
 from zerobench.report.nodes import ranks_of, same_node
 from zerobench.report.trials import Trial
@@ -88,22 +88,12 @@ def waterfall(trial: Trial) -> Waterfall | None:
     Torch keeps what it reserved when tensors go, so what NVML reads at the end of a phase is what held the phase's
     peak, and is split as it was then. Of equal readings, the one with the highest peak of tensors says most.
     """
-    readings = [
-        (row.nvml_used_bytes, rank, row)
-        for rank in trial.ranks
-        for row in rank.device_memory
-        if row.nvml_used_bytes is not None
-    ]
+    rows = ((row, rank) for rank in trial.ranks for row in rank.device_memory)
+    readings = [(row.nvml_used_bytes, row, rank) for row, rank in rows if row.nvml_used_bytes is not None]
     if not readings:
         return None
-    return _waterfall(
-        *max(readings, key=lambda reading: (reading[0], reading[2].peak_allocated_bytes, -reading[1].rank))
-    )
-
-
-def _waterfall(used: int, rank: RankRecord, row: DeviceMemory) -> Waterfall:
-    """Split as at the peak; where torch gave memory back within the phase, as at its end."""
-    gave_back = row.peak_allocated_bytes > row.reserved_bytes
+    used, row, rank = max(readings, key=lambda seen: (seen[0], seen[1].peak_allocated_bytes, -seen[2].rank))
+    gave_back = row.peak_allocated_bytes > row.reserved_bytes  # torch, within the phase: then split as at its end
     context = rank.context
     instant = end_instant if gave_back else phase_peak
     allocated = row.allocated_bytes if gave_back else row.peak_allocated_bytes

@@ -41,32 +41,21 @@ CATEGORY_COLOURS: Mapping[str, Colour] = {
 }
 """By group of categories (zerobench.report.memory_view.GROUPS), in the order in which they are stacked."""
 
+SHORT_NAMES: Mapping[str, str] = {group: group for group in CATEGORY_COLOURS}
+"""What fits on a bar."""
+
 CATEGORY_NAMES: Mapping[str, str] = {
-    "parameters": "parameters",
-    "gradients": "gradients",
+    **SHORT_NAMES,
     "optimizer": "optimizer states",
     "buffers": "communication and staging buffers",
-    "activations": "activations",
     "logits": "logits and loss",
-    "temporaries": "temporaries",
     "small": "inputs, workspaces, rounding",
     "process": "other process memory",
-    "unattributed": "unattributed",
 }
 """What people read, by group."""
 
 NARROW_NAMES: Mapping[str, str] = {**CATEGORY_NAMES, "buffers": "buffers"}
 """What fits twice beside each other on a telephone."""
-
-SHORT_NAMES: Mapping[str, str] = {
-    **CATEGORY_NAMES,
-    "optimizer": "optimizer",
-    "buffers": "buffers",
-    "logits": "logits",
-    "small": "small",
-    "process": "process",
-}
-"""What fits on a bar."""
 
 STRATEGY_COLOURS: Mapping[str, Colour] = {
     "single": Colour("#4f4f4f", "#b4b8bd"),

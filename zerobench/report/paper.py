@@ -27,13 +27,8 @@ def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     """
     stage = paper_stage(spec)
     cut = model_parallel_size(spec) > 1  # the paper divides states, and not the matrices of the model
-    if (
-        cut
-        or stage is None
-        or num_params is None
-        or not spec.trains_all
-        or not (spec.knows("precision") and spec.knows("optimizer"))
-    ):
+    knows_bytes = spec.knows("precision") and spec.knows("optimizer")
+    if cut or stage is None or num_params is None or not spec.trains_all or not knows_bytes:
         return None
     if OPTIMIZERS[spec.optimizer].has_partial_states:  # of which the terms, bytes a parameter, cannot speak
         return None

@@ -15,11 +15,7 @@ from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, 
 from zerobench.spec.strategy import STRATEGIES, has_exact_gradients, is_exact, paper_stage
 from zerobench.spec.trial import Compile, CrossEntropy, Precision, TrialSpec
 
-TOLERANCES: dict[Precision, float] = {
-    Precision.FP32: 5e-6,
-    Precision.BF16: 2e-2,
-    Precision.FP16: 2e-2,
-}
+TOLERANCES: dict[Precision, float] = {Precision.FP32: 5e-6, Precision.BF16: 2e-2, Precision.FP16: 2e-2}
 """Largest difference of losses, absolute, at which two strategies still agree.
 
 fp32: partitioning reorders sums of about 1e1 in size; float32 resolves 1e-6 there, and a few steps leave a
@@ -95,9 +91,7 @@ def losses(trial: Trial) -> Sequence[float]:
     Every rank records the same global loss, so the first rank that has any speaks for all. A rank alone of
     many (`solo`) and `simulated` ranks see no other rank's loss.
     """
-    if not all_ranks_ran(trial):
-        return ()
-    return recorded_losses(trial)
+    return recorded_losses(trial) if all_ranks_ran(trial) else ()
 
 
 def grad_norms(trial: Trial) -> Sequence[float | None]:
@@ -120,15 +114,7 @@ def _reference_order(trial: Trial) -> tuple[bool, bool, bool, int, int, bool, in
     offloaded = spec.offload_optimizer != "none" or spec.offload_param != "none"
     divided = paper_stage(spec) or 0
     is_changed = spec.cross_entropy is not CrossEntropy.FULL or spec.compile is not Compile.NONE
-    return (
-        spec.strategy != "single",
-        not is_exact(spec),
-        is_changed,
-        divided,
-        spec.world_size,
-        offloaded,
-        spec.repeat,
-    )
+    return spec.strategy != "single", not is_exact(spec), is_changed, divided, spec.world_size, offloaded, spec.repeat
 
 
 class ParityJudge:

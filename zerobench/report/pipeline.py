@@ -63,6 +63,7 @@ def _stage(trial: Trial, rank: RankRecord) -> StageRow:
     recorded = rank.effective_config.get("pipeline")
     part = recorded if isinstance(recorded, dict) else {}
     waits = [time.wait_s for time in rank.step_times if time.wait_s is not None]
+    passed = [row for row in rank.collectives if row.step is StepKind.STEADY]
     return StageRow(
         rank=rank.rank,
         blocks=_blocks(part.get("blocks")),
@@ -74,7 +75,7 @@ def _stage(trial: Trial, rank: RankRecord) -> StageRow:
         step_s=median([time.step_s for time in rank.step_times]),
         wait_s=median(waits),
         ideal_fraction=bubble_fraction(trial.spec),
-        passed_bytes=_passed(rank),
+        passed_bytes=sum(row.message_bytes for row in passed if row.kind in {"send", "recv"}),
         formula_bytes=pipeline_bytes_per_step(trial.spec, rank.rank),
     )
 
@@ -93,8 +94,3 @@ def _whole(value: object) -> int | None:
 def _largest(rank: RankRecord, category: Category) -> int | None:
     rows = [row for row in rank.memory if (row.step, row.category) == (StepKind.STEADY, category)]
     return max((row.own_peak_bytes for row in rows if row.own_peak_bytes is not None), default=None)
-
-
-def _passed(rank: RankRecord) -> int:
-    rows = [row for row in rank.collectives if row.step is StepKind.STEADY and row.kind in {"send", "recv"}]
-    return sum(row.message_bytes for row in rows)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.formulas.checkpoint import checkpoint_bytes
+from zerobench.grouped import grouped
 from zerobench.records import CheckpointTransfer, Recovery
 from zerobench.report.column_units import MISSING
 from zerobench.report.parity import largest_difference, losses
@@ -46,7 +47,6 @@ class CheckpointFigures:
     load: Transfers | None
     world_size: int
     """Ranks of the second launch."""
-    from_step: int
     convert_s: float | None
     """Making the universal checkpoint."""
     loss_distance: float | None
@@ -65,18 +65,17 @@ def resumed(trial: Trial, uninterrupted: Sequence[float]) -> CheckpointFigures |
     if recovery is None:
         return None
     saves = [transfer for rank in trial.ranks for transfer in rank.checkpoints if transfer.kind == "save"]
-    count = num_trained(trial)
+    count, ends = num_trained(trial), recovery.steps_ended_at_s
     return CheckpointFigures(
         save=_transfers(saves),
         formula_bytes=None if count is None else checkpoint_bytes(trial.spec, count),
         load=_transfers(recovery.loads),
         world_size=recovery.world_size,
-        from_step=recovery.from_step,
         convert_s=recovery.convert_s,
         loss_distance=distance(recovery, uninterrupted),
         steps_lost=None if recovery.killed_at_s is None else recovery.steps_done - recovery.from_step,
         recover_s=_recover_s(recovery),
-        restart_s=_restart_s(recovery),
+        restart_s=ends[0] - recovery.first_ended_at_s if ends else None,
     )
 
 
@@ -105,11 +104,8 @@ def _has_fault(spec: TrialSpec) -> bool:
 def _transfers(transfers: Sequence[CheckpointTransfer]) -> Transfers | None:
     if not transfers:
         return None
-    by_step = [
-        [transfer for transfer in transfers if transfer.step == step]
-        for step in dict.fromkeys(transfer.step for transfer in transfers)
-    ]
-    seconds = median([max(transfer.seconds for transfer in same) for same in by_step])
+    by_step = grouped(transfers, lambda transfer: transfer.step)
+    seconds = median([max(transfer.seconds for transfer in same) for same in by_step.values()])
     return Transfers(
         size_bytes=transfers[-1].size_bytes,
         seconds=seconds or 0.0,
@@ -142,10 +138,6 @@ def _recover_s(recovery: Recovery) -> float | None:
     if recovery.killed_at_s is None or first_new >= len(recovery.steps_ended_at_s):
         return None
     return recovery.steps_ended_at_s[first_new] - recovery.killed_at_s
-
-
-def _restart_s(recovery: Recovery) -> float | None:
-    return recovery.steps_ended_at_s[0] - recovery.first_ended_at_s if recovery.steps_ended_at_s else None
 
 
 def distance_text(distance: float | None) -> str:

@@ -37,9 +37,8 @@ class Limit:
         if peak_bytes is None or self.is_given:
             return peak_bytes
         outside = [rank.context for rank in trial.ranks if rank.context is not None]
-        peak_bytes += max(
-            ((context.context_bytes or 0) + (context.collectives_bytes or 0) for context in outside), default=0
-        )
+        sizes = ((context.context_bytes or 0) + (context.collectives_bytes or 0) for context in outside)
+        peak_bytes += max(sizes, default=0)
         return min(peak_bytes, self.capacity_bytes) if trial.spec.evidence.needs_device else peak_bytes
 
 

@@ -94,11 +94,6 @@ class LazyTrial:
     def __init__(self, run: store.Run, trial_id: str) -> None:
         self._run = run
         self.trial_id = trial_id
-        self._record_path = run.folder.trial(trial_id).record
-
-    def has_ended(self) -> bool:
-        """Whether its record is there; nothing is read."""
-        return self._record_path.exists()
 
     @cached_property
     def spec(self) -> TrialSpec:
@@ -116,10 +111,8 @@ class LazyTrial:
 
 def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
     """The trials of `run` that have ended, skipped ones included, in the plan's order, nothing of them read."""
-    for entry in run.plan.trials:
-        trial = LazyTrial(run, entry.trial_id)
-        if trial.has_ended():
-            yield trial
+    ended = (entry.trial_id for entry in run.plan.trials if run.folder.trial(entry.trial_id).record.exists())
+    return (LazyTrial(run, trial_id) for trial_id in ended)
 
 
 def can_be_compared(trials: Iterable[Trial]) -> bool:

@@ -13,7 +13,7 @@ from zerobench.report.charts import bars
 from zerobench.report.charts.bar_marks import chart, cut
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.stack import ORDER, Bar, stacked
-from zerobench.report.charts.words import ByteAxis
+from zerobench.report.column_units import Unit
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
@@ -182,7 +182,7 @@ def test_the_figure_beside_a_bar_lies_on_one_side_of_the_capacity(scaling_frames
     capacity = 80 * GIB
     near = replace(bar, name="near", needed_bytes=capacity - short_bytes, capacity_bytes=capacity)
     over = replace(bar, name="over", needed_bytes=capacity + 3 * GIB, capacity_bytes=capacity)
-    unit = ByteAxis("GiB", GIB)
+    unit = Unit("GiB", GIB, 3, ",")
     drawn = drawing(partial(chart, [near, over], [], unit, "GiB", [capacity]), "bars", "bars").draw()
     root = ET.fromstring(drawn)  # noqa: S314 -- our own drawing
     (line,) = [horizontal(mark) for mark in root.iter() if "device capacity" in mark.attrib.get("aria-label", "")]

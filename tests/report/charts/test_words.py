@@ -3,17 +3,18 @@
 import pytest
 
 from zerobench.report.charts import render, words
+from zerobench.report.column_units import byte_axis
 
 
 @pytest.mark.parametrize(
     ("largest", "unit"), [(0, "B"), (1023, "B"), (1024, "KiB"), (2**30 - 1, "MiB"), (2**30, "GiB"), (5 * 2**40, "TiB")]
 )
 def test_a_chart_has_the_largest_unit_in_which_its_largest_value_is_one(largest: int, unit: str) -> None:
-    assert words.byte_axis([0, largest / 3, largest]).name == unit
+    assert byte_axis([0, largest / 3, largest]).name == unit
 
 
 def test_a_table_shows_what_is_missing_as_missing_and_nothing_as_nothing() -> None:
-    unit = words.byte_axis([2.5 * 2**30])
+    unit = byte_axis([2.5 * 2**30])
     assert [unit.show(value) for value in (None, float("nan"), 0, 2**30, 1536 * 2**30)] == [
         "-",
         "-",

@@ -73,6 +73,14 @@ def test_trials_that_both_runs_skipped_are_counted_apart(tmp_path: Path) -> None
     assert "resident: " not in text
 
 
+def test_trials_of_one_run_only_are_counted_for_each_of_the_two(tmp_path: Path) -> None:
+    sides = ("zero1", "zero2", "zero3"), ("zero3", "ddp")
+    trials = ([completed_trial(spec(name)) for name in names] for names in sides)
+    runs = [lay_out(tmp_path, f"sweep_2026010{day}-030405", held) for day, held in enumerate(trials, 1)]
+    text = " ".join(shown(compare(*map(load_run, runs)), 140).split())
+    assert "1 trial in both, 2 in BASE only, 1 in NEW only." in text
+
+
 def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> None:
     part = gate_part(judge(upgraded, parse_limits("memory:3%")))
     said = [str(line).removeprefix("FAILED memory:3%: ") for line in (*part.points, *part.warnings)]

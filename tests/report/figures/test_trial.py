@@ -26,6 +26,7 @@ from zerobench.records import (
 from zerobench.report.batch_ramp import with_their_fixed
 from zerobench.report.figures.summary import summary_of
 from zerobench.report.figures.trial import trial_figures
+from zerobench.report.frames.rows import PARTS
 from zerobench.report.recovery import loss_distance, resumed
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.tables.model import lines_of
@@ -119,18 +120,19 @@ def test_what_no_driver_said_is_empty_and_not_nought() -> None:
 
 
 def test_the_model_states_of_a_rank_are_those_of_its_ledger_and_empty_without_one() -> None:
-    [row] = [row for row in trial_figures(ZERO2).ranks if row.rank == 0]
+    _, rank_rows = PARTS["ranks"]
+    [row] = [row for row in rank_rows(trial_figures(ZERO2)) if row["rank"] == 0]
     held = {
         one.category: max(one.live_bytes, one.at_peak_bytes or 0)
         for one in ZERO2.ranks[0].memory
         if one.step is StepKind.STEADY and one.phase is Phase.STEP and one.place is Place.DEVICE
     }
-    assert row.parameters_bytes == held[Category.PARAMETERS]
+    assert row["parameters_bytes"] == held[Category.PARAMETERS]
     states = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
-    assert row.optimizer_bytes == sum(held[state] for state in states)
-    assert (row.gradients_bytes or 0) > 0
-    [row] = trial_figures(changed(completed_trial(spec("single", gpus_per_node=1)), memory=[])).ranks
-    assert [getattr(row, name) for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")] == [None] * 3
+    assert row["optimizer_bytes"] == sum(held[state] for state in states)
+    assert (row["gradients_bytes"] or 0) > 0
+    [row] = rank_rows(trial_figures(changed(completed_trial(spec("single", gpus_per_node=1)), memory=[])))
+    assert [row[name] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")] == [None] * 3
 
 
 def test_the_categories_of_each_place_are_those_of_its_fullest_rank_and_moment() -> None:

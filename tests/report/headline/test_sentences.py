@@ -217,7 +217,7 @@ def test_a_prediction_of_what_was_measured_counts_once(tmp_path: Path) -> None:
     measured = spec("zero1")
     predicted = measured.model_copy(update={"evidence": asked().evidence, "prediction": asked().prediction})
     found = frames(tmp_path, [completed_trial(measured), completed_trial(predicted)])
-    assert [one.evidence for one in candidates(found)] == ["measured"]
+    assert [one.spec.evidence for one in candidates(found)] == ["measured"]
     assert "1 trial measured; predicted: 1 simulated" in " ".join(headline(found))
 
 

@@ -10,7 +10,8 @@ from zerobench.report import palette
 from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
 from zerobench.report.charts.render import HATCH, Mark, Specification, data, haloed, is_narrow, layered
 from zerobench.report.charts.stack import Bar, Part
-from zerobench.report.charts.words import ByteAxis, part_sentence
+from zerobench.report.charts.words import part_sentence
+from zerobench.report.column_units import Unit
 from zerobench.units import format_bytes
 
 _THINNEST = 0.2
@@ -26,13 +27,7 @@ _GAP = 6
 
 
 def chart(
-    bars: Sequence[Bar],
-    failed: Sequence[str],
-    unit: ByteAxis,
-    axis: str,
-    capacity: Sequence[int],
-    *,
-    width: float,
+    bars: Sequence[Bar], failed: Sequence[str], unit: Unit, axis: str, capacity: Sequence[int], *, width: float
 ) -> Specification:
     """The plot: a bar for each trial, made of its parts, and a row of words for each that `failed`.
 
@@ -71,14 +66,14 @@ def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
     return [replace(bar, limit=limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
 
 
-def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+def _breaks(bars: Sequence[Bar], unit: Unit, y: alt.Y) -> Mark:
     """Two strokes through a bar that is cut off."""
     rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
     mark = alt.Chart(data(rows)).mark_text(fontSize=22, fontWeight="bold", color="var(--paper)")
     return mark.encode(x="at:Q", y=y, text="text:N")
 
 
-def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float, names: Mapping[str, str]) -> Mark:
+def _segments(bars: Sequence[Bar], unit: Unit, x: alt.X, y: alt.Y, scale: float, names: Mapping[str, str]) -> Mark:
     """The parts that are wide enough to be seen; `scale` is pixels for one of `unit`."""
     drawn = [
         (bar, part, start, end)
@@ -115,8 +110,7 @@ def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEG
         "group:N",
         title=None,
         scale=alt.Scale(
-            domain=[names[group] for group in groups],
-            range=[palette.category_colour(group) for group in groups],
+            domain=[names[group] for group in groups], range=[palette.category_colour(group) for group in groups]
         ),
         legend=alt.Legend(symbolType="square", offset=24),
     )
@@ -142,7 +136,7 @@ def outlines(bars: Iterable[tuple[str, float, bool]], y: alt.Y) -> Mark:
     return mark.encode(x="start:Q", x2="end:Q", y=y, fill=alt.Fill("fill:N", scale=None))
 
 
-def _names(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float) -> list[Mark]:
+def _names(bars: Sequence[Bar], unit: Unit, y: alt.Y, scale: float) -> list[Mark]:
     """The names of those groups whose parts are wide enough on the bar to hold them."""
     spans = [(bar, group, *_span(bar, group)) for bar in bars for group in dict.fromkeys(p.group for p in bar.parts)]
     rows = [
@@ -168,7 +162,7 @@ def _span(bar: Bar, group: str) -> tuple[int, int]:
     return bar.span(parts[0])[0], bar.span(parts[-1])[1]
 
 
-def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+def _tails(bars: Sequence[Bar], unit: Unit, y: alt.Y) -> Mark:
     """Beyond the peak by category, pale: what else a device has to hold."""
     rows = [
         {
@@ -186,7 +180,7 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return mark.encode(x="start:Q", x2="end:Q", y=y, description="description:N")
 
 
-def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacity: Sequence[int]) -> list[Mark]:
+def _totals(bars: Sequence[Bar], unit: Unit, y: alt.Y, scale: float, capacity: Sequence[int]) -> list[Mark]:
     """At the end of each bar its peak, and what is needed where that is more, in the unit of the axis."""
     texts = [_total(bar, unit) for bar in bars]
     rows = [
@@ -197,7 +191,7 @@ def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacit
     return haloed(alt.Chart(data(rows)), place, align="left", dx=_GAP)
 
 
-def _limit(bar: Bar, unit: ByteAxis, capacity: Sequence[int]) -> float | None:
+def _limit(bar: Bar, unit: Unit, capacity: Sequence[int]) -> float | None:
     """Where the line of the capacity runs through the row of `bar`: one for all rows, or each row's own."""
     size = capacity[0] if len(capacity) == 1 else bar.capacity_bytes if capacity else None
     return None if size is None else unit.of(size)
@@ -210,13 +204,13 @@ def _beside(end: float, text: str, limit: float | None, scale: float) -> float:
     return limit
 
 
-def _total(bar: Bar, unit: ByteAxis) -> str:
+def _total(bar: Bar, unit: Unit) -> str:
     needed = f", needs {unit.label(bar.needed)}" if bar.needed > bar.parts[-1].end else ""
     return f"{unit.label(bar.whole)}{needed} {unit.name}"
 
 
 def _capacity(
-    bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y, scale: float, *, narrow: bool
+    bars: Sequence[Bar], capacity: Sequence[int], unit: Unit, y: alt.Y, scale: float, *, narrow: bool
 ) -> list[Mark]:
     """What a device holds: one line where all rows have the same, else, and between lines of text, one for each row;
     its figure once.

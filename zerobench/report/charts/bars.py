@@ -12,7 +12,7 @@ from zerobench.report.charts.bar_marks import cut
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import ending, most_telling
 from zerobench.report.charts.stack import ORDER, Bar, TrialBar, stacked
-from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -58,11 +58,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
     prediction has it.
     """
     offloading = [trial for trial in runs.figures if trial.summary.offloads()]
-    known = [
-        trial_bar
-        for trial_bar in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS})
-        if trial_bar.bar.whole > 0
-    ]
+    known = [each for each in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if each.bar.whole > 0]
     if not known:
         return None
     trials, chosen = _chosen(known)
@@ -91,12 +87,10 @@ def _chosen(known: Sequence[TrialBar]) -> tuple[list[TrialFigures], list[Bar]]:
 
 
 def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
-    if not capacity:
-        return ""
     sizes = " or ".join(map(format_bytes, capacity))
     if is_seen:
         return f" Red line: device capacity, {sizes}."
-    return f" Device capacity: {sizes}, beyond the chart's range."
+    return f" Device capacity: {sizes}, beyond the chart's range." if capacity else ""
 
 
 def cut_sentence(bars: Sequence[Bar]) -> str:
@@ -104,7 +98,7 @@ def cut_sentence(bars: Sequence[Bar]) -> str:
     return " //: bar truncated, value at its end." if any(bar.is_cut for bar in bars) else ""
 
 
-def bars_table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
+def bars_table(bars: Sequence[Bar], unit: Unit) -> Columns:
     """A row for each bar that is drawn, a column for each category that any of them has."""
     parts = sorted((part for bar in bars for part in bar.parts), key=lambda part: ORDER.index(part.group))
     categories = dict.fromkeys(part.category for part in parts)

@@ -9,7 +9,7 @@ from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.charts.marks import point, points, strategy_stroke
 from zerobench.report.charts.render import Specification, arranged, data, drawing, in_columns, layered
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
-from zerobench.report.charts.words import byte_axis
+from zerobench.report.column_units import byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures

@@ -27,7 +27,7 @@ from zerobench.report.charts.render import (
 )
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, ending, most_telling, whole
 from zerobench.report.charts.stack import ORDER
-from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -95,7 +95,7 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(KEY, heading, caption, drawing(plot, KEY, heading), _table(panels, unit))
 
 
-def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, width: float) -> Specification:
+def _plot(panels: Sequence[_Panel], unit: Unit, *, width: float) -> Specification:
     columns, each = in_columns(width, len(panels))
     names = group_names(width)
     colour = group_colour(_groups(panels), names)
@@ -118,12 +118,7 @@ def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel | None:
 
 
 def _panel_plot(
-    panel: _Panel,
-    unit: ByteAxis,
-    panels: Sequence[_Panel],
-    width: float,
-    colour: alt.Color,
-    names: Mapping[str, str],
+    panel: _Panel, unit: Unit, panels: Sequence[_Panel], width: float, colour: alt.Color, names: Mapping[str, str]
 ) -> Specification:
     highest, has_own_axis = axis_top(panel.top, [other.top for other in panels])
     top = unit.of(highest) * 1.16
@@ -134,12 +129,7 @@ def _panel_plot(
 
 
 def _areas(
-    panel: _Panel,
-    unit: ByteAxis,
-    top: float,
-    axes: tuple[alt.X, alt.Y],
-    colour: alt.Color,
-    names: Mapping[str, str],
+    panel: _Panel, unit: Unit, top: float, axes: tuple[alt.X, alt.Y], colour: alt.Color, names: Mapping[str, str]
 ) -> Mark:
     """An area for each category and phase, stacked in the order of the bars of the first figure."""
     rows = [row for index in range(len(panel.phases)) for row in _rows(panel, index, unit, top, names)]
@@ -155,9 +145,7 @@ def _groups(panels: Sequence[_Panel]) -> list[str]:
     return [group for group in palette.CATEGORY_COLOURS if group in kept]
 
 
-def _rows(
-    panel: _Panel, index: int, unit: ByteAxis, top: float, names: Mapping[str, str]
-) -> Iterator[dict[str, object]]:
+def _rows(panel: _Panel, index: int, unit: Unit, top: float, names: Mapping[str, str]) -> Iterator[dict[str, object]]:
     course = panel.phases[index]
     places = _places(index, course)
     ordered = sorted(course.sizes_bytes, key=lambda category: ORDER.index(palette.GROUP_OF[category.value]))
@@ -196,7 +184,7 @@ def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
     ]
 
 
-def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
+def _peak(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
     """A dot at the step's peak with its size."""
     at, total = panel.peak
     rows = [{"at": at, "low": unit.of(total), "text": f"peak {format_bytes(total)}"}]
@@ -213,7 +201,7 @@ def _sources(panels: Sequence[_Panel]) -> str:
     return f"{which}; requested bytes, before the allocator's rounding."
 
 
-def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
+def _table(panels: Sequence[_Panel], unit: Unit) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
         {

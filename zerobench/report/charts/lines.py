@@ -166,8 +166,5 @@ def _rules(rules: Sequence[tuple[float, str]], y_of: alt.Y, width: float) -> lis
         rows = [{"y": height, "text": text}]
         line = alt.Chart(data(rows)).mark_rule(color="var(--limit)", strokeWidth=1.5, strokeDash=[8, 4])
         words = alt.Chart(data(rows)).mark_text(align="right", dy=-7, color="var(--limit)")
-        layers += [
-            line.encode(y=y_of, description="text:N"),
-            words.encode(x=alt.value(width), y=y_of, text="text:N"),
-        ]
+        layers += [line.encode(y=y_of, description="text:N"), words.encode(x=alt.value(width), y=y_of, text="text:N")]
     return layers

@@ -56,12 +56,8 @@ def strategy_stroke(strategies: Sequence[str], *, legend: bool = True) -> alt.St
     known = [*palette.STRATEGY_COLOURS, *sorted(set(strategies) - set(palette.STRATEGY_COLOURS))]
     present = [strategy for strategy in known if strategy in set(strategies)]
     scale = alt.Scale(domain=present, range=[palette.strategy_colour(strategy) for strategy in present])
-    shown = (
-        alt.Legend(symbolType="circle", symbolFillColor="transparent", symbolOpacity=1, symbolStrokeWidth=3)
-        if legend
-        else None
-    )
-    return alt.Stroke("strategy:N", title=None, scale=scale, legend=shown)
+    shown = alt.Legend(symbolType="circle", symbolFillColor="transparent", symbolOpacity=1, symbolStrokeWidth=3)
+    return alt.Stroke("strategy:N", title=None, scale=scale, legend=shown if legend else None)
 
 
 def _shape(offloads: Sequence[str], *, legend: bool) -> alt.Shape:

@@ -12,7 +12,7 @@ from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
-from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.summary import Summary
@@ -112,7 +112,7 @@ def _memory_lines(
     return Figure(key, title, caption, drawing(chart, key, title), _table(drawn, words, unit))
 
 
-def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> Columns:
+def _table(drawn: Sequence[Series], words: str, unit: Unit) -> Columns:
     rows = [
         {
             "line": line.name,

@@ -12,7 +12,7 @@ from zerobench.report.charts.bar_marks import group_colour
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, data, drawing, layered
 from zerobench.report.charts.shown import ending, most_telling
-from zerobench.report.charts.words import ByteAxis, decimal_axis
+from zerobench.report.column_units import DECIMAL, Unit, byte_axis
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -45,7 +45,7 @@ def figure(runs: RunFigures) -> Figure | None:
         return None
     shown = most_telling(known, lambda trial: held[id(trial)][0].row.states.total_bytes)
     bars = [bar for trial in shown for bar in held[id(trial)]]
-    unit = decimal_axis(bar.row.states.total_bytes for bar in bars)
+    unit = byte_axis((bar.row.states.total_bytes for bar in bars), DECIMAL)
     has_paper = any(bar.row.paper for bar in bars)
     title = "Model states per rank" + (", beside the ZeRO paper" if has_paper else "")
     caption = (
@@ -57,7 +57,7 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, caption, drawing(partial(_chart, bars, unit), _KEY, title), _table(bars, unit))
 
 
-def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, width: float) -> Specification:
+def _chart(bars: Sequence[_Bar], unit: Unit, *, width: float) -> Specification:
     names, figures = [bar.name for bar in bars], [_sums(bar, unit) for bar in bars]
     rows = BarRows.of(width, names, figures)
     largest = max(max(bar.row.states.total_bytes, bar.row.paper.total_bytes if bar.row.paper else 0) for bar in bars)
@@ -76,7 +76,7 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis, *, width: float) -> Specificati
     return layered(layers, rows.width, rows.height)
 
 
-def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
+def _parts(bar: _Bar, unit: Unit) -> list[dict[str, Any]]:
     """The three states, end to end; what is not there is left out."""
     parts, end = [], 0
     for group in _STATES:
@@ -90,7 +90,7 @@ def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
     return parts
 
 
-def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+def _ends(bars: Sequence[_Bar], unit: Unit, y: alt.Y) -> Mark:
     """Each sum in figures behind its bar."""
     sums = [
         {"name": bar.name, "at": unit.of(max(bar.row.states.total_bytes, paper or 0)), "text": _sums(bar, unit)}
@@ -101,7 +101,7 @@ def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return text.encode(x="at:Q", y=y, text="text:N")
 
 
-def _papers(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+def _papers(bars: Sequence[_Bar], unit: Unit, y: alt.Y) -> Mark:
     """The paper's sum as a mark where the paper speaks of the strategy."""
     marks = [
         {
@@ -116,12 +116,12 @@ def _papers(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return tick.encode(x="at:Q", y=y, description="description:N")
 
 
-def _sums(bar: _Bar, unit: ByteAxis) -> str:
+def _sums(bar: _Bar, unit: Unit) -> str:
     paper = f", paper {unit.label(bar.row.paper.total_bytes)}" if bar.row.paper else ""
     return f"{unit.label(bar.row.states.total_bytes)}{paper} {unit.name}"
 
 
-def _table(bars: Sequence[_Bar], unit: ByteAxis) -> Columns:
+def _table(bars: Sequence[_Bar], unit: Unit) -> Columns:
     table = {"trial": [bar.name for bar in bars]}
     for group in (*_STATES, "total"):
         name = palette.CATEGORY_NAMES.get(group, group)

@@ -14,7 +14,8 @@ from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import ending, most_telling, whole
 from zerobench.report.charts.stack import stacked
-from zerobench.report.charts.words import ByteAxis, byte_axis, part_sentence
+from zerobench.report.charts.words import part_sentence
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -91,7 +92,7 @@ def _directions(trial: TrialFigures) -> list[tuple[str, float | None]]:
 
 
 def _chart(
-    trials: Sequence[_OffloadedBytes], rates: Sequence[dict[str, Any]], unit: ByteAxis, *, width: float
+    trials: Sequence[_OffloadedBytes], rates: Sequence[dict[str, Any]], unit: Unit, *, width: float
 ) -> Specification:
     rows = BarRows.of(width, [held.trial.marked_label for held in trials], beside=30)
     names, marks = rows.lines_above(), _places(trials, unit, rows.y)
@@ -105,7 +106,7 @@ def _chart(
     return arranged([places, traffic], columns, _SPACING, fill="independent")
 
 
-def _places(trials: Sequence[_OffloadedBytes], unit: ByteAxis, y: alt.Y) -> list[Mark]:
+def _places(trials: Sequence[_OffloadedBytes], unit: Unit, y: alt.Y) -> list[Mark]:
     rows, outlined = [], []
     for held in trials:
         name, start = held.trial.marked_label, 0
@@ -143,7 +144,7 @@ def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> 
     return text + ending(trials, len(trials), known)
 
 
-def _table(trials: Sequence[_OffloadedBytes], unit: ByteAxis) -> Columns:
+def _table(trials: Sequence[_OffloadedBytes], unit: Unit) -> Columns:
     rows = [
         {
             "trial": held.trial.marked_label,

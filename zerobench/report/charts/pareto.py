@@ -15,8 +15,7 @@ from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, Point, point, points, strategies_sentence
 from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
 from zerobench.report.charts.shown import whole
-from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.column_units import plain
+from zerobench.report.column_units import Unit, byte_axis, plain
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -70,7 +69,7 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, _caption(places, len(plots)), drawing(chart, _KEY, title), _table(places, unit))
 
 
-def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: ByteAxis, *, width: float) -> Specification:
+def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: Unit, *, width: float) -> Specification:
     columns, each = in_columns(width, len(panels))
     alone = len(panels) == 1
     rows = [[point(place.trial, place.size, place.speed, _description(place)) for place in panel] for panel in panels]
@@ -84,12 +83,8 @@ def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: ByteAx
 
 def _work(trial: TrialFigures) -> tuple[str, ...]:
     """What trials that are compared have in common, as a plot's name says it."""
-    return (
-        trial.spec.model.name,
-        f"sequence length {trial.spec.sequence_length}",
-        str(trial.summary.device_name),
-        trial.run_id,
-    )
+    spec = trial.spec
+    return spec.model.name, f"sequence length {spec.sequence_length}", str(trial.summary.device_name), trial.run_id
 
 
 def _names_of(works: Sequence[tuple[str, ...]]) -> list[str]:
@@ -116,7 +111,7 @@ def _plot(
     rows: Sequence[Point],
     among: Sequence[Point],
     name: str | None,
-    unit: ByteAxis,
+    unit: Unit,
     width: float,
     *,
     is_titled: bool,
@@ -139,9 +134,8 @@ def _plot(
 
 def _description(place: Place) -> str:
     best, peak = ", on the front" if place.is_best else "", format_bytes(place.trial.summary.device_peak_bytes)
-    return (
-        f"{place.trial.marked_label}: {place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"
-    )
+    speed = f"{place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}"
+    return f"{place.trial.marked_label}: {speed}, {peak}{best}"
 
 
 def _front(front: Sequence[Place], x: alt.X, y: alt.Y) -> Mark:
@@ -219,7 +213,7 @@ def _caption(places: Sequence[Place], number: int) -> str:
     return text
 
 
-def _table(places: Sequence[Place], unit: ByteAxis) -> Columns:
+def _table(places: Sequence[Place], unit: Unit) -> Columns:
     expected = any(place.interval for place in places)
     rows = [
         {
@@ -227,14 +221,10 @@ def _table(places: Sequence[Place], unit: ByteAxis) -> Columns:
             "model": plain(place.trial.spec.model.name),
             f"peak ({unit.name})": unit.show(place.trial.summary.device_peak_bytes),
             "tokens/s per GPU": f"{place.speed:,.1f}",
-            **(_ends(place) if expected else {}),
+            **({"low": "-", "high": "-"} if expected else {}),
+            **({"low": f"{place.interval[0]:,.1f}", "high": f"{place.interval[1]:,.1f}"} if place.interval else {}),
             "on the front": "yes" if place.is_best else "",
         }
         for place in sorted(places, key=lambda place: (place.trial.spec.model.name, place.size))
     ]
     return columns_of_named(rows)
-
-
-def _ends(place: Place) -> dict[str, str]:
-    low, high = (f"{end:,.1f}" for end in place.interval) if place.interval else ("-", "-")
-    return {"low": low, "high": high}

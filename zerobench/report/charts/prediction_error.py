@@ -11,7 +11,7 @@ import altair as alt
 
 from zerobench.records import Place, StepKind
 from zerobench.report.charts.render import Specification, arranged, data, drawing, in_columns, layered
-from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -78,12 +78,12 @@ def largest_peaks(runs: RunFigures) -> list[Pair]:
     return [largest[key] for key in sorted(largest, key=lambda key: (key[0], key[2].value))]
 
 
-def _chart(pairs: Sequence[Pair], unit: ByteAxis, *, width: float) -> Specification:
+def _chart(pairs: Sequence[Pair], unit: Unit, *, width: float) -> Specification:
     columns, each = in_columns(width, 2)
     return arranged([_scatter(pairs, unit, each), _histogram(pairs, each)], columns, 34)
 
 
-def _scatter(pairs: Sequence[Pair], unit: ByteAxis, width: float) -> Specification:
+def _scatter(pairs: Sequence[Pair], unit: Unit, width: float) -> Specification:
     rows = [
         {
             "x": unit.of(pair.cell.measured_bytes),
@@ -147,7 +147,7 @@ def _percent(error: float, *, signed: bool = False) -> str:
     return f"{percent:+.{digits}f}%" if signed else f"{percent:.{digits}f}%"
 
 
-def _table(pairs: Sequence[Pair], unit: ByteAxis) -> Columns:
+def _table(pairs: Sequence[Pair], unit: Unit) -> Columns:
     rows = [
         {
             "trial": pair.trial.marked_label,

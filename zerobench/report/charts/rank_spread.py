@@ -13,7 +13,7 @@ from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import Specification, data, drawing, layered
 from zerobench.report.charts.shown import MOST_ROWS, doubt_sentence, whole
-from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -66,7 +66,7 @@ def _reach(spread: RankSpread) -> float:
     return max(spread.maximum - spread.median, spread.median - spread.minimum)
 
 
-def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specification:
+def _chart(shown: Sequence[Spread], unit: Unit, *, width: float) -> Specification:
     names = [trial.marked_label for trial, _ in shown]
     rows = BarRows.of(width, names)
     spans = [
@@ -82,25 +82,19 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis, *, width: float) -> Specific
     low = min(unit.of(spread.minimum - spread.median) for _, spread in shown)
     high = max(unit.of(spread.maximum - spread.median) for _, spread in shown)
     room = (high - low) * 0.12
-    x = alt.X(
-        "start:Q",
-        title=f"device peak minus the median ({unit.name})",
-        scale=alt.Scale(domain=[low - room, high + room * 1.6], nice=False),
-    )
+    scale = alt.Scale(domain=[low - room, high + room * 1.6], nice=False)
+    x = alt.X("start:Q", title=f"device peak minus the median ({unit.name})", scale=scale)
     y = rows.y
     rules = alt.Chart(data(spans)).mark_bar(height=4, color="var(--muted)", opacity=0.6)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--ink)", strokeWidth=1, aria=False)
     points = [row for trial, spread in shown for row in _points(trial, spread, unit)]
     odd = [row for row in points if row.text]
+    dots = alt.Chart(data(points)).mark_point(size=60, strokeWidth=1.4, opacity=1, stroke="var(--ink)")
     layers = [
         rules.encode(x=x, x2="end:Q", y=y, description="description:N"),
         zero.encode(x=x),
+        dots.encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description="description:N"),
     ]
-    layers.append(
-        alt.Chart(data(points))
-        .mark_point(size=60, strokeWidth=1.4, opacity=1, stroke="var(--ink)")
-        .encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description="description:N")
-    )
     for align, dx, is_right in SIDES:
         texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
         layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text="text:N"))
@@ -123,17 +117,14 @@ class _Rank:
     description: str
 
 
-def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank]:
+def _points(trial: TrialFigures, spread: RankSpread, unit: Unit) -> list[_Rank]:
     peaks, name = _peaks(trial), trial.marked_label
     if len(peaks) > _MOST_RANKS:
         ends = {spread.minimum, spread.maximum}
         told_apart = {rank: size for rank, size in peaks.items() if rank == spread.odd_rank or size in ends}
         first = {size: rank for rank, size in reversed(told_apart.items())}
-        peaks = (
-            told_apart
-            if len(told_apart) <= _MOST_RANKS
-            else {rank: size for rank, size in told_apart.items() if first[size] == rank}
-        )
+        is_few = len(told_apart) <= _MOST_RANKS
+        peaks = {rank: size for rank, size in told_apart.items() if is_few or first[size] == rank}
     return [
         _Rank(
             name,
@@ -147,7 +138,7 @@ def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Ra
     ]
 
 
-def _table(shown: Sequence[Spread], unit: ByteAxis) -> Columns:
+def _table(shown: Sequence[Spread], unit: Unit) -> Columns:
     less = byte_axis(_reach(spread) for _, spread in shown)
     return columns_of_named(
         [

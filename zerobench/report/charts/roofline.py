@@ -31,10 +31,8 @@ def figure(runs: RunFigures) -> Figure | None:
     Stages and offload move states and leave kernels as they are: one trial speaks for those of its shape.
     """
     timed = [(trial, trial.summary.rate) for trial in whole(runs.figures)]
-    ranked = sorted(
-        ((rate.tokens_per_s, trial) for trial, rate in timed if rate and rate.interval), key=lambda it: -it[0]
-    )
-    for _, trial in ranked:
+    rated = [(rate.tokens_per_s, trial) for trial, rate in timed if rate and rate.interval]
+    for _, trial in sorted(rated, key=lambda pair: -pair[0]):
         roofline = predicted_roofline(runs.run(trial.run_id).trial(trial.trial_id))
         if roofline is not None:
             return _figure(trial, roofline)
@@ -61,10 +59,8 @@ def _chart(roofline: Roofline, *, width: float) -> Specification:
     foot = min([roofline.most_flops(reach[0]) / 2, *(speed / 2 for speed in speeds)])
     domain = [foot / _TERA, 2 * device.peak_flops / _TERA]
     x = alt.X("x:Q", title="FLOP per byte", scale=alt.Scale(type="log", domain=list(reach), nice=False))
-    y = alt.Y(
-        "y:Q", title="TFLOP/s", axis=alt.Axis(format="~g"), scale=alt.Scale(type="log", domain=domain, nice=False)
-    )
-    rates = device.rates
+    scale, rates = alt.Scale(type="log", domain=domain, nice=False), device.rates
+    y = alt.Y("y:Q", title="TFLOP/s", axis=alt.Axis(format="~g"), scale=scale)
     achieved = _roof(reach, rates.gemm_share * device.peak_flops, rates.memory_share * device.memory_bytes_per_s)
     layers = [
         _line(_roof(reach, device.peak_flops, device.memory_bytes_per_s), x, y),

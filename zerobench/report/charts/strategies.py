@@ -23,16 +23,12 @@ def speed_figure(frames: RunFigures) -> Figure | None:
     if not rows or not is_comparison(frames.comparison):
         return None
     key, title = "speed-up", "Speed-up over one process with the same global batch"
+    known = len(frames.comparison)
     caption = (
         "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
         "servers counted as ranks."
-    ) + _left_out(frames)
+    ) + ("" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} trials.")
     return Figure(key, title, caption, drawing(partial(_speed_chart, rows), key, title), _speed_table(rows))
-
-
-def _left_out(frames: RunFigures) -> str:
-    known = len(frames.comparison)
-    return "" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} trials."
 
 
 def _name(row: ComparedSide) -> str:

@@ -26,8 +26,7 @@ from zerobench.report.charts.render import (
     size_axis,
 )
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, shown_sentence, whole
-from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.column_units import time_unit
+from zerobench.report.column_units import Unit, byte_axis, time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import PhaseFigures, TrialFigures
@@ -101,7 +100,7 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, caption, drawing(plot, _KEY, title), _table(panels, unit))
 
 
-def _plot(panels: Sequence[_Panel], unit: ByteAxis, *, width: float) -> Specification:
+def _plot(panels: Sequence[_Panel], unit: Unit, *, width: float) -> Specification:
     columns, each = in_columns(width, len(panels))
     lowest = panels[-columns:]
     plots = [_panel_plot(panel, unit, panels, each, is_lowest=panel in lowest) for panel in panels]
@@ -158,9 +157,7 @@ def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
     ]
 
 
-def _panel_plot(
-    panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel], width: float, *, is_lowest: bool
-) -> Specification:
+def _panel_plot(panel: _Panel, unit: Unit, panels: Sequence[_Panel], width: float, *, is_lowest: bool) -> Specification:
     top, has_own_axis = axis_top(panel.largest_bytes, [other.largest_bytes for other in panels])
     y = size_axis("size:Q", unit.name, unit.of(top) * 1.2)
     end = panel.phases[-1].end
@@ -173,7 +170,7 @@ def _panel_plot(
     return layered(layers, width, 110, panel.name + (OWN_AXIS if has_own_axis else ""))
 
 
-def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
+def _peaks(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> Mark:
     """A block a phase, as high as the most within it."""
     rows = [
         {
@@ -195,7 +192,7 @@ def _description(panel: _Panel, phase: _Phase) -> str:
     return f"{panel.name}, {phase.name}{took}: peak {peak}, {live} at the end"
 
 
-def _live(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
+def _live(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
     """From each phase's end to the next: what is live between them."""
     first = panel.phases[-1].live_bytes  # a steady step begins with what the one before it left
     rows = [{"begin": 0.0, "size": unit.of(first)}]
@@ -218,7 +215,7 @@ def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
     return haloed(alt.Chart(data(rows)), place, fontSize=11, baseline="top", color="var(--muted)")
 
 
-def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
+def _nvml(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
     rows = [
         {
             "begin": sample.at,
@@ -246,7 +243,7 @@ def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: in
     return text + doubt_sentence(chosen) + shown_sentence(len(panels), known) + beside
 
 
-def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
+def _table(panels: Sequence[_Panel], unit: Unit) -> Columns:
     time = time_unit(phase.end - phase.begin for panel in panels if panel.is_timed for phase in panel.phases)
     rows = []
     for panel in panels:

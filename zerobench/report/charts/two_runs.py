@@ -9,20 +9,16 @@ from zerobench.report.charts.bars import bars_table, cut_sentence
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
-from zerobench.report.charts.words import byte_axis
+from zerobench.report.column_units import byte_axis
 from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
 from zerobench.report.compare.sides import Where
 from zerobench.report.figure import Figure
 from zerobench.spec.trial import Evidence
 
-_STEADY: Where = (Place.DEVICE.value, StepKind.STEADY)
-_WHERE: Sequence[Where] = (
-    _STEADY,
-    (Place.DEVICE.value, StepKind.FIRST),
-    (Place.HOST.value, StepKind.STEADY),
-    (Place.HOST.value, StepKind.FIRST),
-)
+_WHERE: Sequence[Where] = [
+    (place.value, step) for place in (Place.DEVICE, Place.HOST) for step in (StepKind.STEADY, StepKind.FIRST)
+]
 _MOST_PAIRS = MOST_ROWS // 2
 
 
@@ -30,7 +26,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     """A steady step's device memory; that of start-up and of the host where the runs differ in it."""
     for where in _WHERE:
         peaks = [peak for peak in comparison.peaks if peak.change.where == where and all(map(_parts, _sides(peak)))]
-        if peaks and (where == _STEADY or not all(peak.change.is_equal for peak in peaks)):
+        if peaks and (where == _WHERE[0] or not all(peak.change.is_equal for peak in peaks)):
             yield _figure(where, sorted(peaks, key=lambda peak: -peak.growth))
 
 

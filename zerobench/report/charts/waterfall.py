@@ -12,7 +12,8 @@ from zerobench.report import palette
 from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.stack import parts_of
-from zerobench.report.charts.words import ByteAxis, byte_axis, share
+from zerobench.report.charts.words import share
+from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.nvml_view import Waterfall, waterfall
@@ -107,7 +108,7 @@ def _categories(breakdown: Waterfall) -> list[tuple[str, int, str]]:
     ]
 
 
-def _chart(steps: list[Step], unit: ByteAxis, *, width: float) -> Specification:
+def _chart(steps: list[Step], unit: Unit, *, width: float) -> Specification:
     names = [step.name for step in steps]
     plot = plot_width(names, width=width)
     used = steps[0].num_bytes
@@ -134,7 +135,7 @@ def _chart(steps: list[Step], unit: ByteAxis, *, width: float) -> Specification:
     return layered([parts, sizes], plot, _ROW_HEIGHT * len(names))
 
 
-def _table(steps: list[Step], unit: ByteAxis) -> Columns:
+def _table(steps: list[Step], unit: Unit) -> Columns:
     return {
         "what": [step.name for step in steps],
         f"bytes ({unit.name})": [unit.show(step.num_bytes) for step in steps],

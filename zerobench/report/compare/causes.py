@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from zerobench.ds_config.user_file import leaves
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
-from zerobench.report.compare.sides import Side
+from zerobench.report.compare.memory import Peak, where_name
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
 from zerobench.report.memory_difference import CategoryDifference
@@ -27,7 +26,8 @@ def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
     differing = [peak for peak in differing if not peak.change.is_within_spread]
     causes: dict[tuple[str, str], str] = {}
     for peak in first(differing, _MOST_PEAKS)[0]:
-        base, new = _read(comparison.base, peak.change.base), _read(comparison.new, peak.change.new)
+        base = comparison.base.run.trial(peak.change.base.middle.trial_id)
+        new = comparison.new.run.trial(peak.change.new.middle.trial_id)
         with refusing_impossible_values(comparison.new.run.folder.trials):
             why = _cause(base, new, peak.change.differences[0])
         if why is not None:
@@ -35,10 +35,6 @@ def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
         if settings := changed_settings(base, new):
             causes[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
     return list(causes.values())
-
-
-def _read(side: Side, held: RepeatedPeak) -> Trial:
-    return side.run.trial(held.middle.trial_id)
 
 
 def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:

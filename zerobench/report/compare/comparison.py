@@ -122,19 +122,15 @@ def ended(repeats: Repeats) -> str:
 def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:
     """The repeats of each piece of work in both runs; empty where one of them lacks it."""
     for work in dict.fromkeys([*base.repeats, *new.repeats]):
-        left, right = base.repeats.get(work, ()), new.repeats.get(work, ())
-        if max(len(_by_path(left)), len(_by_path(right))) < 2:
-            yield left, right
+        sides = base.repeats.get(work, ()), new.repeats.get(work, ())
+        left, right = map(_by_path, sides)
+        if max(len(left), len(right)) < 2:
+            yield sides
         else:
-            yield from _joined(_by_path(left), _by_path(right))
+            yield from ((left.get(path, ()), right.get(path, ())) for path in dict.fromkeys([*left, *right]))
 
 
 def _by_path(repeats: Repeats) -> Mapping[str | None, Repeats]:
     """By the folder on NVMe: two devices in one run are two trials of one work; else the folder's name is no matter."""
     paths = dict.fromkeys(repeat.spec.nvme_path for repeat in repeats)
     return {path: [repeat for repeat in repeats if repeat.spec.nvme_path == path] for path in paths}
-
-
-def _joined(base: Mapping[str | None, Repeats], new: Mapping[str | None, Repeats]) -> Iterator[tuple[Repeats, Repeats]]:
-    for path in dict.fromkeys([*base, *new]):
-        yield base.get(path, ()), new.get(path, ())

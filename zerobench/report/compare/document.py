@@ -6,7 +6,6 @@ from typing import Any
 from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.compare.gate import Verdict
 from zerobench.report.compare.memory import MemoryChange
-from zerobench.report.compare.speed import SpeedChange
 
 
 def comparison_document(comparison: Comparison, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -36,12 +35,13 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _trial(same: SharedTrial) -> dict[str, Any]:
+    speed = same.speed
     return {
         "trial": same.label,
         "base_status": ended(same.base),
         "new_status": ended(same.new),
         "memory": [_memory(change) for change in same.memory],
-        "speed": None if same.speed is None else _speed(same.speed),
+        "speed": speed and {"verdict": speed.verdict, "ratio": speed.change.ratio, "p_value": speed.change.p_value},
     }
 
 
@@ -56,7 +56,3 @@ def _memory(change: MemoryChange) -> dict[str, Any]:
         "fraction": change.fraction,
         "categories": {str(difference.category): difference.more_bytes for difference in change.differences},
     }
-
-
-def _speed(speed: SpeedChange) -> dict[str, Any]:
-    return {"verdict": speed.verdict, "ratio": speed.change.ratio, "p_value": speed.change.p_value}

@@ -1,11 +1,11 @@
 """What two runs ran on, fact beside fact: the first suspects of a difference, and hardware that spoils it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zerobench.report.column_units import plain
 from zerobench.report.compare.sides import Side
-from zerobench.report.environment_facts import FACTS, Environment, at, commit, gpu_names, text, versions
+from zerobench.report.environment_facts import FACTS, at, commit, gpu_names, text, versions
 from zerobench.report.node_facts import node_differences
 from zerobench.units import format_bytes
 
@@ -52,18 +52,9 @@ def _facts(side: Side) -> dict[str, str | None]:
     facts["devices of ranks"] = plain(", ".join(sorted(side.devices))) or None
     memory = at(environment, "machine", "memory_bytes")
     facts["host memory"] = format_bytes(memory, digits=1) if isinstance(memory, int) else None
-    facts |= _nodes(side)
+    if nodes := side.run.nodes:
+        facts |= {"nodes": f"{len(nodes):,}", "nodes differ in": "; ".join(node_differences(nodes)) or None}
     facts["zerobench commit"] = commit(at(environment, "git", "zerobench"))
-    return facts | dict(_variables(environment))
-
-
-def _nodes(side: Side) -> dict[str, str | None]:
-    """How many nodes were recorded, and in what they differ; nothing of a run that recorded none."""
-    nodes = side.run.nodes
-    return {"nodes": f"{len(nodes):,}", "nodes differ in": "; ".join(node_differences(nodes)) or None} if nodes else {}
-
-
-def _variables(environment: Environment) -> Iterator[tuple[str, str | None]]:
     variables = at(environment, "variables")
-    for name, value in variables.items() if isinstance(variables, Mapping) else ():
-        yield f"${plain(str(name))}", text(value)
+    named = variables.items() if isinstance(variables, Mapping) else ()
+    return facts | {f"${plain(str(name))}": text(value) for name, value in named}

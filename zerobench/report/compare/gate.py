@@ -23,10 +23,7 @@ from zerobench.report.compare.stats import SIGNIFICANCE, repeats_needed
 from zerobench.units import format_bytes, parse_bytes
 
 METRICS = ("memory", "speed")
-_NOTHING = {
-    "memory": "no trial completed in both runs",
-    "speed": "no trial timed steps in both runs",
-}
+_NOTHING = {"memory": "no trial completed in both runs", "speed": "no trial timed steps in both runs"}
 _EXAMPLE = "for example memory:2%,speed:5% or memory:100MiB"
 
 
@@ -40,12 +37,8 @@ class Limit:
     fraction: float | None = None
     nbytes: int | None = None
 
-    def is_exceeded(self, change: MemoryChange) -> bool:
-        """Whether a peak grew by more than this; a share of a peak that is not above 0 is not defined."""
-        return self.is_beyond(change.more_bytes, change.base.instant.total_bytes)
-
     def is_beyond(self, more_bytes: int, base_bytes: int) -> bool:
-        """Whether so many bytes more than `base_bytes` are more than this."""
+        """Whether so many bytes more than `base_bytes` are more than this; a share of what is not above 0 is none."""
         if self.nbytes is not None:
             return more_bytes > self.nbytes
         return base_bytes > 0 and more_bytes / base_bytes > (self.fraction or 0.0)
@@ -159,7 +152,8 @@ def _judge_memory(verdict: Verdict, same: SharedTrial) -> None:
         verdict.not_judged.append(f"{same.label}, no peak in common")
         return
     verdict.num_judged += 1
-    exceeded = [change for change in same.memory if verdict.limit.is_exceeded(change)]
+    beyond = verdict.limit.is_beyond
+    exceeded = [change for change in same.memory if beyond(change.more_bytes, change.base.instant.total_bytes)]
     exceeded.sort(key=lambda change: change.fraction or 0.0, reverse=True)
     verdict.failures += [f"{same.label}, {memory_sentence(change)}" for change in exceeded]
 

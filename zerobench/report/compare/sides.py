@@ -107,6 +107,7 @@ def work_of(spec: TrialSpec) -> Work:
 def repeat_of(trial: Trial) -> Repeat:
     """What a comparison keeps of `trial`."""
     record, ran = trial.record, completed(trial)
+    steps = at_full_batch(trial, slowest_steps(trial)) if ran else ()
     is_same = ran and not drops_out(trial)
     return Repeat(
         trial_id=record.trial_id,
@@ -114,16 +115,12 @@ def repeat_of(trial: Trial) -> Repeat:
         status=record.status.value,
         reason=record.reason or (record.failure.message if record.failure else None),
         peaks=_peaks(trial) if ran else {},
-        step_times_s=_step_times_s(trial) if ran else (),
+        step_times_s=tuple(step.step_s for step in steps if step.step_s > 0),
         void=why_void(trial),
         losses=tuple(losses(trial)) if is_same else (),
         grad_norms=tuple(grad_norms(trial)) if is_same else (),
         devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),
     )
-
-
-def _step_times_s(trial: Trial) -> tuple[float, ...]:
-    return tuple(step.step_s for step in at_full_batch(trial, slowest_steps(trial)) if step.step_s > 0)
 
 
 def _peaks(trial: Trial) -> dict[Where, Instant]:

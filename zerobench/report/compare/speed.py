@@ -60,14 +60,9 @@ def speed_change(base: Sequence[Repeat], new: Sequence[Repeat]) -> SpeedChange |
     if not all(sides):
         return None
     over_processes = all(len(side) > 1 for side in sides)
-    base_s, new_s = (_medians(side) if over_processes else _steps(side) for side in sides)
+    base_s, new_s = (tuple(map(_median, side)) if over_processes else _steps(side) for side in sides)
     void = next((repeat.void for side in sides for repeat in side if repeat.void), None)
     return SpeedChange(base_s, new_s, change(base_s, new_s), over_processes, void)
-
-
-def _medians(repeats: Sequence[Repeat]) -> tuple[float, ...]:
-    """The median step of each process."""
-    return tuple(_median(repeat) for repeat in repeats)
 
 
 def _steps(repeats: Sequence[Repeat]) -> tuple[float, ...]:
@@ -77,4 +72,5 @@ def _steps(repeats: Sequence[Repeat]) -> tuple[float, ...]:
 
 
 def _median(repeat: Repeat) -> float:
+    """The median step of a process."""
     return median(repeat.step_times_s) or 0.0

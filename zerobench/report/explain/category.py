@@ -15,7 +15,7 @@ from zerobench.formulas.record import beside_frozen, formula_setting, input_toke
 from zerobench.formulas.terms import Bytes
 from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.explain.passes import has_dimensions, pass_accounts
+from zerobench.report.explain.passes import pass_accounts
 from zerobench.report.explain.terms import Account, Explanation, account_of, explaining
 from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
@@ -115,7 +115,7 @@ class Explainer:
         if setting is None:
             return
         if category in _OF_A_PASS:
-            if knows_work(spec) and has_dimensions(spec):
+            if knows_work(spec):
                 yield from pass_accounts(spec, category, instant.phase)
         elif self.setting is not None or category in _OF_ANY_MODEL:
             yield from self._named(setting, category, instant, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from zerobench.folder import SNAPSHOT
-from zerobench.records import Failure, Place, Status, StepKind
+from zerobench.records import Category, Failure, Place, Status, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.printed import own_frame, printed_lines
@@ -33,24 +33,20 @@ def ending_topic(trial: Trial, alike: Iterable[Trial]) -> Topic | None:
         return Topic("Why it did not run", lines)
     failure = record.failure
     reason = record.reason or (failure.message if failure else "no reason recorded")
-    lines = says(f"{sentence}{_where(failure)}: {reason.rstrip('.')}.")
-    lines += [*says(*_request(failure)), *_standing(failure), *_host_standing(trial)]
-    lines += says(*_reached(trial), *_predicted(trial, alike))
+    lines = says(f"{sentence}{_where(failure) if failure else ''}: {reason.rstrip('.')}.")
+    lines += [*says(*_request(failure)), *_standing(failure)] if failure else []
+    lines += [*_host_standing(trial), *says(*_reached(trial), *_predicted(trial, alike))]
     return Topic("Why it did not complete", lines)
 
 
-def _where(failure: Failure | None) -> str:
-    if failure is None:
-        return ""
+def _where(failure: Failure) -> str:
     step = "" if failure.step_index is None or failure.step_index < 0 else f" of step {failure.step_index + 1}"
     names = {"init": "initialization", "step": f"the update{step}"}
     phase = "" if failure.phase is None else names.get(failure.phase.value, failure.phase.value + step)
     return f"{f', in {phase}' if phase else ''}{'' if failure.rank is None else f', on rank {failure.rank}'}"
 
 
-def _request(failure: Failure | None) -> Iterator[str]:
-    if failure is None:
-        return
+def _request(failure: Failure) -> Iterator[str]:
     if failure.bytes_asked is not None:
         free = "" if failure.bytes_free is None else f", {format_bytes(failure.bytes_free)} free"
         yield f"Requested: {format_bytes(failure.bytes_asked)}{free}."
@@ -68,9 +64,9 @@ def _request(failure: Failure | None) -> Iterator[str]:
         yield f"Rank {rank} was at: {_innermost(stack)}"
 
 
-def _standing(failure: Failure | None) -> Iterator[Line]:
+def _standing(failure: Failure) -> Iterator[Line]:
     """What stood on the device when it refused."""
-    if failure is None or failure.standing is None:
+    if failure.standing is None:
         return
     for title, pieces in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
         yield from says(f"At the failed allocation, {title}:")
@@ -98,13 +94,12 @@ def _innermost(stack: str) -> str:
 
 def _reached(trial: Trial) -> Iterator[str]:
     """The last phase that the ledger closed, on the rank that holds most there."""
-    rows = [(row, rank.rank) for rank in trial.ranks for row in rank.memory if row.category == "total"]
-    on_device = [(row, rank) for row, rank in rows if row.place is Place.DEVICE]
-    if on_device:
-        last = max(PHASES.index((row.step, row.phase)) for row, _ in on_device)
-        of_last = [(row.live_bytes, rank) for row, rank in on_device if PHASES.index((row.step, row.phase)) == last]
+    of_device = (Place.DEVICE, Category.TOTAL)
+    rows = [(row, rank.rank) for rank in trial.ranks for row in rank.memory if (row.place, row.category) == of_device]
+    ends = [(PHASES.index((row.step, row.phase)), row.live_bytes, rank) for row, rank in rows]
+    if ends:
+        last, nbytes, rank = max(ends)
         step, phase = PHASES[last]
-        nbytes, rank = max(of_last)
         yield (
             f"Last phase completed by the ledger: {phase_words(step.value, phase.value)}, with "
             f"{format_bytes(nbytes)} live at its end on rank {rank}."

@@ -78,19 +78,6 @@ def formula_peak_bytes(spec: TrialSpec, rank: int = 0, step: StepKind = StepKind
     return None if peak is None else peak.total_bytes
 
 
-def with_smaller_bucket(trial: Trial) -> TrialSpec | None:
-    """The trial with a smaller reduce bucket; None where it has none as large, or a file of its own."""
-    case = case_of(trial)
-    if (
-        case is None
-        or not case.stage
-        or case.bucket_elements <= SMALLER_BUCKET
-        or trial.spec.ds_config_file is not None
-    ):
-        return None
-    return _with_keys(trial.spec, {"reduce_bucket_size": SMALLER_BUCKET})
-
-
 def _changes(trial: Trial) -> Iterator[tuple[str, TrialSpec]]:
     """Settings as a person writes them, and the trial with them; only those that it does not have yet."""
     spec, case = trial.spec, case_of(trial)
@@ -103,14 +90,13 @@ def _changes(trial: Trial) -> Iterator[tuple[str, TrialSpec]]:
         half = spec.sequence_length // 2
         yield f"sequence_length: {half}", _with(spec, sequence_length=half)
     if case is not None and spec.ds_config_file is None:
-        yield from _of_deepspeed(trial, case)
+        yield from _of_deepspeed(spec, case)
 
 
-def _of_deepspeed(trial: Trial, case: Case) -> Iterator[tuple[str, TrialSpec]]:
-    spec, stage = trial.spec, case.stage
-    smaller = with_smaller_bucket(trial)
-    if smaller is not None:
-        yield f"reduce_bucket_size: {brief(SMALLER_BUCKET)}", smaller
+def _of_deepspeed(spec: TrialSpec, case: Case) -> Iterator[tuple[str, TrialSpec]]:
+    stage = case.stage
+    if stage and case.bucket_elements > SMALLER_BUCKET:
+        yield f"reduce_bucket_size: {brief(SMALLER_BUCKET)}", _with_keys(spec, {"reduce_bucket_size": SMALLER_BUCKET})
     if stage < 3 and spec.world_size > 1:
         yield f"strategy: zero{stage + 1}", _with(spec, strategy=f"zero{stage + 1}")
     if stage and spec.offload_optimizer is Offload.NONE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.report.explain.kill_message import KilledProcess, killed_in
@@ -64,28 +63,17 @@ def _figures(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:
         others: message.other_processes_bytes,
     }
     lines = says(*(f"{what}: {format_bytes(size)}" for what, size in sizes.items() if size is not None))
-    return Topic("Figures in the message", lines, {"refusal": {**_plain(message), "ranks": _ranks(all_of_them)}})
+    names = (*_SIZES_TOLD, "outside_torch_bytes", "other_processes_bytes", "is_in_pieces", "on_host")
+    told = {name: getattr(message, name) for name in names}
+    return Topic("Figures in the message", lines, {"refusal": {**told, "ranks": _ranks(all_of_them)}})
+
+
+_SIZES_TOLD = ("asked_bytes", "total_bytes", "free_bytes", "allocated_bytes", "unallocated_bytes")
+"""Of what a message says, the first that programs are told."""
 
 
 def _ranks(messages: list[TorchMessage]) -> list[int]:
     return sorted({each.rank for each in messages if each.rank is not None})
-
-
-def _plain(message: TorchMessage) -> dict[str, Any]:
-    names = (
-        "asked_bytes",
-        "total_bytes",
-        "free_bytes",
-        "allocated_bytes",
-        "unallocated_bytes",
-        "outside_torch_bytes",
-        "other_processes_bytes",
-    )
-    return {
-        **{name: getattr(message, name) for name in names},
-        "is_in_pieces": message.is_in_pieces,
-        "on_host": message.on_host,
-    }
 
 
 def _meaning(message: TorchMessage, all_of_them: list[TorchMessage]) -> Topic:

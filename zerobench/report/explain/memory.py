@@ -82,9 +82,10 @@ def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:
         less = f"{format_bytes(-more)} less than" if more else "as much as"
         yield f"Start-up peak: {format_bytes(first.total_bytes)}, in {when}, {less} a steady step."
         return
+    causes = [f"{entry.category.words} {signed_bytes(entry.more_bytes)}" for entry in difference(steady, first)[:3]]
     yield (
         f"Start-up peak, which must fit too: {format_bytes(first.total_bytes)}, in {when}, "
-        f"{format_bytes(more)} beyond the steady peak ({_largest_differences(steady, first)})."
+        f"{format_bytes(more)} beyond the steady peak ({', '.join(causes)})."
     )
     if first.phase is Phase.INIT:
         yield from _copies_of_parameters(trial, first.total_bytes)
@@ -105,11 +106,6 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
             f"That is {copies} x {element} bytes x {count:,} parameters: they exist {copies} times while "
             "the engine is built, as the model's tensors and as DeepSpeed's flattened copies."
         )
-
-
-def _largest_differences(a: Instant, b: Instant) -> str:
-    differences = difference(a, b)[:3]
-    return ", ".join(f"{entry.category.words} {signed_bytes(entry.more_bytes)}" for entry in differences)
 
 
 def _outside(trial: Trial) -> Iterator[str]:
@@ -133,10 +129,7 @@ def _outside(trial: Trial) -> Iterator[str]:
         return
     row, rank = reserved
     outside = rank.context
-    known = {
-        "CUDA context": outside.context_bytes if outside else None,
-        "NCCL": outside.collectives_bytes if outside else None,
-    }
+    known = {"CUDA context": outside.context_bytes, "NCCL": outside.collectives_bytes} if outside else {}
     beside = [f"{what} {format_bytes(nbytes)}" for what, nbytes in known.items() if nbytes]
     yield (
         f"The allocator holds up to {format_bytes(row.peak_reserved_bytes)} in a steady step on "
@@ -147,9 +140,8 @@ def _outside(trial: Trial) -> Iterator[str]:
 
 def categories_topic(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Topic:
     """Each category at `instant`, the largest first, as arithmetic that is held against the ledger's bytes."""
-    title = "Device memory at the peak"
-    if place is not Place.DEVICE:
-        title = f"{place.value.capitalize()} memory at the peak, rank {instant.rank}"
+    of_rank = "" if place is Place.DEVICE else f", rank {instant.rank}"
+    title = f"{place.value.capitalize()} memory at the peak{of_rank}"
     if not instant.categories:
         return Topic(title, says("Total only: categories unknown at this point."))
     terms = explainer.instant(instant, place)
@@ -190,11 +182,8 @@ def reason_lines(explained: Explanation) -> list[Line]:
 
 def _check(term: Explanation) -> str:
     left = term.not_explained_bytes
-    if left == 0:
-        return f"recorded {term.seen_bytes:,} B: exact"
-    if left < 0:
-        return f"recorded {term.seen_bytes:,} B: {-left:,} B less"
-    return f"recorded {term.seen_bytes:,} B; unexplained: {left:,} B"
+    verdict = f"; unexplained: {left:,} B" if left > 0 else f": {-left:,} B less" if left else ": exact"
+    return f"recorded {term.seen_bytes:,} B{verdict}"
 
 
 def _together(small: Sequence[Explanation]) -> list[Line]:
@@ -232,7 +221,9 @@ def knobs_topic(trial: Trial, seen: Instant) -> Topic:
         return Topic(title, says("No closed forms for this model or strategy."))
     lines = _knob_lines(settings)
     brief = [] if abs(settings.error) > FAR else lines[: min(2, len(settings.effects))]
-    return Topic(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(settings)}, brief)
+    effects = [{"setting": knob.text, "more_bytes": knob.more_bytes} for knob in settings.effects]
+    figures = {"formula_bytes": settings.formula_bytes, "error": settings.error, "effects": effects}
+    return Topic(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": figures}, brief)
 
 
 def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
@@ -251,8 +242,3 @@ def _knob_lines(settings: Knobs) -> list[Line]:
         return says(f"Savings of single settings are within the closed forms' error ({off}).")
     lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in settings.effects[:_MOST_KNOBS]]
     return [*lines, Line(f"By difference of closed forms, one setting changed, all else equal; {off}.")]
-
-
-def _knob_data(settings: Knobs) -> dict[str, Any]:
-    effects = [{"setting": knob.text, "more_bytes": knob.more_bytes} for knob in settings.effects]
-    return {"formula_bytes": settings.formula_bytes, "error": settings.error, "effects": effects}

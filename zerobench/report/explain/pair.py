@@ -79,28 +79,26 @@ def memory_topic(pair: Pair) -> Topic:
         line for entry, alike in merged(pair.telling, _alike(pair)) for line in _difference_lines(pair, entry, alike)
     ]
     start_up = says(_start_up(pair))
-    figures = {"differences": [_data(entry) for entry in pair.differences], "more_bytes": more}
+    sizes = ("a_bytes", "b_bytes", "more_bytes")
+    differences: list[dict[str, Any]] = [
+        {"category": entry.category.value, **{size: getattr(entry, size) for size in sizes}}
+        for entry in pair.differences
+    ]
+    figures = {"differences": differences, "more_bytes": more}
     lines += [*details, *says(_rest(pair), _sum(pair)), *start_up]
     return Topic("Device memory", lines, figures, [*heads(details, 4), *start_up])
-
-
-def _data(entry: CategoryDifference) -> dict[str, Any]:
-    sizes = {"a_bytes": entry.a_bytes, "b_bytes": entry.b_bytes, "more_bytes": entry.more_bytes}
-    return {"category": entry.category.value, **sizes}
 
 
 def _start_up(pair: Pair) -> str | None:
     """What has to fit in each, where start-up needs more than the steady state in either."""
     firsts = [largest_peak(trial, StepKind.FIRST, Place.DEVICE) for trial in pair.trials]
-    higher = [
-        first for first, peak in zip(firsts, pair.peaks, strict=True) if first and first.total_bytes > peak.total_bytes
-    ]
-    if not higher or firsts[0] is None or firsts[1] is None:
-        return None
     needs = [
-        first if first is not None and first.total_bytes > peak.total_bytes else peak
+        max(peak, first, key=lambda instant: instant.total_bytes)
         for first, peak in zip(firsts, pair.peaks, strict=True)
+        if first is not None
     ]
+    if len(needs) < len(firsts) or needs == list(pair.peaks):
+        return None
     needs_by_name = [
         f"{name} {format_bytes(need.total_bytes)} ({phase_words(need.step.value, need.phase.value)})"
         for name, need in zip(pair.names, needs, strict=True)
@@ -158,9 +156,6 @@ def _reason(explained: Explanation) -> str:
     """The terms in one phrase, with what they leave over."""
     if not explained.terms:
         return explained.depends_on or "unexplained"
-    left = (
-        ""
-        if explained.is_whole or explained.not_explained_bytes <= 0
-        else (f"; unexplained: {format_bytes(explained.not_explained_bytes)}")
-    )
-    return f"{' + '.join(term.words for term in explained.terms)}{left}"
+    words = " + ".join(term.words for term in explained.terms)
+    left = explained.not_explained_bytes
+    return words if explained.is_whole or left <= 0 else f"{words}; unexplained: {format_bytes(left)}"

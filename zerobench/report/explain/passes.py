@@ -18,7 +18,11 @@ from zerobench.spec.trial import CrossEntropy, TrialSpec
 
 
 def pass_accounts(spec: TrialSpec, category: Category, phase: Phase) -> Iterator[Account]:
-    """What may lie in `category` within a phase."""
+    """What may lie in `category` within a phase; nothing where the model's config lacks the sizes that this takes."""
+    try:
+        trial_shape(spec)
+    except UserError:
+        return
     make = _activations if category is Category.ACTIVATIONS else _logits
     yield from make(spec, is_backward=phase is Phase.BACKWARD)
 
@@ -105,12 +109,3 @@ _LOGITS_OF_OWN_TYPE = {
     ),
 }
 """The same where the loss is taken in the model's type, of 16 bits."""
-
-
-def has_dimensions(spec: TrialSpec) -> bool:
-    """Whether the model's config gives the sizes that the accounts of a pass need."""
-    try:
-        trial_shape(spec)
-    except UserError:
-        return False
-    return True

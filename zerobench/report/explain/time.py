@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from zerobench.records import StepKind
 from zerobench.report.explain.topic import Topic, says, signed
@@ -14,6 +13,7 @@ from zerobench.report.step_time.bound import StepBound, step_bound
 from zerobench.report.step_time.collectives import KindTraffic, traffic_by_kind, volume_psi
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.links import links_of
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes, format_seconds
 
 _SLOW_RANK = 0.05
@@ -22,20 +22,12 @@ _SLOW_RANK = 0.05
 def time_topic(trial: Trial) -> Topic:
     """Which phase dominates a step, the traffic, and how far it is from what the hardware allows."""
     speed = speed_of(trial)
-    timed = says(*_timed(trial, speed)) if speed else says(_not_timed(trial))
-    figures: dict[str, Any] = {} if speed is None else {"time": _data(speed)}
+    evidence = "" if trial.spec.evidence is Evidence.MEASURED else f" (evidence: {trial.spec.evidence.value})"
+    timed = says(*_timed(trial, speed)) if speed else says(f"No step was timed{evidence}.")
+    names = ("step_time_s_median", "forward_s", "backward_s", "step_s", "tokens_per_s", "void")
+    figures = {"time": {name: getattr(speed, name) for name in names}} if speed else {}
     lines = [*timed, *says(*_traffic(trial), *_limits(trial, speed))]
     return Topic("Time", lines, figures, timed if speed else [])
-
-
-def _data(speed: Speed) -> dict[str, Any]:
-    names = ("step_time_s_median", "forward_s", "backward_s", "step_s", "tokens_per_s", "void")
-    return {name: getattr(speed, name) for name in names}
-
-
-def _not_timed(trial: Trial) -> str:
-    evidence = trial.spec.evidence.value
-    return "No step was timed." if evidence == "measured" else f"No step was timed (evidence: {evidence})."
 
 
 def parts(speed: Speed) -> dict[str, float]:

@@ -93,9 +93,8 @@ def _heading(labelled: NamedTrial) -> Topic:
     if where:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
-    if not completed(labelled.trial):
-        return Topic(f"{labelled.label} ({labelled.trial.trial_id})", lines, figures, brief)
-    return Topic(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
+    notes = record.notes if completed(labelled.trial) else ()
+    return Topic(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*notes)], figures, brief)
 
 
 def _where(record: TrialRecord) -> str:
@@ -113,9 +112,7 @@ def _host(labelled: NamedTrial) -> Topic | None:
     instant = largest_peak(labelled.trial, StepKind.STEADY, Place.HOST)
     if instant is None:
         return None
-    if any(
-        rank.device_type == "cpu" for rank in labelled.trial.ranks
-    ):  # what is left of the process is the device's too
+    if any(rank.device_type == "cpu" for rank in labelled.trial.ranks):  # the rest of the process is the device's too
         held = dict(instant.categories)
         rest = held.pop(Category.REST_OF_PROCESS, 0)
         instant = replace(instant, total_bytes=instant.total_bytes - rest, categories=held)
@@ -128,15 +125,11 @@ def explain_pair(a: NamedTrial, b: NamedTrial, software: Sequence[Topic] = ()) -
     if pair is None:
         return [specs_topic(a, b), *software, *_endings(a, b)]
     time = speed_difference(a.trial, b.trial, pair.names, (a.label, b.label))
-    topics = [memory_topic(pair), story_topic(pair), time]
-    return [pair_answer(pair), specs_topic(a, b), *software, *topics]
+    return [pair_answer(pair), specs_topic(a, b), *software, memory_topic(pair), story_topic(pair), time]
 
 
 def _endings(a: NamedTrial, b: NamedTrial) -> list[Topic]:
     """Where one of the two has no steady peak: what is known of each."""
-    topics = []
-    for labelled in (a, b):
-        topic = ending_topic(labelled.trial, ()) or peak_topic(labelled.trial)
-        lines = topic.lines if topic else says("No memory recorded.")
-        topics.append(Topic(labelled.label, lines))
-    return topics
+    known = [ending_topic(labelled.trial, ()) or peak_topic(labelled.trial) for labelled in (a, b)]
+    lines = [topic.lines if topic else says("No memory recorded.") for topic in known]
+    return [Topic(a.label, lines[0]), Topic(b.label, lines[1])]

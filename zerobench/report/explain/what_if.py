@@ -60,10 +60,7 @@ def what_if_topic(trial: Trial, asked: str) -> Topic:
     speed = f" Tokens/s: {100 * gain:+.1f}%; memory not asked." if larger is not trial else ""
     return Topic(
         f"With {asked}",
-        says(
-            f"Expected step: {_in_words(now)}.",
-            f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f}%.{speed}",
-        ),
+        says(f"Expected step: {_in_words(now)}.", f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f}%.{speed}"),
         {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerobench import store
-from zerobench.records import Category, Place, RankRecord, StepKind, TrialRecord
+from zerobench.records import Category, Place, StepKind, TrialRecord
 from zerobench.report.energy import energies
 from zerobench.report.exporters.figures import FIGURES, Figure
 from zerobench.report.figures.summary import summary_of
@@ -124,7 +124,9 @@ def _steps(trial: Trial) -> list[StepPoint]:
     curve = losses(trial)
     if rank is None:
         return []
-    ends, times = _ends(rank), _step_times(trial, rank)
+    ends = {mark.step_index: mark.end_s for mark in sorted(rank.marks, key=lambda mark: mark.end_s)}
+    indices = sorted({mark.step_index for mark in rank.marks if mark.kind == "timed"})
+    times = {index: time.step_s for index, time in zip(indices, slowest_steps(trial), strict=False)}
     start = trial.record.started_at_s or 0.0
     return [
         StepPoint(
@@ -134,16 +136,5 @@ def _steps(trial: Trial) -> list[StepPoint]:
             learning_rate=rank.learning_rates[index] if index < len(rank.learning_rates) else None,
             step_s=times.get(index),
         )
-        for index in range(max(len(rank.losses), *(index + 1 for index in times)) if times else len(rank.losses))
+        for index in range(max([len(rank.losses), *(index + 1 for index in times)]))
     ]
-
-
-def _ends(rank: RankRecord) -> dict[int, float]:
-    """When each step's last phase ended, by step index."""
-    return {mark.step_index: mark.end_s for mark in sorted(rank.marks, key=lambda mark: mark.end_s)}
-
-
-def _step_times(trial: Trial, rank: RankRecord) -> dict[int, float]:
-    """Seconds of each timed step, by the index that the rank's marks give it."""
-    indices = sorted({mark.step_index for mark in rank.marks if mark.kind == "timed"})
-    return {index: time.step_s for index, time in zip(indices, slowest_steps(trial), strict=False)}

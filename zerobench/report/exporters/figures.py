@@ -57,12 +57,7 @@ FIGURES = (
     Figure("nvml_peak_bytes", "memory", "nvml_used_peak_bytes", "Peak used memory by NVML, fullest GPU."),
     Figure("loss_first", "loss", "loss_first", "Mean loss of the first step's global batch."),
     Figure("loss_last", "loss", "loss_last", "Mean loss of the last step's global batch."),
-    Figure(
-        "loss_parity",
-        "loss",
-        "loss_largest_difference",
-        "Largest loss difference from the reference trial.",
-    ),
+    Figure("loss_parity", "loss", "loss_largest_difference", "Largest loss difference from the reference trial."),
     Figure(
         "norm_parity",
         "loss",

@@ -136,11 +136,7 @@ def _stacks(timeline: Timeline) -> list[_Stack]:
             held, at = sizes(course, instant), at + 1
             for category in dict.fromkeys([*stacks, *held]):
                 stack = stacks.setdefault(category, _Stack(category, (len(stacks) + 1) * _APART_BYTES))
-                frames = [
-                    _frame(category.words),
-                    *_site(course.sites.get(category)),
-                    _frame(f"during {title(course)}"),
-                ]
+                frames = [_frame(category.words), *_site(course.sites.get(category)), _frame(f"during {title(course)}")]
                 stack.become(held.get(category, 0), at, frames)
     return sorted((stack for stack in stacks.values() if stack.most), key=lambda stack: -stack.most)
 

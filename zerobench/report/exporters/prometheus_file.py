@@ -79,14 +79,11 @@ def _samples(trial: ExportedTrial) -> Iterator[tuple[str, str, dict[str, str], f
 
 def _info(trial: ExportedTrial) -> dict[str, str]:
     """Settings as label values; names are made valid, DeepSpeed's dots among them."""
-    shown = {_label_name(name): _label_value(value) for name, value in trial.settings.items() if name != "evidence"}
+    named = ((_label_name(name), value) for name, value in trial.settings.items() if name != "evidence")
+    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in named}
     return {"label": trial.label, **shown}
 
 
 def _label_name(name: str) -> str:
     valid = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return f"_{valid}" if valid[:1].isdigit() else valid
-
-
-def _label_value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,6 +8,7 @@ exact to seven digits: the exact ones are in `memory.csv`.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def write_tensorboard(trials: Iterable[ExportedTrial], folder: Path) -> int:
         for trial in trials:
             # A run's name and a trial's come from files: as names of folders they must not climb out of `folder`.
             events = folder / slug(trial.run_id) / slug(trial.record.trial_id)
-            _clear(events)
+            for old in events.glob("events.out.tfevents.*") if events.is_dir() else ():
+                old.unlink()  # TensorBoard would lay an earlier export's curves over the new ones
             _write(trial, events, library)
             count += 1
     return count
@@ -42,26 +44,16 @@ class _Library:
     """The parts of tensorboard that write."""
 
     def __init__(self) -> None:
-        start = "tensorboard.compat.proto"
-        self.event = self._module(f"{start}.event_pb2").Event
-        self.summary = self._module(f"{start}.summary_pb2").Summary
-        self.writer = self._module("tensorboard.summary.writer.event_file_writer").EventFileWriter
-        self.hparams = self._module("tensorboard.plugins.hparams.summary_v2")
-        self.hparams_data = self._module("tensorboard.plugins.hparams.plugin_data_pb2")
-        self.hparams_metadata = self._module("tensorboard.plugins.hparams.metadata")
-        self.status = self._module("tensorboard.plugins.hparams.api_pb2").Status
-        self.text_metadata = self._module("tensorboard.plugins.text.metadata").create_summary_metadata
-        self.tensor = self._module("tensorboard.util.tensor_util").make_tensor_proto
-
-    @staticmethod
-    def _module(name: str) -> Any:
-        return require(name, "tensorboard", "--tensorboard")
-
-
-def _clear(folder: Path) -> None:
-    """Take away an earlier export: TensorBoard would lay its curves over the new ones."""
-    for old in folder.glob("events.out.tfevents.*") if folder.is_dir() else ():
-        old.unlink()
+        module = partial(require, package="tensorboard", option="--tensorboard")
+        self.event = module("tensorboard.compat.proto.event_pb2").Event
+        self.summary = module("tensorboard.compat.proto.summary_pb2").Summary
+        self.writer = module("tensorboard.summary.writer.event_file_writer").EventFileWriter
+        self.hparams = module("tensorboard.plugins.hparams.summary_v2")
+        self.hparams_data = module("tensorboard.plugins.hparams.plugin_data_pb2")
+        self.hparams_metadata = module("tensorboard.plugins.hparams.metadata")
+        self.status = module("tensorboard.plugins.hparams.api_pb2").Status
+        self.text_metadata = module("tensorboard.plugins.text.metadata").create_summary_metadata
+        self.tensor = module("tensorboard.util.tensor_util").make_tensor_proto
 
 
 def _write(trial: ExportedTrial, folder: Path, library: _Library) -> None:
@@ -110,11 +102,7 @@ def _text(tag: str, text: str, library: _Library) -> Any:
 
 def _scalars(trial: ExportedTrial) -> Iterator[Scalar]:
     for point in trial.steps:
-        curves = {
-            "loss/loss": point.loss,
-            "loss/learning_rate": point.learning_rate,
-            "speed/step_time_s": point.step_s,
-        }
+        curves = {"loss/loss": point.loss, "loss/learning_rate": point.learning_rate, "speed/step_time_s": point.step_s}
         for tag, value in curves.items():
             if value is not None:
                 yield tag, point.step_index, point.at_s, value

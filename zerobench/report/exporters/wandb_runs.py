@@ -36,10 +36,13 @@ def write_wandb(trials: Iterable[ExportedTrial], project: str, folder: Path | No
 
 
 def _send(trial: ExportedTrial, library: Any, project: str, folder: Path | None) -> None:
+    # An id that the server knows is gone on with; offline there is none to ask, and wandb warns of the word.
+    resume = "allow" if os.environ.get("WANDB_MODE", "online") in {"online", "shared"} else None
+    name = f"{trial.run_id}/{trial.record.trial_id}"
     run = library.init(
         project=project,
-        id=_id(trial),
-        resume=_resume(),
+        id=hashlib.sha256(name.encode()).hexdigest()[:16],  # wandb's ids are short and take few characters
+        resume=resume,
         reinit="create_new",
         name=trial.label,
         group=trial.run_id,
@@ -66,16 +69,6 @@ def _settings(library: Any) -> Any:
         x_disable_stats=True,
         x_save_requirements=False,
     )
-
-
-def _resume() -> str | None:
-    """An id that the server knows is gone on with; offline there is none to ask, and wandb warns of the word."""
-    return "allow" if os.environ.get("WANDB_MODE", "online") in {"online", "shared"} else None
-
-
-def _id(trial: ExportedTrial) -> str:
-    """Sixteen hex digits of run and trial: wandb's ids are short and take few characters."""
-    return hashlib.sha256(f"{trial.run_id}/{trial.record.trial_id}".encode()).hexdigest()[:16]
 
 
 def _summary(trial: ExportedTrial) -> dict[str, Any]:

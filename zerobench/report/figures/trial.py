@@ -57,21 +57,6 @@ class RankFigures:
     step_time_s_median: float | None
     states: ModelStates | None
 
-    @property
-    def parameters_bytes(self) -> int | None:
-        """Of its model states."""
-        return None if self.states is None else self.states.parameters_bytes
-
-    @property
-    def gradients_bytes(self) -> int | None:
-        """Of its model states."""
-        return None if self.states is None else self.states.gradients_bytes
-
-    @property
-    def optimizer_bytes(self) -> int | None:
-        """Of its model states."""
-        return None if self.states is None else self.states.optimizer_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseFigures:

@@ -29,31 +29,15 @@ def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
 
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tables = {
-        "trials": frames.trials,
-        "errors": frames.errors,
-        "peaks": frames.peaks,
-        "ranks": frames.ranks,
-        "phases": frames.phases,
-        "steps": frames.steps,
-        "compared": strategies_frame(frames.comparison),
-    }
-    memory = folder / "memory.csv"
-    _write_memory(frames, memory)
-    return [memory, *(_write(folder / f"{name}.csv", frame) for name, frame in tables.items())]
-
-
-def _write_memory(frames: RunFrames, path: Path) -> None:
-    with table_files(schema.MEMORY, path) as sink:
-        for run in frames.runs:
-            for table in memory_tables(run.trials()):
-                sink.add(table)
-
-
-def _write(path: Path, frame: pd.DataFrame) -> Path:
-    with replacing(path) as temporary:
-        frame.to_csv(temporary, index=False, lineterminator="\n")
-    return path
+    tables = {name: getattr(frames, name) for name in ("trials", "errors", "peaks", "ranks", "phases", "steps")}
+    tables["compared"] = strategies_frame(frames.comparison)
+    with table_files(schema.MEMORY, folder / "memory.csv") as sink:
+        for table in memory_tables(trial for run in frames.runs for trial in run.trials()):
+            sink.add(table)
+    for name, frame in tables.items():
+        with replacing(folder / f"{name}.csv") as temporary:
+            frame.to_csv(temporary, index=False, lineterminator="\n")
+    return [folder / f"{name}.csv" for name in ("memory", *tables)]
 
 
 def strategies_frame(rows: Sequence[ComparedSide]) -> pd.DataFrame:

@@ -120,9 +120,16 @@ def _peak_rows(trial: TrialFigures) -> Iterator[Row]:
         yield from ({**where, "category": c.value, "bytes": size} for c, size in instant.categories.items())
 
 
+def _rank_rows(trial: TrialFigures) -> Iterator[Row]:
+    """A rank's own figures, then those of its model states."""
+    names = [name for name in schema.RANKS if name not in schema.OF_TRIAL]
+    for rank in trial.ranks:
+        yield {name: getattr(rank if hasattr(rank, name) else rank.states, name, None) for name in names}
+
+
 def _rows_of(columns: Mapping[str, str], figures: Callable[[TrialFigures], Sequence[Any]]) -> _Rows:
     """Rows whose columns are attributes of what `figures` has."""
-    names = [name for name in columns if name not in {"run_id", "trial_id"}]
+    names = [name for name in columns if name not in schema.OF_TRIAL]
     return lambda trial: ({name: getattr(row, name) for name in names} for row in figures(trial))
 
 
@@ -130,7 +137,7 @@ _Rows = Callable[[TrialFigures], Iterable[Row]]
 
 PARTS: Mapping[str, tuple[Mapping[str, str], _Rows]] = {
     "peaks": (schema.PEAKS, _peak_rows),
-    "ranks": (schema.RANKS, _rows_of(schema.RANKS, lambda trial: trial.ranks)),
+    "ranks": (schema.RANKS, _rank_rows),
     "phases": (schema.PHASES, _rows_of(schema.PHASES, lambda trial: trial.phases)),
     "steps": (schema.STEPS, _rows_of(schema.STEPS, lambda trial: trial.steps)),
     "notes": (schema.NOTES, _rows_of(schema.NOTES, lambda trial: trial.notes)),

@@ -16,10 +16,14 @@ STRING, INTEGER, FLOAT, BOOLEAN = "string", "Int64", "Float64", "boolean"
 
 _DTYPES = {str: STRING, int: INTEGER, bool: BOOLEAN}
 
+
+def _each(kind: str, *names: str) -> dict[str, str]:
+    """Columns of one type, in this order."""
+    return dict.fromkeys(names, kind)
+
+
 KEYS: Mapping[str, str] = {
-    "run_id": STRING,
-    "trial_id": STRING,
-    "config_hash": STRING,
+    **_each(STRING, "run_id", "trial_id", "config_hash"),
     "repeat": INTEGER,
     **{column.name: _DTYPES[column.kind] for column in KEY_COLUMNS},
 }
@@ -28,46 +32,21 @@ KEYS: Mapping[str, str] = {
 MEMORY: Mapping[str, str] = {
     **KEYS,
     "rank": INTEGER,
-    "role": STRING,
-    "step": STRING,
-    "phase": STRING,
-    "place": STRING,
-    "category": STRING,
-    "live_bytes": INTEGER,
-    "at_peak_bytes": INTEGER,
-    "own_peak_bytes": INTEGER,
-    "at_tensor_peak_bytes": INTEGER,
+    **_each(STRING, "role", "step", "phase", "place", "category"),
+    **_each(INTEGER, "live_bytes", "at_peak_bytes", "own_peak_bytes", "at_tensor_peak_bytes"),
 }
 """One row for each rank, step (`first`, `steady`), phase, place and category (one of them `total`)."""
 
 TRIALS: Mapping[str, str] = {
     **KEYS,
-    "status": STRING,
-    "reason": STRING,
-    "step_time_s_median": FLOAT,
-    "forward_s": FLOAT,
-    "backward_s": FLOAT,
-    "step_s": FLOAT,
-    "samples_per_s": FLOAT,
-    "tokens_per_s": FLOAT,
-    "tflops_per_gpu": FLOAT,
-    "mfu": FLOAT,
-    "device_peak_bytes": INTEGER,
-    "nvml_peak_bytes": INTEGER,
-    "host_peak_bytes": INTEGER,
-    "energy_joules": FLOAT,
-    "nvme_read_bytes_per_s": FLOAT,
-    "nvme_write_bytes_per_s": FLOAT,
-    "loss_first": FLOAT,
-    "loss_last": FLOAT,
-    "loss_parity": FLOAT,
-    "norm_parity": FLOAT,
-    "nodes": STRING,
-    "job": STRING,
-    "step_bound_s": FLOAT,
-    "expected_step_s": FLOAT,
-    "expected_step_low_s": FLOAT,
-    "expected_step_high_s": FLOAT,
+    **_each(STRING, "status", "reason"),
+    **_each(FLOAT, "step_time_s_median", "forward_s", "backward_s", "step_s", "samples_per_s", "tokens_per_s"),
+    **_each(FLOAT, "tflops_per_gpu", "mfu"),
+    **_each(INTEGER, "device_peak_bytes", "nvml_peak_bytes", "host_peak_bytes"),
+    **_each(FLOAT, "energy_joules", "nvme_read_bytes_per_s", "nvme_write_bytes_per_s", "loss_first", "loss_last"),
+    **_each(FLOAT, "loss_parity", "norm_parity"),
+    **_each(STRING, "nodes", "job"),
+    **_each(FLOAT, "step_bound_s", "expected_step_s", "expected_step_low_s", "expected_step_high_s"),
 }
 """One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
 between; `job`: Slurm's id of the job that ran it; `loss_parity`, `norm_parity`: how far its losses, and the norms of
@@ -79,16 +58,10 @@ not known; `expected_step_s`: what it is expected to take, between `_low_s` and 
 ERRORS: Mapping[str, str] = {
     **KEYS,
     "rank": INTEGER,
-    "step": STRING,
-    "phase": STRING,
-    "place": STRING,
-    "category": STRING,
-    "quantity": STRING,
-    "measured_bytes": INTEGER,
-    "predicted_bytes": INTEGER,
+    **_each(STRING, "step", "phase", "place", "category", "quantity"),
+    **_each(INTEGER, "measured_bytes", "predicted_bytes"),
     "error": FLOAT,
-    "measured_min_bytes": INTEGER,
-    "measured_max_bytes": INTEGER,
+    **_each(INTEGER, "measured_min_bytes", "measured_max_bytes"),
     "against": STRING,
 }
 """One row for each figure (`quantity`: `live`, `peak`, `reserved`, `used`) that was both measured and predicted; the
@@ -97,21 +70,18 @@ small; min and max are the extremes over the measured ranks; `against` says how 
 (`measured`), or by the predicted rank alone on a real device (`solo`)."""
 
 NVML: Mapping[str, str] = {
-    "run_id": STRING,
-    "trial_id": STRING,
-    "hostname": STRING,
-    "gpu_uuid": STRING,
+    **_each(STRING, "run_id", "trial_id", "hostname", "gpu_uuid"),
     "t_s": FLOAT,
     "phase": STRING,
-    "used_bytes": INTEGER,
-    "reserved_bytes": INTEGER,
+    **_each(INTEGER, "used_bytes", "reserved_bytes"),
     "power_watts": FLOAT,
     "node": INTEGER,
 }
 """One row for each NVML sample. `t_s` is Unix time by the clock of its node; `phase` is empty between phases; `node` is
 the node's index within the trial, which tells apart nodes that share a hostname, empty in older runs."""
 
-_TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
+OF_TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
+"""Which trial a row belongs to, in tables that say nothing else of it."""
 
 _KINDS = {"int": INTEGER, "float": FLOAT}
 
@@ -124,19 +94,11 @@ def _columns_of(figures: type[Any]) -> Mapping[str, str]:
 
 SUMMARY: Mapping[str, str] = {
     **TRIALS,
-    "label": STRING,
-    "settings": STRING,
-    "rule": STRING,
-    "started_at_s": FLOAT,
-    "ended_at_s": FLOAT,
-    "device_name": STRING,
-    "gpu": STRING,
-    "capacity_bytes": INTEGER,
-    "device_needed_bytes": INTEGER,
-    "host_needed_bytes": INTEGER,
-    "host_capacity_bytes": INTEGER,
-    "loss_parity_holds": BOOLEAN,
-    "norm_parity_holds": BOOLEAN,
+    **_each(STRING, "label", "settings", "rule"),
+    **_each(FLOAT, "started_at_s", "ended_at_s"),
+    **_each(STRING, "device_name", "gpu"),
+    **_each(INTEGER, "capacity_bytes", "device_needed_bytes", "host_needed_bytes", "host_capacity_bytes"),
+    **_each(BOOLEAN, "loss_parity_holds", "norm_parity_holds"),
     "void": STRING,
 }
 """`trials` as a page needs it. `label`: short, unique over the runs; `settings`: what the sweep says to DeepSpeed;
@@ -146,67 +108,48 @@ and `host_capacity_bytes` what a plan was told of it; `void`: why the
 throughput is void. `energy_joules`, which takes the samples, is empty."""
 
 PEAKS: Mapping[str, str] = {
-    **_TRIAL,
+    **OF_TRIAL,
     "rank": INTEGER,
-    "place": STRING,
-    "phase": STRING,
-    "category": STRING,
+    **_each(STRING, "place", "phase", "category"),
     "bytes": INTEGER,
 }
 """The categories at the instant of the steady step's peak, of the rank whose peak of that place is largest."""
 
 RANKS: Mapping[str, str] = {
-    **_TRIAL,
+    **OF_TRIAL,
     **_columns_of(RankFigures),
-    "parameters_bytes": INTEGER,
-    "gradients_bytes": INTEGER,
-    "optimizer_bytes": INTEGER,
+    **_each(INTEGER, "parameters_bytes", "gradients_bytes", "optimizer_bytes"),
 }
 """One row for each rank. The first peak is that of the first step, start-up included; device and host peaks those of
 the steady step; allocated, reserved and used those of any step; the last three are its model states."""
 
 
 COMPARED: Mapping[str, str] = {
-    **_TRIAL,
-    "label": STRING,
-    "strategy": STRING,
+    **OF_TRIAL,
+    **_each(STRING, "label", "strategy"),
     "world_size": INTEGER,
     "role": STRING,
     "num_ranks": INTEGER,
     "losses": STRING,
-    "loss_difference": FLOAT,
-    "norm_difference": FLOAT,
-    "step_time_s_median": FLOAT,
-    "step_time_s_spread": FLOAT,
-    "tokens_per_s": FLOAT,
-    "speed_up": FLOAT,
-    "efficiency": FLOAT,
-    "weak_efficiency": FLOAT,
-    "sent_bytes": FLOAT,
-    "received_bytes": FLOAT,
-    "formula_sent_bytes": FLOAT,
+    **_each(FLOAT, "loss_difference", "norm_difference", "step_time_s_median", "step_time_s_spread", "tokens_per_s"),
+    **_each(FLOAT, "speed_up", "efficiency", "weak_efficiency", "sent_bytes", "received_bytes", "formula_sent_bytes"),
     "formula_received_bytes": FLOAT,
-    "parameters_bytes": INTEGER,
-    "gradients_bytes": INTEGER,
-    "optimizer_bytes": INTEGER,
+    **_each(INTEGER, "parameters_bytes", "gradients_bytes", "optimizer_bytes"),
     "saved_fraction": FLOAT,
     "peak_bytes": INTEGER,
-    "in_flight_fraction": FLOAT,
-    "exposed_fraction": FLOAT,
-    "wait_fraction": FLOAT,
-    "mean_staleness": FLOAT,
+    **_each(FLOAT, "in_flight_fraction", "exposed_fraction", "wait_fraction", "mean_staleness"),
 }
 """Measured trials beside the single process that trains the same global batch (zerobench.report.strategies), a row for
 each side. Bytes that a ring or a tree moves of a message need not be whole; fractions are of 1."""
 
-PHASES: Mapping[str, str] = {**_TRIAL, **_columns_of(PhaseFigures)}
+PHASES: Mapping[str, str] = {**OF_TRIAL, **_columns_of(PhaseFigures)}
 """Totals by phase, of the rank with the largest device peak; Unix times of the phase in that same step."""
 
-STEPS: Mapping[str, str] = {**_TRIAL, **_columns_of(StepFigures)}
+STEPS: Mapping[str, str] = {**OF_TRIAL, **_columns_of(StepFigures)}
 """The timed steps, from 0 on, each as its slowest rank took it; `tokens`: of the step, all ranks together."""
 
 
-NOTES: Mapping[str, str] = {**_TRIAL, **_columns_of(Note)}
+NOTES: Mapping[str, str] = {**OF_TRIAL, **_columns_of(Note)}
 """What a reader of the figures must know; `rank` is empty where the trial says it as a whole."""
 
 

@@ -49,10 +49,8 @@ def write_tables(run: store.Run) -> list[Path]:
 
     """
     folder = run.folder.path
-    memory = [folder / "memory.parquet", folder / "memory.csv"]
+    memory, trials, errors = ([folder / f"{name}.{kind}" for kind in ("parquet", "csv")] for name in _TYPES)
     nvml = [folder / "nvml.parquet"]
-    trials = [folder / "trials.parquet", folder / "trials.csv"]
-    errors = [folder / "errors.parquet", folder / "errors.csv"]
     rows = TrialRows()
     with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
         for table in memory_tables(rows.passing(run.trials(), nvml_sink)):

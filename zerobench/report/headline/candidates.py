@@ -19,7 +19,6 @@ from zerobench.timing.step import Interval
 from zerobench.units import counted
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
-_MEASURED = Evidence.MEASURED.value
 
 
 class Work(NamedTuple):
@@ -38,7 +37,6 @@ class Candidate:
     label: str
     work: Work
     config_hash: str
-    evidence: str
     is_reference: bool
     """Whether it is the plain loop on one rank that the others are held against, and no choice itself."""
     spec: TrialSpec
@@ -96,10 +94,8 @@ def candidates(runs: RunFigures) -> list[Candidate]:
         for trial in runs.figures
         if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and trial.summary.is_measured
     }
-    measured = {candidate.config_hash for candidate in known if candidate.evidence == _MEASURED} | ran_out
-    return [
-        candidate for candidate in known if candidate.evidence == _MEASURED or candidate.config_hash not in measured
-    ]
+    measured = {each.config_hash for each in known if each.spec.evidence is Evidence.MEASURED} | ran_out
+    return [each for each in known if each.spec.evidence is Evidence.MEASURED or each.config_hash not in measured]
 
 
 def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]:
@@ -122,7 +118,6 @@ def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candi
         work=_work(spec),
         config_hash=first.config_hash,
         is_reference=has_reference and spec.strategy in _REFERENCES,
-        evidence=spec.evidence.value,
         spec=spec,
         needed_bytes=max(known, default=None),
         capacity_bytes=first.capacity_bytes,
@@ -143,14 +138,12 @@ def _label(repeats: Sequence[TrialFigures]) -> str:
 
 
 def _work(spec: TrialSpec) -> Work:
-    size = spec.world_size
-    sequence = f"at sequence length {spec.sequence_length:,}"
-    precision = spec.precision.value if spec.knows("precision") else "unknown"
+    known = spec.knows("sequence_length")
     return Work(
         f"of {spec.model.name if spec.knows('model') else 'unknown'}",
-        f"on {counted(size, 'rank')}",
-        sequence if spec.knows("sequence_length") else "at unknown sequence length",
-        f"in {precision}",
+        f"on {counted(spec.world_size, 'rank')}",
+        f"at sequence length {spec.sequence_length:,}" if known else "at unknown sequence length",
+        f"in {spec.precision.value if spec.knows('precision') else 'unknown'}",
     )
 
 

@@ -10,29 +10,9 @@ from xml.etree import ElementTree as ET
 
 SVG = "http://www.w3.org/2000/svg"
 DRAWS = frozenset(
-    {
-        "svg",
-        "g",
-        "path",
-        "rect",
-        "circle",
-        "ellipse",
-        "line",
-        "polyline",
-        "polygon",
-        "text",
-        "tspan",
-        "title",
-        "desc",
-        "defs",
-        "clipPath",
-        "pattern",
-        "linearGradient",
-        "radialGradient",
-        "stop",
-        "marker",
-        "mask",
-    }
+    {"svg", "g", "path", "rect", "circle", "ellipse", "line", "polyline", "polygon"}
+    | {"text", "tspan", "title", "desc"}
+    | {"defs", "clipPath", "pattern", "linearGradient", "radialGradient", "stop", "marker", "mask"}
 )
 """Elements that draw or name; others (scripts, foreign markup, links, animations) are left out with all they hold."""
 _LOCAL = re.compile(r"url\(\s*[\"']?#([^\"')]+)[\"']?\s*\)")

@@ -7,6 +7,7 @@ their units: what is new appears by itself, under its own name.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from zerobench.report.column_units import MISSING
@@ -19,12 +20,7 @@ _SECTIONS = {
     "hardware": "Hardware and driver",
     "source": "Source, builds and environment variables",
 }
-_SECTION_OF = {
-    "versions": "versions",
-    "torch_build": "source",
-    "git": "source",
-    "variables": "source",
-}
+_SECTION_OF = {"versions": "versions", "torch_build": "source", "git": "source", "variables": "source"}
 
 Values = dict[str, str]
 """Text by dotted name."""
@@ -47,16 +43,10 @@ def environment_grids(environments: Mapping[str, Mapping[str, Any]]) -> list[Gri
         names = dict.fromkeys(name for values in by_run.values() for name in values)
         lines = [_Line(name, [values.get(name, MISSING) for values in by_run.values()]) for name in names]
         if lines:
-            grids.append(grid(caption, _columns(list(by_run)), lines))
+            heads = by_run if len(by_run) > 1 else ["value"]
+            columns = [Column[_Line]("name", lambda line: line.name, is_text=True), *map(_column, heads, count())]
+            grids.append(grid(caption, columns, lines))
     return grids
-
-
-def _columns(run_ids: Sequence[str]) -> list[Column[_Line]]:
-    heads = run_ids if len(run_ids) > 1 else ["value"]
-    return [
-        Column("name", lambda line: line.name, is_text=True),
-        *(_column(head, index) for index, head in enumerate(heads)),
-    ]
 
 
 def _column(head: str, index: int) -> Column[_Line]:

@@ -18,14 +18,12 @@ _MOST_CHARACTERS = 20_000
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:
     """The tracebacks and stacks of the first failures that left any."""
-    outputs = ((trial, text) for trial in failed if (text := _output(_failure(runs, trial))))
+    # Read again: of a hundred thousand failures the page has twenty.
+    records = ((trial, runs.run(trial.run_id).folder.trial(trial.trial_id).record) for trial in failed)
+    read = ((trial, _output(store.read_record(path, TrialRecord).failure)) for trial, path in records)
+    outputs = ((trial, text) for trial, text in read if text)
     for index, (trial, text) in enumerate(islice(outputs, MOST_EVIDENCE), start=1):
         yield Block(f"failure-{index}", visible(f"{trial.label}: output"), visible(text[-_MOST_CHARACTERS:]))
-
-
-def _failure(runs: RunFigures, trial: TrialFigures) -> Failure | None:
-    """Read again: of a hundred thousand failures the page has twenty."""
-    return store.read_record(runs.run(trial.run_id).folder.trial(trial.trial_id).record, TrialRecord).failure
 
 
 def _output(failure: Failure | None) -> str:

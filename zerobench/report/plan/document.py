@@ -1,6 +1,6 @@
 """A plan as plain values: what frames of notebooks and `zerobench plan --json` have of each configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from zerobench.report.plan.view import read_plan
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.training import Training
+from zerobench.spec.trial import TrialSpec
 
 VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
     "configuration": lambda row: row.shown.label,
@@ -60,27 +61,21 @@ def plan_document(path: Path, cluster: Cluster, training: Training | None = None
     """
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
-        choice = recommended(rows)
+        choice, known = recommended(rows), {row.trial.spec.trial_id for row in rows}
+        others = [labelled.trial.record for labelled in shown if labelled.trial.spec.trial_id not in known]
         return {
             "run": str(path),
-            "best": None if choice is None else choice.best.shown.label,
-            "reason": None if choice is None else choice.reason,
-            "ds_config": _config_of(path, None if choice is None else choice.best),
+            "best": choice and choice.best.shown.label,
+            "reason": choice and choice.reason,
+            "ds_config": choice and _config_of(path, choice.best.trial.spec),
             "configurations": [configuration_values(row, cluster, training) for row in rows],
             "without_figures": [
-                {"trial_id": trial.record.trial_id, "status": trial.record.status.value, "reason": trial.record.reason}
-                for trial in _others([labelled.trial for labelled in shown], rows)
+                {"trial_id": record.trial_id, "status": record.status.value, "reason": record.reason}
+                for record in others
             ],
         }
 
 
-def _others(trials: Sequence[Any], rows: Sequence[PlanRow]) -> list[Any]:
-    known = {row.trial.spec.trial_id for row in rows}
-    return [trial for trial in trials if trial.spec.trial_id not in known]
-
-
-def _config_of(path: Path, best: PlanRow | None) -> str | None:
-    """The file of the recommended DeepSpeed configuration; None without one."""
-    if best is None or best.trial.spec.zero_stage is None:
-        return None
-    return str(path / "trials" / best.trial.spec.trial_id / "ds_config.json")
+def _config_of(path: Path, spec: TrialSpec) -> str | None:
+    """The file of a DeepSpeed configuration; None without one."""
+    return None if spec.zero_stage is None else str(path / "trials" / spec.trial_id / "ds_config.json")

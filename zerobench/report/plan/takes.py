@@ -21,16 +21,10 @@ class TrainingCost:
 
 def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[TrainingCost, TrainingCost, TrainingCost] | None:
     """At the low end of the step's interval, at the expected step and at the high end; None without expected time."""
-    expected = row.expected
-    if expected is None:
-        return None
-    low, middle, high = (
-        _at(row, gpu, training, seconds) for seconds in (expected.low_s, expected.step_s, expected.high_s)
-    )
-    return low, middle, high
+    expected, spec = row.expected, row.trial.spec
 
+    def at(step_s: float) -> TrainingCost:
+        hours = training.gpu_hours(step_s, spec)
+        return TrainingCost(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))
 
-def _at(row: PlanRow, gpu: Gpu, training: Training, step_s: float) -> TrainingCost:
-    spec = row.trial.spec
-    hours = training.gpu_hours(step_s, spec)
-    return TrainingCost(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))
+    return None if expected is None else (at(expected.low_s), at(expected.step_s), at(expected.high_s))

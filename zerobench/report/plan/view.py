@@ -74,7 +74,8 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[TableTrial], list[Plan
 def plan_row(shown: TableTrial, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
     setup = (shown.trial, cluster.gpu, cluster.links)
-    return PlanRow(shown, capacity_of(cluster), step_bound(*setup), expected_step(*setup))
+    capacity = Capacity(cluster.device_memory_bytes, cluster.host_memory_bytes)
+    return PlanRow(shown, capacity, step_bound(*setup), expected_step(*setup))
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,15 @@ def plan_view(
         others = _others(shown)
         if search is not None:
             rows = named_rows(search.rows)
-            shown = [row.shown for row in rows] + [
-                labelled for labelled in shown if labelled.trial.record.status is Status.SKIPPED
-            ]
+            skipped = [labelled for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
+            shown = [*(row.shown for row in rows), *skipped]
             others = [search.words, *others]
         choice = recommended(rows, None if search is None else search.within)
         best = None if choice is None else choice.best
         environment = store.load_run(path).environment
         details = list(_details(shown, rows, best, cluster, training, environment))
-        if not rows:
-            return PlanView(None, None, details, None)
-        return PlanView(answer(rows, choice, cluster, others, training), plan_table(rows), details, best)
+        answered = answer(rows, choice, cluster, others, training) if rows else None
+        return PlanView(answered, plan_table(rows) if rows else None, details, best)
 
 
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
@@ -196,8 +195,3 @@ def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
     if best is not None and best.bound is not None and best.bound.terms:
         terms = [term for term in best.bound.terms if not term.endswith(": none")]
         yield Part(f"Lower bound of the step time of {plain(best.shown.label)}", points=terms)
-
-
-def capacity_of(cluster: Cluster) -> Capacity:
-    """What a GPU and a node of the cluster have."""
-    return Capacity(cluster.device_memory_bytes, cluster.host_memory_bytes)

@@ -55,17 +55,12 @@ def _does_not_fit(row: PlanRow) -> Iterator[str]:
     if need is not None and over_bytes > 0:
         yield (
             f"does not fit: needs {format_bytes(need.total_bytes)} of {format_bytes(capacity_bytes)} per GPU, "
-            f"{format_bytes(over_bytes)} too much{_when(need.instant)}"
+            f"{format_bytes(over_bytes)} too much"
+            + (f", in {phase_words(need.instant.step, need.instant.phase)}" if need.instant else "")
         )
         if need.instant is not None:
             yield from _what_would_have_to_shrink(row.trial, need.instant, over_bytes)
     yield from _host_too_small(row)
-
-
-def _when(instant: Instant | None) -> str:
-    if instant is None:
-        return ""
-    return f", in {phase_words(instant.step, instant.phase)}"
 
 
 def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:
@@ -160,8 +155,8 @@ def _differences(best: Trial, other: Trial, differences: Sequence[CategoryDiffer
     telling = [part for part in merged(differences, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
     for part, alike in telling[:_MOST_PARTS]:
         because = _because(other, part.category, part.b_bytes, alike)
-        if not part.b_bytes and (reason := cause(best, part.category, part.a_bytes, alike)):
-            because = f" ({reason})"
+        if not part.b_bytes:
+            because = _because(best, part.category, part.a_bytes, alike) or because
         yield (
             f"{_words(part.category, alike)}: {signed_bytes(part.more_bytes)}, {format_bytes(part.b_bytes)} against "
             f"{format_bytes(part.a_bytes)} at the peak{because}"

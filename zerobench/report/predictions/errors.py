@@ -95,7 +95,8 @@ def error_rows(pairs: Sequence[Pair]) -> list[ErrorRow]:
     totals = [CellError(pair, cell) for pair in pairs for cell in pair.totals.values()]
     rows = []
     for kind in product(Evidence, (Evidence.MEASURED, Evidence.SOLO), Place, Quantity):
-        these = [f for f in totals if (f.pair.predicted.spec.evidence, f.pair.against, *_what(f.cell)) == kind]
+        these = [f for f in totals if (f.pair.predicted.spec.evidence, f.pair.against) == kind[:2]]
+        these = [f for f in these if (f.cell.place, f.cell.quantity) == kind[2:]]
         rows += [ErrorRow(*kind, *row) for row in _by_phase(these)]
     return rows
 
@@ -106,10 +107,6 @@ def _by_phase(errors: Sequence[CellError]) -> list[tuple[tuple[StepKind, Phase] 
     known = [(when, ErrorStatistics.of(cells)) for when, cells in phases]
     rows: list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]] = [(w, row) for w, row in known if row.num_cells]
     return [*rows, (None, ErrorStatistics.of(errors))] if rows else []
-
-
-def _what(cell: Cell) -> tuple[Place, Quantity]:
-    return cell.place, cell.quantity
 
 
 def under_predictions(pairs: Sequence[Pair], beyond: float = UNDER_PREDICTION) -> list[CellError]:

@@ -157,9 +157,9 @@ def join(trials: Iterable[Trial], judge: ParityJudge | None = None) -> list[Pair
     judge = judge or ParityJudge(known)
     on_devices = (trial for trial in known if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO})
     by_work = grouped(on_devices, lambda trial: trial.spec.config_hash)
-    groups = [
-        (group, _candidates(by_work.get(work, ()), group[0])) for (work, *_), group in _predictions(known).items()
-    ]
+    predicted = (trial for trial in known if trial.spec.evidence is not Evidence.MEASURED)
+    repeats = grouped(predicted, _prediction).items()
+    groups = [(group, _candidates(by_work.get(work, ()), group[0])) for (work, *_), group in repeats]
     return [_pair(group, candidates, judge) for group, candidates in groups if candidates]
 
 
@@ -172,14 +172,10 @@ def _candidates(work: Sequence[Trial], predicted: Trial) -> list[Trial]:
     return [trial for trial in work if trial.spec.prediction.rank == rank]
 
 
-def _predictions(trials: Iterable[Trial]) -> dict[tuple[str, Evidence, range, str | None], list[Trial]]:
-    """The predicted trials, repeats of one prediction together."""
-
-    def work(trial: Trial) -> tuple[str, Evidence, range, str | None]:
-        spec = trial.spec
-        return spec.config_hash, spec.evidence, spec.played_ranks, spec.prediction.gpu
-
-    return grouped((trial for trial in trials if trial.spec.evidence is not Evidence.MEASURED), work)
+def _prediction(trial: Trial) -> tuple[str, Evidence, range, str | None]:
+    """In what repeats of one prediction are equal."""
+    spec = trial.spec
+    return spec.config_hash, spec.evidence, spec.played_ranks, spec.prediction.gpu
 
 
 def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: ParityJudge) -> Pair:

@@ -68,11 +68,7 @@ def _bound(work: Work) -> StepBound:
     tokens = work.spec.global_batch_tokens
     return StepBound(
         step_s=step_s,
-        compute_s=terms["compute"].total_s,
-        communication_s=terms["communication"].total_s,
-        optimizer_s=terms["optimizer"].total_s,
-        offload_s=terms["offload"].total_s,
-        nvme_s=terms["nvme"].total_s,
+        **{f"{name}_s": term.total_s for name, term in terms.items()},
         limited_by=max(shares, key=lambda name: shares[name]) if step_s else None,
         tokens_per_s=tokens / step_s if step_s else None,
         terms=tuple(term.sentence for term in terms.values()),
@@ -101,8 +97,5 @@ def _shares(terms: Sequence[Term], *, overlaps: bool) -> dict[str, float]:
 
 def _updates_beside_passes(case: Case | None) -> bool:
     """Whether the update may run while the next passes do (ZenFlow's overlap_step, SuperOffload): then all overlaps."""
-    if case is None:
-        return False
-    return bool(case.config.get("zero_optimization", {}).get("zenflow")) or bool(
-        case.zero("offload_optimizer.super_offload")
-    )
+    zenflow = case is not None and case.config.get("zero_optimization", {}).get("zenflow")
+    return bool(zenflow) or (case is not None and bool(case.zero("offload_optimizer.super_offload")))

@@ -6,7 +6,7 @@ from zerobench.report.step_time.terms import Work
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.timing.host import BlockIssue, Issue, block_issue
+from zerobench.timing.host import BlockIssue, block_issue
 from zerobench.timing.passes import Decoder
 
 _MORE_BYTES = {"single": 36, "ddp": 38, "zero0": 8, "zero1": 14, "zero2": 14, "zero3": 14, "fsdp": 16}
@@ -28,11 +28,6 @@ def owned(spec: TrialSpec) -> float:
 def updated_blocks(spec: TrialSpec, layers: int) -> float:
     """How many blocks' tensors the host passes over in the update: at stages 1 and 2 the rank's own, one by one."""
     return layers * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
-
-
-def update_issue(spec: TrialSpec, decoder: Decoder) -> Issue:
-    """What the host does in the update."""
-    return issue_of(spec, decoder).update.times(updated_blocks(spec, decoder.layers))
 
 
 def more_update_bytes(work: Work) -> float:

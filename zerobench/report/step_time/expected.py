@@ -16,7 +16,7 @@ from zerobench.formulas.activations import chunk_rows
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.engines import issue_of, more_update_bytes, update_issue
+from zerobench.report.step_time.engines import issue_of, more_update_bytes, updated_blocks
 from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
@@ -148,29 +148,24 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
     asked = _in_order_here(trial, gpu, links)
-    return None if asked is None else _replay(asked)
+    return None if asked is None else timeline_of(*asked)
 
 
 def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
     """The same trace's kernels by class, and the rates that bound them; None where there is no timeline."""
     asked = _in_order_here(trial, gpu, links)
-    if asked is None or asked.work.spec.adapter is not None:
-        return None
-    classes = kernels_of(*asked)
-    return None if classes is None else Roofline(asked.device, classes)
+    classes = None if asked is None else kernels_of(*asked)
+    return None if asked is None or classes is None else Roofline(asked.device, classes)
 
 
 def _in_order_here(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
-    """What is replayed: no pipeline."""
-    return None if _is_pipeline(trial.spec) else _timed_here(trial, gpu, links)
+    """What is replayed: no pipeline and no adapter."""
+    is_other = _is_pipeline(trial.spec) or trial.spec.adapter is not None
+    return None if is_other else _timed_here(trial, gpu, links)
 
 
 def _is_pipeline(spec: TrialSpec) -> bool:
     return spec.strategy == "pipeline"
-
-
-def _replay(asked: TimedWork) -> Timeline | None:
-    return None if asked.work.spec.adapter is not None else timeline_of(*asked)
 
 
 def _timed_here(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
@@ -227,7 +222,8 @@ def _in_order(asked: TimedWork) -> Parts | None:
 
 def _in_stages(asked: TimedWork) -> Parts | None:
     work, rates = asked.work, asked.device.rates
-    stages = piped(work, _computing(asked), asked.decoder, rates, _replay(asked))
+    replayed = None if work.spec.adapter is not None else timeline_of(*asked)
+    stages = piped(work, _computing(asked), asked.decoder, rates, replayed)
     update = _collectives_s(work, Phase.STEP)
     if stages is None or update is None:
         return None
@@ -279,7 +275,7 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     exposed += swapping[0]
     late_s = 0.0
     if (host := asked.device.host) is not None:
-        issue = update_issue(spec, asked.decoder)
+        issue = issue_of(spec, asked.decoder).update.times(updated_blocks(spec, asked.decoder.layers))
         ahead_s = 0.0 if spec.offload_param is Offload.NVME else computing.ahead_s  # it waits for the drives
         late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_BY_TENSOR * asked.update_s)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
@@ -300,11 +296,8 @@ def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s
 
 def _by_pass(forward_s: float, backward_s: float) -> dict[Phase, float]:
     """Their shares."""
-    whole_s = forward_s + backward_s
-    return {
-        Phase.FORWARD: forward_s / whole_s if whole_s else 0.0,
-        Phase.BACKWARD: backward_s / whole_s if whole_s else 0.0,
-    }
+    whole_s = forward_s + backward_s or 1.0
+    return {Phase.FORWARD: forward_s / whole_s, Phase.BACKWARD: backward_s / whole_s}
 
 
 def _alone(spec: TrialSpec) -> bool:

@@ -95,7 +95,7 @@ def transfer_s(
 
 
 def _rank_flow(messages: Iterable[KindTraffic], switch_reduces: bool) -> Flow | None:
-    return _sum(
+    return total_flow(
         flow(message.kind, message.group_size, message.message_bytes, switch_reduces=switch_reduces)
         for message in messages
     )
@@ -120,10 +120,11 @@ def _node_flow(messages: Iterable[KindTraffic], gpus_per_node: int) -> Flow | No
         stays = message.kind in _POINT_TO_POINT
         size = message.message_bytes * senders
         flows.append(Flow() if stays else flow(message.kind, nodes, size))
-    return _sum(flows)
+    return total_flow(flows)
 
 
-def _sum(flows: Iterable[Flow | None]) -> Flow | None:
+def total_flow(flows: Iterable[Flow | None]) -> Flow | None:
+    """Their sum; None where one of them is not known."""
     total = Flow()
     for flow in flows:
         if flow is None:

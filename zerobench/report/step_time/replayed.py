@@ -92,17 +92,11 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
     if byte_s is None or len(known) < len(seconds):
         return None
     per_byte = dict.fromkeys(blocks, byte_s) | {Phase.STEP.value: moved_s(device, 1)}
-    links, ranks = work.links, work.spec.gpus_per_node
+    links, ranks, issue = work.links, work.spec.gpus_per_node, issue_of(work.spec, decoder)
     return Pace(
         device,
         1 + device.rates.jitter * math.log(work.spec.world_size),
-        launch_seconds(
-            trace,
-            issue_of(work.spec, decoder),
-            device.host,
-            blocks,
-            updated_blocks(work.spec, decoder.layers),
-        ),
+        launch_seconds(trace, issue, device.host, blocks, updated_blocks(work.spec, decoder.layers)),
         per_byte,
         known.__getitem__,
         _rate(links.host_link_gb_per_s),

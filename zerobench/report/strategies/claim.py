@@ -31,11 +31,6 @@ class Claim:
     measured: str
     """The numbers, or why there are none."""
 
-    @property
-    def sentence(self) -> str:
-        """All of it in one line."""
-        return f"{self.text}: {self.verdict}: {self.measured}"
-
 
 Rows = Sequence[ComparedSide]
 
@@ -80,10 +75,7 @@ def _is_plain(spec: TrialSpec) -> bool:
 
 
 def agrees_with_form(figures: Figures) -> bool:
-    pairs = (
-        (figures.sent_bytes, figures.formula_sent_bytes),
-        (figures.received_bytes, figures.formula_received_bytes),
-    )
+    pairs = ((figures.sent_bytes, figures.formula_sent_bytes), (figures.received_bytes, figures.formula_received_bytes))
     return all(is_near(measured, form) for measured, form in pairs)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from zerobench.report.strategies import claims_of_bytes, claims_of_memory, claims_of_speed
 from zerobench.report.strategies.claim import Claim, ClaimRows, Rows, judged, unjudged
-from zerobench.report.strategies.rows import ComparedSide
 
 
 def claims(rows: Rows) -> list[Claim]:
@@ -27,13 +26,9 @@ def exact(known: ClaimRows) -> Claim:
     difference = far.parity.difference if far.parity else 0.0
     sentence = f"{agreeing} of {len(held)} agree; largest loss difference {difference:.1g} ({far.label})"
     if wrong := [row for row in held if row.parity is not None and not row.parity.norms_agree]:
-        sentence += f"; {wrong[0].label} has gradients that differ by a factor of {_factor(wrong[0]):.2g}"
+        factor = 1 + (wrong[0].parity.norm_difference or 0.0 if wrong[0].parity else 0.0)
+        sentence += f"; {wrong[0].label} has gradients that differ by a factor of {factor:.2g}"
     return judged(text, agreeing == len(held), sentence)
-
-
-def _factor(row: ComparedSide) -> float:
-    """By which the norms of gradients lie apart."""
-    return 1 + (row.parity.norm_difference or 0.0) if row.parity is not None else 1.0
 
 
 _CLAIMS: tuple[Callable[[ClaimRows], Claim], ...] = (
@@ -42,9 +37,7 @@ _CLAIMS: tuple[Callable[[ClaimRows], Claim], ...] = (
     claims_of_memory.data_parallelism_saves_none,
     claims_of_memory.zero_divides,
     claims_of_bytes.all_reduce,
-    claims_of_bytes.small_stages_move_no_more,
-    claims_of_bytes.stage_3_moves_more,
-    claims_of_bytes.fsdp_moves_no_more,
+    *claims_of_bytes.BESIDE_DDP,
     claims_of_bytes.server_moves,
     claims_of_memory.server_holds,
     claims_of_speed.asynchronous,

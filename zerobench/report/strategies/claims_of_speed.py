@@ -99,13 +99,8 @@ def synchronisation(known: ClaimRows) -> Claim:
     if ddp is None or ddp.figures.sync_fraction is None or not divided:
         return unjudged(text, "needs profiled steps of ddp and of a model-parallel strategy")
     fractions = ", ".join(f"{row.label} {100 * (row.figures.sync_fraction or 0):.0f}%" for row in [ddp, *divided])
-    limit = ddp.figures.sync_fraction
-    return judged_speed(
-        text,
-        all((row.figures.sync_fraction or 0.0) > limit for row in divided),
-        f"exposed communication and waiting: {fractions}",
-        [ddp, *divided],
-    )
+    holds = min(row.figures.sync_fraction or 0.0 for row in divided) > ddp.figures.sync_fraction
+    return judged_speed(text, holds, f"exposed communication and waiting: {fractions}", [ddp, *divided])
 
 
 def bubble(known: ClaimRows) -> Claim:
@@ -115,12 +110,8 @@ def bubble(known: ClaimRows) -> Claim:
     stages = [row for row in waiting if STRATEGIES[row.spec.strategy].divides_layers]
     if not stages:
         return unjudged(text, "needs a timed pipeline")
+    shares = [(row.label, row.figures.wait_fraction or 0.0, bubble_fraction(row.spec)) for row in stages]
     sentence = "; ".join(
-        (
-            f"{row.label} idle for {100 * (row.figures.wait_fraction or 0):.0f}%, by formula "
-            f"{100 * bubble_fraction(row.spec):.0f}%"
-        )
-        for row in stages
+        f"{label} idle for {100 * idle:.0f}%, by formula {100 * ideal:.0f}%" for label, idle, ideal in shares
     )
-    near = [abs((row.figures.wait_fraction or 0) - bubble_fraction(row.spec)) <= NEAR for row in stages]
-    return judged_speed(text, all(near), sentence, stages)
+    return judged_speed(text, all(abs(idle - ideal) <= NEAR for _, idle, ideal in shares), sentence, stages)

@@ -77,7 +77,7 @@ def figures_of(trial: Trial) -> Iterator[Figures]:
 def _side(trial: Trial, role: str) -> Figures:
     ranks = [rank for rank in trial.ranks if rank.role == role]
     busiest = max(ranks, key=lambda rank: (counted(rank) or Flow()).out_bytes)
-    (sent, received), formula = _ways(counted(busiest)), _ways(by_closed_form(trial.spec, busiest))
+    moved, formula = counted(busiest), by_closed_form(trial.spec, busiest)
     trains = role != Role.SERVER
     speed = speed_of(trial) if trains else None
     peak = largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)
@@ -93,10 +93,10 @@ def _side(trial: Trial, role: str) -> Figures:
         step_s=None if speed is None else speed.step_time_s_median,
         spread_s=None if speed is None else median_absolute_deviation([step.step_s for step in speed.steps]),
         tokens_per_s=None if speed is None else speed.tokens_per_s,
-        sent_bytes=sent,
-        received_bytes=received,
-        formula_sent_bytes=formula[0],
-        formula_received_bytes=formula[1],
+        sent_bytes=None if moved is None else moved.out_bytes,
+        received_bytes=None if moved is None else moved.in_bytes,
+        formula_sent_bytes=None if formula is None else formula.out_bytes,
+        formula_received_bytes=None if formula is None else formula.in_bytes,
         states=largest_model_states(trial, role),
         peak_bytes=None if peak is None else peak.total_bytes,
         in_flight_fraction=_watched(ranks, "in_flight_s"),
@@ -104,11 +104,6 @@ def _side(trial: Trial, role: str) -> Figures:
         wait_fraction=_waited(ranks),
         staleness=_staleness(trial) if trains else None,
     )
-
-
-def _ways(moved: Flow | None) -> tuple[float | None, float | None]:
-    """Out and in."""
-    return (None, None) if moved is None else (moved.out_bytes, moved.in_bytes)
 
 
 def _staleness(trial: Trial) -> float | None:

@@ -22,7 +22,7 @@ from zerobench.formulas.pipeline import passed_per_step
 from zerobench.formulas.record import formula_record
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
 from zerobench.report.step_time.collectives import bytes_per_element
-from zerobench.report.step_time.links import Flow, flow
+from zerobench.report.step_time.links import Flow, flow, total_flow
 from zerobench.spec.batch import AUTOTP_SIZE
 from zerobench.spec.roles import Role, num_servers, num_workers
 from zerobench.spec.strategy import STRATEGIES, paper_stage
@@ -43,7 +43,9 @@ def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
     """What the papers say leaves and enters `rank` in a step; None where no closed form is written."""
     if trial.world_size == 1:
         return Flow()
-    if rank.parameters is None or AUTOTP_SIZE in trial.ds_config or _groups_ranks(trial) or not trial.trains_all:
+    # ZeRO++ and MiCS move other bytes, in other groups, than the stage alone.
+    groups = trial.hpz_partition_size, trial.mics_shard_size, trial.quantized_weights, trial.quantized_gradients
+    if rank.parameters is None or AUTOTP_SIZE in trial.ds_config or any(groups) or not trial.trains_all:
         return None
     if num_servers(trial):
         return _server_flow(trial, rank)
@@ -55,12 +57,6 @@ def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
         return Flow(passed.received_bytes, passed.sent_bytes)
     stage = paper_stage(trial)
     return None if stage is None else _paper_flow(trial, rank.parameters.trainable, stage)
-
-
-def _groups_ranks(trial: TrialSpec) -> bool:
-    """Whether ZeRO++ or MiCS moves other bytes, in other groups, than the stage alone."""
-    groups = trial.hpz_partition_size, trial.mics_shard_size, trial.quantized_weights, trial.quantized_gradients
-    return any(groups)
 
 
 def _server_flow(trial: TrialSpec, rank: RankRecord) -> Flow | None:
@@ -94,10 +90,4 @@ def _paper_flow(trial: TrialSpec, num_params: int, stage: int) -> Flow | None:
 
 
 def _total(rows: Iterable[CollectiveTraffic]) -> Flow | None:
-    total = Flow()
-    for row in rows:
-        moved = flow(row.kind, row.group_size, row.message_bytes)
-        if moved is None:
-            return None
-        total += moved
-    return total
+    return total_flow(flow(row.kind, row.group_size, row.message_bytes) for row in rows)

@@ -35,13 +35,9 @@ def _instants(trial: TrialFigures, place: Place) -> list[Instant]:
 
 def _peaks(trial: TrialFigures) -> list[Peak]:
     instants, summary = _instants(trial, Place.DEVICE), trial.summary
+    start_up = {role: _start_up(rank for rank in trial.ranks if rank.role == role) for role in trial.roles}
     return [
-        Peak(
-            instant,
-            _start_up(rank for rank in trial.ranks if rank.role == instant.role),
-            summary.host_peak_bytes,
-            summary.share_of_capacity,
-        )
+        Peak(instant, start_up.get(instant.role), summary.host_peak_bytes, summary.share_of_capacity)
         for instant in instants
     ]
 
@@ -213,16 +209,6 @@ def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     columns: list[Column[TrialFigures]] = [
         unit_column("held", unit, lambda trial: trial.summary.nvme_held_bytes, narrow=f"held, {unit.name}"),
         unit_column("read", speed, lambda trial: trial.summary.nvme_read_bytes_per_s, narrow="read, GB/s"),
-        unit_column(
-            "written",
-            speed,
-            lambda trial: trial.summary.nvme_write_bytes_per_s,
-            narrow="written, GB/s",
-        ),
+        unit_column("written", speed, lambda trial: trial.summary.nvme_write_bytes_per_s, narrow="written, GB/s"),
     ]
-    return Table(
-        NVME,
-        "held: largest rank. GB/s: all ranks, averaged over the whole steady step.",
-        columns,
-        lines,
-    )
+    return Table(NVME, "held: largest rank. GB/s: all ranks, averaged over the whole steady step.", columns, lines)

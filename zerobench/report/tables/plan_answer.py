@@ -10,7 +10,7 @@ from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.plan.takes import TrainingCost, takes
 from zerobench.report.step_time.expected import why_no_time
-from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.tables.model import Column, Line, Table, unit_column
 from zerobench.report.tables.part import Part
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.hardware import Gpu
@@ -85,16 +85,11 @@ def _not_tried(rows: Sequence[PlanRow]) -> Iterator[str]:
 
 
 def _memory(best: PlanRow) -> str:
-    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}"
-    if not best.offloads and (best.host.room is None or best.host.room > _HARDLY):
+    host, device = best.host, f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}"
+    if not best.offloads and (host.room is None or host.room > _HARDLY):
         return f"{device}."
-    if best.host.room is None:
-        unknown = "; give --host-memory to check it" if best.offloads else ""
-        return f"{device}; {_of(best.host.needed_bytes, None, _PER_NODE)}{unknown}."
-    return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes, _PER_NODE)}."
-
-
-_PER_NODE = "of host memory per node"
+    capacity, unknown = (None, "; give --host-memory to check it") if host.room is None else (host.capacity_bytes, "")
+    return f"{device}; {_of(host.needed_bytes, capacity, 'of host memory per node')}{unknown}."
 
 
 def _of(needed: int | None, capacity: int | None, what: str) -> str:
@@ -144,8 +139,7 @@ def _cost(training: Training, low: TrainingCost, middle: TrainingCost, high: Tra
         ends = f"{format_count(low.cost)} to {format_count(high.cost)}"
         lines.append(f"Cost: {format_count(middle.cost)} ({ends}) at {training.price_per_gpu_hour:,.15g} per GPU-hour.")
     if middle.most_energy_kwh is not None:
-        energy = f"{middle.most_energy_kwh / 1000:,.3g} MWh"
-        lines.append(f"Energy: at most {energy}, the GPUs' rated power.")
+        lines.append(f"Energy: at most {middle.most_energy_kwh / 1000:,.3g} MWh, the GPUs' rated power.")
     if lines:
         yield " ".join(lines)
 
@@ -198,13 +192,8 @@ def _columns(rows: Sequence[PlanRow]) -> Iterator[Column[PlanRow]]:
         yield _time("high", "high_s", seconds)
         yield Column("tokens/s", lambda row: show_whole(row.expected_tokens_per_s), narrow="tokens/s")
     else:
-        yield Column(
-            "step at least", lambda row: seconds.show(row.step_s), seconds.name, narrow=f"least {seconds.name}"
-        )
+        yield unit_column("step at least", seconds, lambda row: row.step_s, narrow=f"least {seconds.name}")
 
 
 def _time(name: str, field: str, unit: Unit, narrow: str | None = None) -> Column[PlanRow]:
-    def cell(row: PlanRow) -> str:
-        return MISSING if row.expected is None else unit.show(getattr(row.expected, field))
-
-    return Column(name, cell, unit.name, narrow=narrow or name)
+    return unit_column(name, unit, lambda row: getattr(row.expected, field, None), narrow=narrow or name)

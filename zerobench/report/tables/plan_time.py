@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from zerobench.records import StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.tables.model import Column, Line, Table, of_part
 from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_count
@@ -50,27 +50,16 @@ def _traffic(rows: Sequence[PlanRow]) -> Table[PlanRow]:
         Column("others", others, narrow="others"),
         Column("all", lambda row: unit.show(moved[id(row)].total()), narrow="all"),
     ]
+    how = "by formula, as DeepSpeed and torch move them" if _are_formulas(rows) else "counted at the engine's calls"
     return Table(
         f"Predicted ({evidence_words(rows)}): bytes per collective and step, {unit.name}",
         (
-            f"Message sizes of one rank over one optimizer step, {_counted(rows)}. A ring sends each byte of "
+            f"Message sizes of one rank over one optimizer step, {how}. A ring sends each byte of "
             "an all-reduce about twice, of the others about once."
         ),
         columns,
         [Line(row.name, row) for row in rows],
     )
-
-
-def _figures(rows: Sequence[PlanRow]) -> str:
-    """What the bounds of `rows` are worked out from."""
-    return "FLOPs and bytes by formula" if _are_formulas(rows) else "counted FLOPs and bytes"
-
-
-def _counted(rows: Sequence[PlanRow]) -> str:
-    """Where the bytes of `rows` come from."""
-    if _are_formulas(rows):
-        return "by formula, as DeepSpeed and torch move them"
-    return "counted at the engine's calls"
 
 
 def _are_formulas(rows: Sequence[PlanRow]) -> bool:
@@ -80,42 +69,33 @@ def _are_formulas(rows: Sequence[PlanRow]) -> bool:
 def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow]:
     lines = [Line(row.name, row) for row in rows if row.bound is not None]
     unit = time_unit([row.step_s for row in rows])
+    most: Callable[[PlanRow], str] = of_part(lambda row: row.bound, lambda bound: show_whole(bound.tokens_per_s))
     columns: list[Column[PlanRow]] = [
-        *(_term(name, narrow, unit) for name, narrow in _terms(rows)),
+        *(_term(name, unit) for name in _TERMS if any(_term_s(row, name) for row in rows)),
         Column("step", lambda row: unit.show(row.step_s), narrow="step"),
-        Column("most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if training else "tok/s"),
+        Column("most tokens/s", most, narrow=None if training else "tok/s"),
         Column("largest part", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
     ]
     note = ""
     if training:
         columns += _duration(training)
         note = f" Days and GPU-hours of {format_count(training.tokens)} tokens: lower bounds too."
-    return Table(
-        f"Lower bound of the step time, {unit.name}",
-        (f"From {_figures(rows)} at datasheet peak rates with perfect overlap; real steps are longer.{note}"),
-        columns,
-        lines,
-    )
+    how = "FLOPs and bytes by formula" if _are_formulas(rows) else "counted FLOPs and bytes"
+    caption = f"From {how} at datasheet peak rates with perfect overlap; real steps are longer.{note}"
+    return Table(f"Lower bound of the step time, {unit.name}", caption, columns, lines)
 
 
-def _terms(rows: Sequence[PlanRow]) -> list[tuple[str, str]]:
-    """The bound's terms that some row has, with their short names."""
-    names = {"compute": "compute", "communication": "comm", "optimizer": "optim", "offload": "offl", "nvme": "nvme"}
-    return [(name, short) for name, short in names.items() if any(_term_s(row, name) for row in rows)]
+_TERMS = {"compute": "compute", "communication": "comm", "optimizer": "optim", "offload": "offl", "nvme": "nvme"}
+"""The terms of a bound, with their short names."""
 
 
-def _term(name: str, narrow: str, unit: Unit) -> Column[PlanRow]:
-    return Column(name, lambda row: unit.show(_term_s(row, name)), narrow=narrow)
+def _term(name: str, unit: Unit) -> Column[PlanRow]:
+    return Column(name, lambda row: unit.show(_term_s(row, name)), narrow=_TERMS[name])
 
 
 def _term_s(row: PlanRow, name: str) -> float | None:
     seconds: float | None = getattr(row.bound, f"{name}_s", None)
     return seconds
-
-
-def tokens_per_s(row: PlanRow) -> float | None:
-    """Tokens a second over all ranks, at most."""
-    return None if row.bound is None else row.bound.tokens_per_s
 
 
 def _duration(training: Training) -> Iterator[Column[PlanRow]]:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.column_units import (
-    MISSING,
-    Unit,
-    show_number,
-    show_percent,
-    show_whole,
-    time_unit,
-)
+from zerobench.report.column_units import MISSING, Unit, show_number, show_percent, show_whole, time_unit
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.speed import Speed
 from zerobench.report.stats import RankSpread, median_absolute_deviation, median_interval, spread_over_ranks

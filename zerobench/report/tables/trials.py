@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zerobench.records import Status
-from zerobench.report.column_units import (
-    MISSING,
-    Unit,
-    byte_unit,
-    show_number,
-    show_percent,
-    show_whole,
-    time_unit,
-)
+from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.notes import listed
@@ -30,12 +22,9 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial."""
     lines = lines_of(trials, lambda trial: [trial])
     time = time_unit(trial.summary.speed.step_time_s_median for trial in trials if trial.summary.speed)
+    ended = _text("ended", lambda summary: summary.status.words)
     columns: list[Column[TrialFigures]] = [
-        *(
-            []
-            if all(trial.summary.is_completed for trial in trials)
-            else [_text("ended", lambda summary: summary.status.words)]
-        ),
+        *([] if all(trial.summary.is_completed for trial in trials) else [ended]),
         Column("ranks", lambda trial: show_whole(trial.spec.world_size)),
         _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
         Column("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),

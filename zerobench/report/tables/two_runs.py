@@ -54,17 +54,10 @@ def _environment(comparison: Comparison) -> Part:
 def _counts(comparison: Comparison) -> str:
     skipped = sum(ended(pair.base) == ended(pair.new) == Status.SKIPPED.value for pair in comparison.same)
     same = len(comparison.same) - skipped
-    alone = [(len(comparison.only_base), "BASE"), (len(comparison.only_new), "NEW")]
-    return (
-        ", ".join(
-            [
-                f"{counted(same, 'trial')} in both",
-                *([f"{skipped} skipped in both"] if skipped else []),
-                *(f"{count} in {side} only" for count, side in alone if count),
-            ]
-        )
-        + "."
-    )
+    others = {"skipped in both": skipped, "in BASE only": len(comparison.only_base)}
+    others |= {"in NEW only": len(comparison.only_new)}
+    counts = [f"{counted(same, 'trial')} in both", *(f"{count} {where}" for where, count in others.items() if count)]
+    return f"{', '.join(counts)}."
 
 
 def _alike(facts: Sequence[Fact]) -> list[str]:
@@ -81,11 +74,8 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
         Column("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
         Column("why", _why, narrow="why", is_text=True),
     ]
-    lines = [
-        f"in {side} only: {listed(names, MOST_NAMED)}"
-        for side, names in (("BASE", comparison.only_base), ("NEW", comparison.only_new))
-        if names
-    ]
+    alone = {"BASE": comparison.only_base, "NEW": comparison.only_new}
+    lines = [f"in {side} only: {listed(names, MOST_NAMED)}" for side, names in alone.items() if names]
     warnings = [f"{same.label}, {outcome(same)}" for same in changed if same.stopped_completing]
     if changed or lines:
         shown, more = first(changed)
@@ -95,9 +85,8 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
 
 
 def _why(same: SharedTrial) -> str:
-    return next(
-        (repeat.reason for repeat in (*same.new, *same.base) if repeat.reason and not repeat.completed), MISSING
-    )
+    reasons = (repeat.reason for repeat in (*same.new, *same.base) if not repeat.completed)
+    return next(filter(None, reasons), MISSING)
 
 
 def gate_part(verdicts: Sequence[Verdict]) -> Part:
@@ -107,13 +96,8 @@ def gate_part(verdicts: Sequence[Verdict]) -> Part:
     lines, warnings = [gate_sentence(verdicts)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
-        lines.append(f"{name}: {_result(verdict)}, {counted(count, 'trial')} judged")
+        result = "FAILED" if not verdict.passed else "passed" if count else "CANNOT FIRE"
+        lines.append(f"{name}: {result}, {counted(count, 'trial')} judged")
         warnings += few([line for line in verdict.failures if line != worst_line])
         warnings += [f"not judged by {name}: {line}" for line in few(verdict.not_judged)]
     return Part("Gate", points=lines, warnings=list(dict.fromkeys(warnings)))
-
-
-def _result(verdict: Verdict) -> str:
-    if not verdict.passed:
-        return "FAILED"
-    return "passed" if verdict.num_judged else "CANNOT FIRE"

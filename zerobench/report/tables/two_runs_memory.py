@@ -1,7 +1,6 @@
 """Tables of what two runs hold at their peaks: totals, then each category that differs, to the byte, and why."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
@@ -16,12 +15,8 @@ from zerobench.units import format_bytes
 _MOST_CATEGORIES = 2 * MOST_NAMED
 
 
-@dataclass(frozen=True)
-class _CategoryRow:
-    """One category that differs at one peak."""
-
-    row: Peak
-    difference: CategoryDifference
+_CategoryRow = tuple[Peak, CategoryDifference]
+"""One category that differs at one peak."""
 
 
 def memory_parts(comparison: Comparison) -> Iterator[Part]:
@@ -30,7 +25,8 @@ def memory_parts(comparison: Comparison) -> Iterator[Part]:
     if not rows:
         return
     yield _totals(rows)
-    if differing := [_CategoryRow(row, difference) for row in rows for difference in _by_category(row.change)]:
+    every = ((row, difference) for row in rows for difference in row.change.differences)
+    if differing := [parts for parts in every if parts[1].category is not Category.TOTAL]:
         yield _categories(differing, causes(comparison, rows))
 
 
@@ -61,19 +57,23 @@ def _totals(rows: Sequence[Peak]) -> Part:
 
 
 def _total_columns(unit: Unit) -> list[Column[Peak]]:
+    def more(row: Peak) -> str:
+        return ("+" if row.change.more_bytes > 0 else "") + unit.show(row.change.more_bytes)
+
     return [
-        Column("trial", lambda row: row.label, narrow="trial", is_text=True),
-        Column("peak of", lambda row: where_name(row.change.where), narrow="peak of", is_text=True),
+        *_WHERE,
         Column("BASE", lambda row: unit.show(row.change.base.instant.total_bytes), narrow="BASE"),
         Column("NEW", lambda row: unit.show(row.change.new.instant.total_bytes), narrow="NEW"),
-        Column("difference", lambda row: _signed(unit, row.change.more_bytes), narrow="diff"),
+        Column("difference", more, narrow="diff"),
         Column("%", lambda row: _percent(row.change), narrow="%"),
         Column("largest part", _largest, narrow="largest part", is_text=True),
     ]
 
 
-def _signed(unit: Unit, nbytes: int) -> str:
-    return ("+" if nbytes > 0 else "") + unit.show(nbytes)
+_WHERE: Sequence[Column[Peak]] = (
+    Column("trial", lambda row: row.label, narrow="trial", is_text=True),
+    Column("peak of", lambda row: where_name(row.change.where), narrow="peak of", is_text=True),
+)
 
 
 def _percent(change: MemoryChange) -> str:
@@ -84,11 +84,6 @@ def _percent(change: MemoryChange) -> str:
 
 def _largest(row: Peak) -> str:
     return row.change.largest.words if row.change.largest else MISSING
-
-
-def _by_category(change: MemoryChange) -> list[CategoryDifference]:
-    """The categories that differ; none where only the totals are known, which the table of totals has."""
-    return [difference for difference in change.differences if difference.category is not Category.TOTAL]
 
 
 def _spreads(rows: Sequence[Peak]) -> list[str]:
@@ -104,15 +99,13 @@ def _spreads(rows: Sequence[Peak]) -> list[str]:
 
 def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
     shown, more = first(rows, _MOST_CATEGORIES)
-    sizes = (size for row in shown for size in (row.difference.a_bytes, row.difference.b_bytes))
-    unit = byte_unit(sizes)
+    unit = byte_unit(size for _, difference in shown for size in (difference.a_bytes, difference.b_bytes))
     columns: list[Column[_CategoryRow]] = [
-        Column("trial", lambda row: row.row.label, narrow="trial", is_text=True),
-        Column("peak of", lambda row: where_name(row.row.change.where), narrow="peak of", is_text=True),
-        Column("category", lambda row: row.difference.category.words, narrow="category", is_text=True),
-        Column("BASE", lambda row: unit.show(row.difference.a_bytes), unit.name),
-        Column("NEW", lambda row: unit.show(row.difference.b_bytes), unit.name),
-        Column("difference", lambda row: f"{row.difference.more_bytes:+,}", "bytes", narrow="bytes"),
+        *(column.over(lambda row: row[0]) for column in _WHERE),
+        Column("category", lambda row: row[1].category.words, narrow="category", is_text=True),
+        Column("BASE", lambda row: unit.show(row[1].a_bytes), unit.name),
+        Column("NEW", lambda row: unit.show(row[1].b_bytes), unit.name),
+        Column("difference", lambda row: f"{row[1].more_bytes:+,}", "bytes", narrow="bytes"),
     ]
     caption = "NEW minus BASE at the two peaks; lines add up to a peak's difference."
     return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])

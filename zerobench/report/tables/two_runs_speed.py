@@ -1,7 +1,7 @@
 """The table of step times of two runs: what each trial's test is about, and whether it could have said more."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zerobench.report.column_units import MISSING, Unit, show_percent, time_unit
 from zerobench.report.compare.comparison import Comparison
@@ -14,8 +14,7 @@ from zerobench.report.tables.part import Listing, Part, few, first
 from zerobench.units import counted
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """One trial that both runs timed."""
 
     label: str
@@ -31,7 +30,8 @@ def speed_parts(comparison: Comparison) -> Iterator[Part]:
         ("losses", {same.label: same.losses_apart for same in comparison.same}),
         ("gradient norms", {same.label: same.norms_apart for same in comparison.same}),
     ):
-        if apart := [_apart(label, *distance) for label, distance in far.items() if distance]:
+        known = [(label, *distance) for label, distance in far.items() if distance]
+        if apart := [f"{label}: by {difference:.2g} (tolerance {most:.2g})" for label, difference, most in known]:
             caption = f"Equal work must have equal {what} up to rounding: NEW and BASE differ in their computation."
             yield Part(f"{what.capitalize()} that differ between the runs", caption, points=few(apart))
 
@@ -65,9 +65,7 @@ def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
 def _chance(rows: Sequence[_Row]) -> str:
     """What many tests do by chance."""
     tested = sum(row.speed.can_be_judged for row in rows)
-    if tested < 2:
-        return ""
-    return f" Expected false positives among {tested} trials: {tested * SIGNIFICANCE:.1f}."
+    return "" if tested < 2 else f" Expected false positives among {tested} trials: {tested * SIGNIFICANCE:.1f}."
 
 
 def _columns(unit: Unit) -> list[Column[_Row]]:
@@ -97,22 +95,13 @@ def _interval(change: Change) -> str:
 
 def _warnings(rows: Sequence[_Row]) -> Iterator[str]:
     """What the verdicts mean that are none."""
-    by_verdict: dict[str, list[str]] = {}
-    for row in rows:
-        by_verdict.setdefault(row.speed.verdict, []).append(row.label)
-    if names := by_verdict.get("steps only"):
-        yield (
-            f"steps only ({listed(names)}): one repeat per run, so the test compares the steps of two "
-            f"single processes, which are not independent; run both with --repeats {repeats_needed()} or "
-            "more"
-        )
-    if names := by_verdict.get("too few"):
-        yield (
-            f"too few ({listed(names)}): p < {SIGNIFICANCE} is impossible with so few repeats; run both "
-            f"with --repeats {repeats_needed()} or more"
-        )
+    meanings = {
+        "steps only": (
+            "one repeat per run, so the test compares the steps of two single processes, which are not independent"
+        ),
+        "too few": f"p < {SIGNIFICANCE} is impossible with so few repeats",
+    }
+    for verdict, words in meanings.items():
+        if names := [row.label for row in rows if row.speed.verdict == verdict]:
+            yield f"{verdict} ({listed(names)}): {words}; run both with --repeats {repeats_needed()} or more"
     yield from few([f"void: {row.label}: {row.speed.void}" for row in rows if row.speed.void is not None])
-
-
-def _apart(label: str, difference: float, tolerance: float) -> str:
-    return f"{label}: by {difference:.2g} (tolerance {tolerance:.2g})"

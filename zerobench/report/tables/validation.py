@@ -96,13 +96,9 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
         of_world = [trial for trial in trials if trial.spec.evidence is world]
         compared = [pair for pair in pairs if pair.predicted.spec.evidence is world and pair.cells]
         ran = sum(map(completed, of_world))
-        if of_world and world is Evidence.MEASURED:
-            lines.append(f"measured: {counted(len(of_world), 'trial')}, {ran} completed")
-        elif of_world:
-            lines.append(
-                f"{world.value}: {counted(len(of_world), 'trial')}, {ran} completed, "
-                f"{counted(len(compared), 'prediction')} compared"
-            )
+        held = "" if world is Evidence.MEASURED else f", {counted(len(compared), 'prediction')} compared"
+        if of_world:
+            lines.append(f"{world.value}: {counted(len(of_world), 'trial')}, {ran} completed{held}")
     return Part("Predictions against measurements", points=lines)
 
 
@@ -116,14 +112,20 @@ def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
 
 
 def _error_columns(names: Names) -> list[Column[ErrorRow]]:
+    def off(error: CellError) -> str:
+        return show_error(error.error)
+
+    def name(error: CellError) -> str:
+        return _name(error.pair, names)
+
     return [
         Column("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
         Column("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
         Column("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
-        Column("over", of_part(_over, lambda error: show_error(error.error)), narrow="over"),
-        Column("under", of_part(_under, lambda error: show_error(error.error)), narrow="under"),
-        Column("worst over", of_part(_over, lambda error: _name(error.pair, names)), is_text=True),
-        Column("worst under", of_part(_under, lambda error: _name(error.pair, names)), is_text=True),
+        Column("over", of_part(lambda row: row.errors.worst_over, off), narrow="over"),
+        Column("under", of_part(lambda row: row.errors.worst_under, off), narrow="under"),
+        Column("worst over", of_part(lambda row: row.errors.worst_over, name), is_text=True),
+        Column("worst under", of_part(lambda row: row.errors.worst_under, name), is_text=True),
     ]
 
 
@@ -149,24 +151,14 @@ def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
     return Listing(columns, rows)
 
 
-def _over(row: ErrorRow) -> CellError | None:
-    return row.errors.worst_over
-
-
-def _under(row: ErrorRow) -> CellError | None:
-    return row.errors.worst_under
-
-
 def _name(pair: Pair, names: Names) -> str:
     return names[pair.predicted.spec.trial_id]
 
 
 def _place(error: CellError, names: Names) -> str:
     """Which figure of which trial, in words."""
-    cell = error.cell
-    return (
-        f"{_name(error.pair, names)}, {phase_name((cell.step, cell.phase))}, {cell.place.value} {cell.quantity.value}"
-    )
+    name, cell = _name(error.pair, names), error.cell
+    return f"{name}, {phase_name((cell.step, cell.phase))}, {cell.place.value} {cell.quantity.value}"
 
 
 def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
@@ -188,10 +180,8 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
 
 def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
     """Of each prediction and place, the most that kernels worked in beside what is compared."""
-    unforeseen = [(pair, place, pair.unforeseen_bytes(place)) for pair in pairs for place in Place]
-    lines = [
-        f"{_name(pair, names)}, {place.value}: up to {format_bytes(size)}" for pair, place, size in unforeseen if size
-    ]
+    sizes = {(_name(pair, names), place): pair.unforeseen_bytes(place) for pair in pairs for place in Place}
+    lines = [f"{name}, {place.value}: up to {format_bytes(size)}" for (name, place), size in sizes.items() if size]
     return few(lines, _IN_FILE)
 
 
@@ -201,8 +191,8 @@ def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
     if not has_capacity(pairs):
         return Part("Refusals: not applicable", "CPU ranks share host memory: no device limit.")
     false, missed = false_refusals(pairs), missed_refusals(pairs)
-    lines = [f"false: {_refusal(refusal, names)}" for refusal in false] + [
-        f"missed: {_refusal(refusal, names)}" for refusal in missed
+    lines = [
+        f"{how}: {_refusal(each, names)}" for how, those in (("false", false), ("missed", missed)) for each in those
     ]
     return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=few(lines, _IN_FILE))
 

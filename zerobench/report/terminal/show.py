@@ -22,13 +22,7 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.recovery import loss_distance
 from zerobench.report.render.layout import Section, TableTrial, bullets
-from zerobench.report.render.terminal import (
-    Console,
-    lines_section,
-    part_section,
-    print_sections,
-    sections,
-)
+from zerobench.report.render.terminal import Console, lines_section, part_section, print_sections, sections
 from zerobench.report.strategies.figures import figures_of
 from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.report.tables.model import Line
@@ -38,13 +32,7 @@ from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.speed import speed_table
 from zerobench.report.tables.strategies import claims_part, strategies_table
 from zerobench.report.tables.watched import watched_rows, watched_table
-from zerobench.report.trials import (
-    Trial,
-    ended_trials,
-    num_params,
-    parameter_counts,
-    refusing_impossible_values,
-)
+from zerobench.report.trials import Trial, ended_trials, num_params, parameter_counts, refusing_impossible_values
 from zerobench.report.views import Document, in_order
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_count
