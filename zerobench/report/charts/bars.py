@@ -28,7 +28,9 @@ def device_figure(runs: RunFigures) -> Figure | None:
     trials, bars = _chosen(known)
     if not bars:
         return None
-    failed = [trial.marked_label for trial in runs.figures if _ran_out(trial)][:5]
+    # These ended for want of device memory, at a need that nobody knows.
+    out = [t for t in runs.figures if t.summary.status is Status.OUT_OF_DEVICE_MEMORY and not t.summary.is_whole]
+    failed = [trial.marked_label for trial in out[:5]]
     capacity = capacities(bars)
     is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
     bars = cut(bars, capacity[0] if is_seen else 0)
@@ -44,11 +46,6 @@ def device_figure(runs: RunFigures) -> Figure | None:
         + ending(trials, len(bars), len(known))
     )
     return Figure("memory-per-gpu", title, caption, drawing(chart, "memory-per-gpu", title), bars_table(bars, unit))
-
-
-def _ran_out(trial: TrialFigures) -> bool:
-    """Whether it ended for want of device memory, at a need that nobody knows."""
-    return trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and not trial.summary.is_whole
 
 
 def host_figure(runs: RunFigures) -> Figure | None:
