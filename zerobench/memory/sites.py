@@ -234,7 +234,8 @@ class SiteFinder:
             if site is not None:
                 return _autograd_site() if site.name == _BACKWARD_ENTRY else site
             frame = frame.f_back
-        if torch._C._current_autograd_node() is not None or _is_engine_thread(outermost):
+        # With no Python but the counter's own on the stack it is a thread of distributed autograd; it tells no node.
+        if torch._C._current_autograd_node() is not None or outermost.f_code.co_filename.endswith(_COUNTER):
             return _autograd_site()
         return _UNKNOWN
 
@@ -269,15 +270,9 @@ def judge(filename: str, function: str) -> Site | None:
 
 
 def _proof(path: str, function: str) -> Category | Origin | None:
-    for file, prefix, proves in _RULES:
-        if path.startswith(file) and function.startswith(prefix):
-            return proves
-    return None
-
-
-def _is_engine_thread(outermost: FrameType) -> bool:
-    """Whether no Python but the counter's own is on the stack: a thread of distributed autograd; it tells no node."""
-    return outermost.f_code.co_filename.endswith(_COUNTER)
+    return next(
+        (proves for file, start, proves in _RULES if path.startswith(file) and function.startswith(start)), None
+    )
 
 
 def _autograd_site() -> Site:
