@@ -52,8 +52,8 @@ _STAGE_3 = "deepspeed/runtime/zero/stage3.py"
 _PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
 
 # The first row whose file and one of whose functions fit decides; "" fits every function of the file. Files are given
-# from the package's name on. Sources: DeepSpeed 0.19.8 (before 0.18.3 stage 2 sets up buckets in `backward`), torch 2.13,
-# transformers 5.23.
+# from the package's name on. Sources: DeepSpeed 0.19.8 (before 0.18.3 stage 2 sets up buckets in `backward`), torch
+# 2.13, transformers 5.23.
 _ROWS: tuple[tuple[str, str, Category | Origin], ...] = (
     (_STAGES_1_2, "setup_buckets backward average_tensor allreduce reduce_", Category.REDUCE_BUFFERS),
     (_STAGES_1_2, "copy_grads_in_partition get_flat_partition _get_flat_partition_unpadded", Category.GRADIENTS),
