@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from zerobench.folder import TrialFolder, write_whole
-from zerobench.records import HostStanding
+from zerobench.records import HostStanding, read_or_none
 
 _SHORTEST_PAUSE_S = 0.25
 
@@ -47,10 +47,7 @@ class Progress(BaseModel):
 
 def read_progress(path: Path) -> Progress | None:
     """A rank's latest word; None where it has said none, or is just saying one."""
-    try:
-        return Progress.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
+    return read_or_none(path, Progress)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,22 @@ errors are derived when reporting. Not available is None, never 0.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 SCHEMA_VERSION = 1
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+def read_or_none(path: Path, model: type[Document]) -> Document | None:
+    """The document at `path`; None where it is not there, or torn: its writer is at it, or was killed."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 class Record(BaseModel):

@@ -44,13 +44,13 @@ def for_device(
 
     `in_pieces`: there was room enough for what was refused, and not in one piece.
     """
-
-    def expandable(draft: Draft) -> tuple[str, Draft] | None:
-        return _expandable(draft, environ) if in_pieces else None
-
-    alone = (expandable, _one_sequence, _checkpointing, _bf16, _next_stage, _last_stage, _offload_optimizer)
-    together = (expandable, _one_sequence, _checkpointing, _bf16, _last_stage, _offload_optimizer, _offload_parameters)
-    return _in_order(start, alone, together)
+    expandable = [partial(_expandable, environ=environ)] if in_pieces else []
+    first: list[Change] = [*expandable, _one_sequence, _checkpointing, _bf16]
+    alone, together = (
+        [_next_stage, _last_stage, _offload_optimizer],
+        [_last_stage, _offload_optimizer, _offload_parameters],
+    )
+    return _in_order(start, [*first, *alone], [*first, *together])
 
 
 def for_host(start: Draft, *, counts_locks: bool = False) -> Iterator[Candidate]:
@@ -58,11 +58,9 @@ def for_host(start: Draft, *, counts_locks: bool = False) -> Iterator[Candidate]
 
     `counts_locks`: who tries counts what page-locked memory is rounded up by, which a script's tensors do not say.
     """
-    back = (
-        partial(_on_device, "offload_param", "parameters"),
-        partial(_on_device, "offload_optimizer", "optimizer states"),
-    )
-    changes = (_unlocked, *back) if counts_locks else back
+    places = (("offload_param", "parameters"), ("offload_optimizer", "optimizer states"))
+    back = [partial(_on_device, section, words) for section, words in places]
+    changes: list[Change] = [_unlocked, *back] if counts_locks else [*back]
     return _in_order(start, changes, changes)
 
 
@@ -152,19 +150,16 @@ def _as_written(words: str) -> str:
     return f" ({words})" if words else ""
 
 
-def _next_stage(draft: Draft) -> tuple[str, Draft] | None:
-    """The next ZeRO stage."""
-    stage = draft.stage
-    if stage is None or stage >= 3:
+def _next_stage(draft: Draft, at_once: int = 1) -> tuple[str, Draft] | None:
+    """The next ZeRO stage, or one that is so many further on, at most the last."""
+    if draft.stage is None or draft.stage >= 3:
         return None
-    return f"ZeRO stage {stage + 1}", _with_zero(draft, {"stage": stage + 1})
+    stage = min(3, draft.stage + at_once)
+    return f"ZeRO stage {stage}", _with_zero(draft, {"stage": stage})
 
 
 def _last_stage(draft: Draft) -> tuple[str, Draft] | None:
-    """ZeRO stage 3."""
-    if draft.stage is None or draft.stage >= 3:
-        return None
-    return "ZeRO stage 3", _with_zero(draft, {"stage": 3})
+    return _next_stage(draft, at_once=3)
 
 
 def _offload_optimizer(draft: Draft) -> tuple[str, Draft] | None:

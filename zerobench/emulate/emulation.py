@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-
-from pydantic import ValidationError
 
 from zerobench.emulate.figures import RankFit, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Part, as_emulated
@@ -18,7 +16,7 @@ from zerobench.emulate.tries import Say, try_changes
 from zerobench.emulator.emulator import find_emulator
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
-from zerobench.records import Failure, HostSummary, RankRecord, Status
+from zerobench.records import Failure, HostSummary, RankRecord, Status, read_or_none
 from zerobench.redaction import redact_arguments
 from zerobench.running.readable import read_readable
 from zerobench.running.stop import Stop, stop_on_signals
@@ -153,35 +151,27 @@ def _write(
         notes=[
             NO_VALUES,
             f"emulated: rank {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}",
-            *_compiled(made.verdict),
+            *(
+                f"torch.compile: memory rows are of the uncompiled model; compiled, rank {one.rank} allocates "
+                f"{format_bytes(one.peak_bytes or 0)} and reserves {format_bytes(one.reserved_bytes or 0)} at most"
+                for one in (rank.account for rank in made.verdict.ranks)
+                if one.compiles
+            ),
         ],
     )
     write_record(folder, record)
 
 
-def _compiled(verdict: Verdict) -> Iterator[str]:
-    """What compiled ranks hold, beside the ledger's rows of the uncompiled ones."""
-    for account in (rank.account for rank in verdict.ranks if rank.account.compiles):
-        yield (
-            f"torch.compile: memory rows are of the uncompiled model; compiled, rank {account.rank} allocates "
-            f"{format_bytes(account.peak_bytes or 0)} and reserves {format_bytes(account.reserved_bytes or 0)} at most"
-        )
-
-
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:
     """`trial` where its ranks train the whole of its model; None where they say nothing, or train a part (adapters)."""
     counts = [record.parameters for record in records]
-    return (
-        trial if counts and all(tensor is not None and tensor.trainable == tensor.total for tensor in counts) else None
-    )
+    are_whole = all(tensor is not None and tensor.trainable == tensor.total for tensor in counts)
+    return trial if counts and are_whole else None
 
 
 def _settled(folder: TrialFolder, asked: TrialSpec, request: EmulationRequest) -> TrialSpec:
     """A tracker's word of the work, or that nothing is known of it; on the GPUs that were asked for in any case."""
-    try:
-        trial = TrialSpec.model_validate_json(folder.spec.read_bytes())
-    except (OSError, ValidationError):
-        trial = asked
+    trial = read_or_none(folder.spec, TrialSpec) or asked
     if trial.strategy == SCRIPT:
         part = Part.model_validate_json(folder.emulated_part(request.ranks[0]).read_bytes())
         trial = as_emulated(laid_out(trial, request.cluster.num_gpus, request.cluster.gpus_per_node), part)
@@ -210,7 +200,7 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
     if made.verdict.fits_host is False:
         needed, has = made.verdict.host_node_bytes, made.verdict.host_memory_bytes
         return Status.OUT_OF_HOST_MEMORY, Failure(
-            message=(f"host memory per node: tensors need {needed} bytes ({made.verdict.host_basis}), available {has}"),
+            message=f"host memory per node: tensors need {needed} bytes ({made.verdict.host_basis}), available {has}",
             bytes_asked=needed,
             bytes_free=has,
             host_standing=made.verdict.host_standing,

@@ -89,6 +89,7 @@ def rank_fit(
     rows = [] if record is None else record.memory
     steps = [row for row in rows if row.phase is not Phase.INIT]
     whole = rows if needed_record is None else needed_record.memory
+    swapped = [row for row in whole if row.place is Place.NVME]
     return RankFit(
         account=account,
         memory_bytes=memory_bytes,
@@ -98,12 +99,8 @@ def rank_fit(
         start=_peak([row for row in rows if row.phase is Phase.INIT], Place.DEVICE),
         host=_peak(whole, Place.HOST),
         host_standing=None if (of_whole := needed_record or record) is None else of_whole.host_peak,
-        nvme_bytes=max((row.live_bytes or 0 for row in whole if _is_swapped_total(row)), default=0),
+        nvme_bytes=max((row.live_bytes or 0 for row in swapped if row.category is Category.TOTAL), default=0),
     )
-
-
-def _is_swapped_total(row: MemoryRow) -> bool:
-    return row.place is Place.NVME and row.category is Category.TOTAL
 
 
 def host_bytes(record: RankRecord | None) -> int | None:

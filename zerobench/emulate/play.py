@@ -10,15 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
 from zerobench.emulate.request import EmulationRequest
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder, write_whole
-from zerobench.records import RankRecord
+from zerobench.records import RankRecord, read_or_none
 from zerobench.running.outcome import how_ended
 from zerobench.running.readable import read_readable
 
@@ -80,9 +78,8 @@ class Stage:
 
 def read_account(part: Part, returncode: int) -> Account:
     """What the process left, or that it left nothing. Raises UserError: the command is not one that can be played."""
-    try:
-        account = Account.model_validate_json(part.account.read_bytes())
-    except (OSError, ValidationError):
+    account = read_or_none(part.account, Account)
+    if account is None:
         code = 128 - returncode if returncode < 0 else returncode
         message = f"its process {how_ended(returncode)} without a result"
         return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=message)

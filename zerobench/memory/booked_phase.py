@@ -31,8 +31,11 @@ class BookedPhase:
         self._known: dict[int, Verdict] = {}
         self._births: dict[int, Any] = {}
         for storage in storages:
-            self._know(storage.block, verdict(storage))
-            self._births.setdefault(storage.block, storage.birth)
+            serial, known = storage.block, verdict(storage)
+            # Of several storages on one block, one that has a name decides.
+            if serial and (known[1] is not None or serial not in self._known):
+                self._known[serial] = known
+            self._births.setdefault(serial, storage.birth)
         for serial in _working_memory(pages.changes) - self._known.keys():
             self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
         for block in (*pages.standing, *pages.changes):
@@ -51,11 +54,6 @@ class BookedPhase:
         """The largest block of which nothing is known."""
         blocks = [*self._pages.changes, *self._pages.standing]
         return max((block.nbytes for block in blocks if block.serial not in self._known), default=0)
-
-    def _know(self, serial: int, verdict: Verdict) -> None:
-        """Of several storages on one block, one that has a name decides."""
-        if serial and (verdict[1] is not None or serial not in self._known):
-            self._known[serial] = verdict
 
     def _category(self, serial: int) -> Category | None:
         return self._known.get(serial, self._nobody)[1]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 MIN_BLOCK_BYTES = 512
 """kMinBlockSize: blocks are multiples of it."""
@@ -106,6 +107,7 @@ class AllocatorCounters:
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.occupied_bytes = self.peak_occupied_bytes = 0
         self.alloc_retries = 0
+        self._live: dict[int, Any] = {}
 
     def reset_peaks(self) -> None:
         """Let the peaks begin anew from what is held now (torch.cuda.reset_peak_memory_stats)."""
@@ -113,6 +115,32 @@ class AllocatorCounters:
         self.peak_requested_bytes = self.requested_bytes
         self.peak_reserved_bytes = self.reserved_bytes
         self.peak_occupied_bytes = self.occupied_bytes
+
+    def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
+        """Allocate `nbytes` under the name `key` while `stream` is current; nothing is taken for 0 bytes, as in torch.
+
+        Raises ValueError: `key` is in use or `nbytes` below 0; OutOfMemory: it does not fit in the capacity.
+        """
+        if key in self._live or nbytes < 0:
+            raise ValueError(f"malloc({key}, {nbytes}): the key is in use, or the size is negative")
+        self._live[key] = self._give(nbytes, stream) if nbytes else None
+
+    def free(self, key: int) -> None:
+        """Give back what `key` names; its block joins the free ones beside it and stays reserved.
+
+        Raises KeyError: nothing is allocated under `key`.
+        """
+        block = self._live.pop(key)
+        if block is not None:
+            self._count(-block.size, -block.requested)
+            self._take_back(block)
+
+    def _give(self, nbytes: int, stream: int) -> Any:
+        """A block for `nbytes`, counted."""
+        raise NotImplementedError
+
+    def _take_back(self, block: Any) -> None:
+        raise NotImplementedError
 
     def _count(self, allocated_bytes: int, requested_bytes: int) -> None:
         """A block has been given out, or, of negative sizes, taken back."""
@@ -135,7 +163,6 @@ class CachingAllocator(AllocatorCounters):
         super().__init__(capacity_bytes)
         self._pools: dict[tuple[int, bool], _Pool] = {}
         """By stream and whether blocks are small."""
-        self._live: dict[int, _Block | None] = {}
         self._segments: dict[int, _Block] = {}
         """The first block of each segment by its address: splitting and merging leave the lower block standing."""
         self._next_address = SEGMENT_ROUNDING_BYTES
@@ -145,16 +172,7 @@ class CachingAllocator(AllocatorCounters):
         """Pieces of memory held from the driver."""
         return len(self._segments)
 
-    def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
-        """Allocate `nbytes` under the name `key` while `stream` is current; nothing is taken for 0 bytes, as in torch.
-
-        Raises ValueError: `key` is in use or `nbytes` below 0; OutOfMemory: it does not fit in the capacity.
-        """
-        if key in self._live or nbytes < 0:
-            raise ValueError(f"malloc({key}, {nbytes}): the key is in use, or the size is negative")
-        if nbytes == 0:
-            self._live[key] = None
-            return
+    def _give(self, nbytes: int, stream: int) -> _Block:
         size = block_bytes(nbytes)
         pool = self._pool(stream, size)
         keys = pool.keys
@@ -167,18 +185,10 @@ class CachingAllocator(AllocatorCounters):
             _split(block, size)
         block.free = False
         block.requested = nbytes
-        self._live[key] = block
         self._count(block.size, nbytes)
+        return block
 
-    def free(self, key: int) -> None:
-        """Give back what `key` names; its block joins the free ones beside it and stays reserved.
-
-        Raises KeyError: nothing is allocated under `key`.
-        """
-        block = self._live.pop(key)
-        if block is None:
-            return
-        self._count(-block.size, -block.requested)
+    def _take_back(self, block: _Block) -> None:
         pool, previous, following = block.pool, block.previous, block.next
         if previous is not None and previous.free:
             _take(pool, previous)

@@ -83,7 +83,9 @@ class CpuBook:
         buffers = [(ctypes.c_int64 * (3 * count.value))() for count in (changes, standing)]
         self._copy(*buffers)
         self._record(0)
-        return Pages(*(_triples(buffer) for buffer in buffers))
+        return Pages(
+            *([Change(*triple) for triple in zip(*[iter(list(buffer))] * 3, strict=True)] for buffer in buffers)
+        )
 
 
 GLOO = -1
@@ -130,8 +132,3 @@ def _function(loaded: ctypes.PyDLL, name: str, returns: Any, *takes: Any) -> Any
     function = loaded[f"zerobench_book_{name}"]
     function.restype, function.argtypes = returns, takes
     return function
-
-
-def _triples(numbers: Any) -> list[Change]:
-    values = list(numbers)
-    return [Change(*triple) for triple in zip(values[::3], values[1::3], values[2::3], strict=True)]

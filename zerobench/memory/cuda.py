@@ -198,7 +198,7 @@ def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, in
     """The trace as changes in bytes, each block matched to the storage that owned it, where one was seen."""
     born = _by_address(s for s, delta in events if delta > 0)
     died = _by_address(s for s, delta in events if delta < 0)
-    standing: dict[int, Block] = {}
+    standing: dict[int, Block | None] = {}
     changes: list[tuple[Block, int]] = []
     moves = [(e["action"] == _ALLOCATION, e["addr"], e["size"]) for e in trace if e["action"] in _MOVES]
     stays = _last_blocks(moves)
@@ -208,14 +208,12 @@ def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, in
             block = standing[address] = Block(address, nbytes, storage=_take(born, address, nbytes, is_last=is_last))
             changes.append((block, nbytes))
         else:
-            block = standing.pop(address) if address in standing else _old_block(address, nbytes, died)
+            block = standing.pop(address, None) or Block(
+                address, nbytes, storage=_take(died, address, nbytes), from_before=True
+            )
             block.freed = True
             changes.append((block, -nbytes))
     return changes
-
-
-def _old_block(address: int, nbytes: int, died: dict[int, list[Storage]]) -> Block:
-    return Block(address, nbytes, storage=_take(died, address, nbytes), from_before=True)
 
 
 def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:

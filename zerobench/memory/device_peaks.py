@@ -45,7 +45,13 @@ class DevicePeaks:
 
     def watch(self) -> None:
         """Keep what others reset, from now on."""
-        before_resets(self._keep)
+
+        def keep() -> None:
+            for index in range(torch.cuda.device_count()):
+                peaks = {name: value for name, value in self.stats(index).items() if name.endswith(_PEAK)}
+                self._kept[index] = peaks
+
+        before_resets(keep)
 
     def begin(self, device: torch.device) -> None:
         """Let the peaks begin anew."""

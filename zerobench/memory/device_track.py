@@ -127,11 +127,8 @@ class DeviceTrack:
             peak_used_bytes=self._peak_bytes,
             energy_joules=self._energy.joules,
             mean_power_watts=self._energy.mean_watts,
-            other_processes=[_words(process) for process in self.others],
+            other_processes=[
+                f"{other.pid} {other.name or '-'} {'-' if other.used_bytes is None else other.used_bytes}"
+                for other in self.others
+            ],
         )
-
-
-def _words(process: DeviceProcess) -> str:
-    """`pid name bytes`, with a dash for what is not known."""
-    used = "-" if process.used_bytes is None else process.used_bytes
-    return f"{process.pid} {process.name or '-'} {used}"

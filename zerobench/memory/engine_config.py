@@ -34,17 +34,14 @@ _VALUES = (
 def parsed_config(parsed: Any) -> dict[str, Any]:
     """What DeepSpeed made of a configuration, every default filled in, as far as a trial may set it."""
     tensor_parallel = getattr(parsed, "tensor_parallel_config", None)
+    sections: dict[str, Any] = {name: getattr(parsed, attribute, None) for name, attribute in _SECTIONS.items()}
     return {
         "zero_optimization": parsed.zero_config.model_dump(mode="json"),
         "communication_data_type": str(parsed.communication_data_type),
         "tensor_parallel": {name: getattr(tensor_parallel, name, None) for name in ("autotp_size", "tp_overlap_comm")},
-        **{name: _plain(getattr(parsed, attribute, None)) for name, attribute in _SECTIONS.items()},
+        **{name: s.model_dump(mode="json") if hasattr(s, "model_dump") else s for name, s in sections.items()},
         **{name: getattr(parsed, name, None) for name in _VALUES},
     }
-
-
-def _plain(section: Any) -> Any:
-    return section.model_dump(mode="json") if hasattr(section, "model_dump") else section
 
 
 def engine_config(engine: Any) -> dict[str, Any]:
@@ -82,11 +79,7 @@ def count_parameters_built(model: torch.nn.Module) -> ParameterTensor:
 def weights_built(model: torch.nn.Module) -> list[Weight]:
     """The model's parameters in their order, tied ones once, each with its full size."""
     return [
-        Weight(
-            name,
-            _elements(model, name, parameter) * _autotp_parts(parameter),
-            is_trained=parameter.requires_grad,
-        )
+        Weight(name, _elements(model, name, parameter) * _autotp_parts(parameter), is_trained=parameter.requires_grad)
         for name, parameter in model.named_parameters()
     ]
 

@@ -124,8 +124,7 @@ def _reduce_buckets(zero: Any) -> list[Any]:
     if hasattr(zero, "ipg_buckets"):
         return [bucket.buffer for bucket in zero.ipg_buckets.values()]
     return [
-        getattr(zero, "ipg_buffer", None),
-        getattr(zero, "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer", None),
+        getattr(zero, name, None) for name in ("ipg_buffer", "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer")
     ]
 
 

@@ -73,18 +73,8 @@ class ExpandableAllocator(AllocatorCounters):
         super().__init__(capacity_bytes)
         self._releasable = 0
         self._ranges: dict[tuple[int, bool], _Range] = {}
-        self._live: dict[int, _Block | None] = {}
 
-    def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
-        """Allocate `nbytes` under the name `key` while `stream` is current; nothing is taken for 0 bytes, as in torch.
-
-        Raises ValueError: `key` is in use or `nbytes` below 0; OutOfMemory: it does not fit in the capacity.
-        """
-        if key in self._live or nbytes < 0:
-            raise ValueError(f"malloc({key}, {nbytes}): the key is in use, or the size is negative")
-        if nbytes == 0:
-            self._live[key] = None
-            return
+    def _give(self, nbytes: int, stream: int) -> _Block:
         size = block_bytes(nbytes)
         within = self._range(stream, size)
         block = self._best_fit(within, size) or self._mapped(within, size)
@@ -92,19 +82,13 @@ class ExpandableAllocator(AllocatorCounters):
             self._insert(_split(block, size))
         block.in_use = True
         block.requested = nbytes
-        self._live[key] = block
         self._count(size, nbytes)
-        self._note_peaks()
+        self.occupied_bytes = self.reserved_bytes - self._releasable
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        self.peak_occupied_bytes = max(self.peak_occupied_bytes, self.occupied_bytes)
+        return block
 
-    def free(self, key: int) -> None:
-        """Give back what `key` names; its block joins the free ones beside it and stays mapped.
-
-        Raises KeyError: nothing is allocated under `key`.
-        """
-        block = self._live.pop(key)
-        if block is None:
-            return
-        self._count(-block.size, -block.requested)
+    def _take_back(self, block: _Block) -> None:
         block.in_use = False
         self._insert(self._merged(block))
         self.occupied_bytes = self.reserved_bytes - self._releasable
@@ -114,11 +98,6 @@ class ExpandableAllocator(AllocatorCounters):
         for within in self._ranges.values():
             for _, _, block in list(within.free):
                 self._unmap(block)
-
-    def _note_peaks(self) -> None:
-        self.occupied_bytes = self.reserved_bytes - self._releasable
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-        self.peak_occupied_bytes = max(self.peak_occupied_bytes, self.occupied_bytes)
 
     def _range(self, stream: int, size: int) -> _Range:
         key = (stream, size <= LARGEST_SMALL_BYTES)

@@ -16,6 +16,8 @@ from zerobench.redaction import redact_text, secret_values
 
 _ADVICE = " If reserved but unallocated"
 """How torch goes on after the figures of a refusal (CUDACachingAllocator.cpp)."""
+_CUDA_OUT_OF_MEMORY = 2
+"""cudaErrorMemoryAllocation (driver_types.h)."""
 _LONGEST = 400
 """Characters of an exception's message."""
 
@@ -31,7 +33,11 @@ def describe(
         refusal = device.last_refusal if device is not None else {}
         asked, free = refusal.get("bytes_asked"), refusal.get("bytes_free")
         standing = device.last_standing if device is not None else None
-    elif isinstance(error, MemoryError) or is_pinning_refusal(error):
+    # CUDA says by the code of a full device (cudaHostAlloc) that it had no page-locked memory to give, and torch raises
+    # OutOfMemoryError for the device alone.
+    elif isinstance(error, MemoryError) or (
+        isinstance(error, torch.AcceleratorError) and getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
+    ):
         status = Status.OUT_OF_HOST_MEMORY
     elif (refused := cpu_allocator_refusal(error)) is not None:
         status, asked = Status.OUT_OF_HOST_MEMORY, refused
@@ -41,14 +47,15 @@ def describe(
     first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)
     first_line = first_line.partition(_ADVICE)[0][:_LONGEST]
     evidence = "the allocator's exception" if asked is not None else None
+    what = kind = type(error).__name__
     if is_compilers(error):
-        evidence = "torch.compile failed with the compiler's exception"
+        evidence, what = "torch.compile failed with the compiler's exception", f"torch.compile failed ({kind})"
     return status, Failure(
         phase=None if between_calls else marks.phase,
         step_index=marks.step_index,
         rank=rank,
-        message=f"{_what(error)} {_where(marks, between_calls=between_calls)}: {first_line}",
-        exception=type(error).__name__,
+        message=f"{what} {_where(marks, between_calls=between_calls)}: {first_line}",
+        exception=kind,
         traceback=redact_text("".join(traceback.format_exception(error)), known)[-20_000:],
         bytes_asked=asked,
         bytes_free=free,
@@ -72,10 +79,6 @@ def is_compilers(error: BaseException) -> bool:
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 
-def _what(error: BaseException) -> str:
-    return f"torch.compile failed ({type(error).__name__})" if is_compilers(error) else type(error).__name__
-
-
 def _where(marks: Marks, *, between_calls: bool) -> str:
     phase = "the update" if marks.phase is Phase.STEP else str(marks.phase)
     begun = f"{phase} of step {marks.step_index + 1}" if marks.step_index >= 0 else phase
@@ -88,14 +91,3 @@ def cpu_allocator_refusal(error: BaseException) -> int | None:
         return None
     match = re.search(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", str(error))
     return int(match.group(1)) if match else None
-
-
-_CUDA_OUT_OF_MEMORY = 2
-"""cudaErrorMemoryAllocation (driver_types.h)."""
-
-
-def is_pinning_refusal(error: BaseException) -> bool:
-    """Whether CUDA had no page-locked memory to give: it says so by the code of a full device (cudaHostAlloc), and
-    torch raises OutOfMemoryError for the device alone.
-    """
-    return isinstance(error, torch.AcceleratorError) and getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY

@@ -63,7 +63,11 @@ def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostS
 def standing(device: torch.device, held: Holdings | None) -> Standing:
     """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-    blocks = _blocks(device)
+    blocks = [
+        (block["size"], block["state"] == "inactive")
+        for segment in snapshot_of(device).segments
+        for block in segment["blocks"]
+    ]
     largest = max((size for size, is_free in blocks if is_free), default=0)
     totals = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest)
     if held is None or not held.by_category:
@@ -83,12 +87,6 @@ def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[i
     library, which no tensor is ever seen to own.
     """
     return sum(size * max(0, given_out.get(size, 0) - owned.get(size, 0)) for size in sizes)
-
-
-def _blocks(device: torch.device) -> list[tuple[int, bool]]:
-    """Size of each of the allocator's blocks, and whether it is free."""
-    blocks = (block for segment in snapshot_of(device).segments for block in segment["blocks"])
-    return [(block["size"], block["state"] == "inactive") for block in blocks]
 
 
 def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, int]]:

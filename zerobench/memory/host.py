@@ -24,21 +24,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class _Mallinfo2(ctypes.Structure):
     """struct mallinfo2 of glibc 2.33 and later (malloc.h)."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
 
 
 @cache
@@ -118,7 +105,4 @@ def _field(path: Path, name: str) -> int | None:
         lines = path.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    for line in lines:
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)

@@ -32,16 +32,7 @@ from zerobench.memory.random_states import told_of_random_states
 from zerobench.memory.replay import replay, things_at_peak
 from zerobench.memory.sites import Site, SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
-from zerobench.records import (
-    Category,
-    HostStanding,
-    MemoryCourse,
-    MemoryRow,
-    Phase,
-    Place,
-    ProcessMemory,
-    StepKind,
-)
+from zerobench.records import Category, HostStanding, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
 _UNSEEN = "no tensor seen (another thread, or C++)"
 _Verdict = tuple[Place, Category | None]
@@ -105,13 +96,13 @@ class Ledger:
         with ExitStack() as stack:
             if model is not None:
                 self._model = model
-                hooks = [*self._hook_gradients(model), *self._hook_logits(model), self._hook_output(model)]
-                stack.callback(_remove, hooks)
+                for hook in [*self._hook_gradients(model), *self._hook_logits(model), self._hook_output(model)]:
+                    stack.callback(hook.remove)
             if self._device.type == "cuda":
                 stack.enter_context(cuda.recorded_history())
             stack.enter_context(self.counter)
             if self._book is not None:
-                stack.enter_context(told_of_random_states(self._keep_random_state))
+                stack.enter_context(told_of_random_states(lambda state: self.name_kept([state])))
             yield
 
     @contextmanager
@@ -178,7 +169,8 @@ class Ledger:
 
     def held(self, phase: Phase) -> Holdings:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
-        return self._held_now(phase, self._is_on_device, self._device.type)
+        kind = self._device.type
+        return self._held_now(phase, lambda storage, place: place is Place.DEVICE and storage.device == kind, kind)
 
     def host_standing(self, phase: Phase, at: str) -> HostStanding:
         """What is held of the host now; of CPU ranks, whose device is the host, that is all."""
@@ -204,18 +196,12 @@ class Ledger:
             held.add_states(self._model, device_type)
         return held
 
-    def _is_on_device(self, storage: Storage, place: Place) -> bool:
-        return place is Place.DEVICE and storage.device == self._device.type
-
     def _is_on_host(self, storage: Storage, place: Place) -> bool:
         return storage.device == "cpu" and (place is Place.HOST or self._device.type == "cpu")
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
         self.names.identify(NamedTensor(t, Category.INPUTS) for t in tensors)
-
-    def _keep_random_state(self, state: torch.Tensor) -> None:
-        self.names.identify([NamedTensor(state, Category.ACTIVATIONS)])
 
     def name_kept(self, tensors: Iterable[torch.Tensor]) -> None:
         """What a model's output keeps of its forward pass, also once the backward pass is over."""
@@ -272,9 +258,9 @@ class Ledger:
         return ranked[:count]
 
     def _account(self, step: StepKind, phase: Phase) -> None:
-        verdicts: dict[Storage, tuple[Place, Category | None]] = {}
+        verdicts: dict[Storage, _Verdict] = {}
 
-        def verdict(storage: Storage) -> tuple[Place, Category | None]:
+        def verdict(storage: Storage) -> _Verdict:
             if storage not in verdicts:
                 verdicts[storage] = self._verdict(storage, phase)
             return verdicts[storage]
@@ -284,7 +270,8 @@ class Ledger:
         booked = None
         if self._book is not None:
             seen = dict.fromkeys([*live, *(storage for storage, _ in events)])
-            booked = BookedPhase(self._book.pages(), seen, verdict, self._unseen_place)
+            unseen_place = Place.DEVICE if self._device.type == "cpu" else Place.HOST
+            booked = BookedPhase(self._book.pages(), seen, verdict, unseen_place)
             self._note_site(_UNSEEN, booked.largest_unseen_bytes())
         for place in (Place.DEVICE, Place.HOST):
             if place is Place.DEVICE and self._device.type == "cuda":
@@ -342,10 +329,6 @@ class Ledger:
             return None
         self.counter.keep_book(book)
         return book
-
-    @property
-    def _unseen_place(self) -> Place:
-        return Place.DEVICE if self._device.type == "cpu" else Place.HOST
 
     def _note_site(self, name: str, nbytes: int) -> None:
         if nbytes > self._unattributed_sites.get(name, 0):
@@ -457,8 +440,3 @@ def _register_first(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-def _remove(handles: Iterable[Any]) -> None:
-    for handle in handles:
-        handle.remove()

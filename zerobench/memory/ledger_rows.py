@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.memory.replay import Composition
@@ -19,14 +18,6 @@ class _Figures(NamedTuple):
     at_peak: int
     own_peak: int | None
     at_tensor_peak: int | None
-
-
-@dataclass(frozen=True)
-class _KeptInstants:
-    """Which of an earlier entry's instants stand, because the place held more then."""
-
-    peak: bool
-    tensor_peak: bool
 
 
 class LedgerRows:
@@ -56,10 +47,26 @@ class LedgerRows:
             )
         for category in {Category.UNATTRIBUTED, *self._entered(where)}:
             rows.setdefault(category, nothing)
-        rows[Category.TOTAL] = _total(rows)
-        keeps = self._keeps(where, rows[Category.TOTAL])
-        for category, figures in rows.items():
-            self._merge(where, category, figures, keeps)
+        total = rows[Category.TOTAL] = _total(rows)
+        before = self._rows.get((*where, Category.TOTAL))
+        # An earlier entry's instant stands where the place held more then.
+        keeps_peak = before is not None and (before.at_peak_bytes or 0) > total.at_peak
+        keeps_tensor_peak = before is not None and (before.at_tensor_peak_bytes or 0) > (total.at_tensor_peak or 0)
+        step, phase, place = where
+        for category, (live, at_peak, peak_bytes, at_tensor_peak) in rows.items():
+            old = self._rows.get((*where, category))
+            if old is not None and peak_bytes is not None:
+                peak_bytes = max(peak_bytes, old.own_peak_bytes or 0)  # noqa: PLW2901
+            self._rows[step, phase, place, category] = MemoryRow(
+                step=step,
+                phase=phase,
+                place=place,
+                category=category,
+                live_bytes=live,
+                at_peak_bytes=(old and old.at_peak_bytes) or 0 if keeps_peak else at_peak,
+                own_peak_bytes=peak_bytes,
+                at_tensor_peak_bytes=(old and old.at_tensor_peak_bytes) or 0 if keeps_tensor_peak else at_tensor_peak,
+            )
 
     def forget(self, step: StepKind) -> None:
         """Drop the rows of a kind of step."""
@@ -86,36 +93,6 @@ class LedgerRows:
     def _entered(self, where: Where) -> set[Category]:
         """Categories that an earlier entry of the same phase had."""
         return {key[3] for key in self._rows if key[:3] == where} - {Category.TOTAL}
-
-    def _keeps(self, where: Where, total: _Figures) -> _KeptInstants:
-        before = self._rows.get((*where, Category.TOTAL))
-        if before is None:
-            return _KeptInstants(peak=False, tensor_peak=False)
-        return _KeptInstants(
-            peak=(before.at_peak_bytes or 0) > total.at_peak,
-            tensor_peak=(before.at_tensor_peak_bytes or 0) > (total.at_tensor_peak or 0),
-        )
-
-    def _merge(self, where: Where, category: Category, figures: _Figures, keeps: _KeptInstants) -> None:
-        step, phase, place = where
-        old = self._rows.get((*where, category))
-        peak_bytes, at_peak, at_tensor_peak = figures.own_peak, figures.at_peak, figures.at_tensor_peak
-        if old is not None and peak_bytes is not None:
-            peak_bytes = max(peak_bytes, old.own_peak_bytes or 0)
-        if keeps.peak:
-            at_peak = 0 if old is None else old.at_peak_bytes or 0
-        if keeps.tensor_peak:
-            at_tensor_peak = 0 if old is None else old.at_tensor_peak_bytes or 0
-        self._rows[step, phase, place, category] = MemoryRow(
-            step=step,
-            phase=phase,
-            place=place,
-            category=category,
-            live_bytes=figures.live,
-            at_peak_bytes=at_peak,
-            own_peak_bytes=peak_bytes,
-            at_tensor_peak_bytes=at_tensor_peak,
-        )
 
 
 def _total(rows: Mapping[Category, _Figures]) -> _Figures:

@@ -261,11 +261,7 @@ class NvmeAccount:
         after = self._block_io()
         if self._folder is None or before is None or after is None:
             return
-        self._add(step, phase, before, after, time.perf_counter() - start)
-        self._note_files(step, phase, self._folder)
-
-    def _add(self, step: StepKind, phase: Phase, before: BlockIo, after: BlockIo, seconds: float) -> None:
-        old = self.traffic.get((step, phase))
+        seconds, old = time.perf_counter() - start, self.traffic.get((step, phase))
         self.traffic[step, phase] = NvmeTraffic(
             step=step,
             phase=phase,
@@ -273,9 +269,7 @@ class NvmeAccount:
             written_bytes=after.written_bytes - before.written_bytes + (old.written_bytes if old else 0),
             seconds=seconds + (old.seconds if old else 0.0),
         )
-
-    def _note_files(self, step: StepKind, phase: Phase, folder: Path) -> None:
-        sizes = self._file_bytes(folder, self._rank)
+        sizes = self._file_bytes(self._folder, self._rank)
         by_category = {
             Category.OPTIMIZER_STATES_ON_NVME: sizes["optimizer"],
             Category.PARAMETERS: sizes["parameters"],

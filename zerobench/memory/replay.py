@@ -12,10 +12,6 @@ Key = TypeVar("Key", bound=Hashable)
 Thing = TypeVar("Thing")
 
 
-def _no_site(_thing: Any) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Walk(Generic[Thing, Key]):
     """What a composition was made of, for who wants more of the phase than its peak (memory/course.py)."""
@@ -61,7 +57,7 @@ def replay(
     live: Iterable[tuple[Thing, int]],
     events: Sequence[tuple[Thing, int]],
     category_of: Callable[[Thing], Key],
-    site_of: Callable[[Thing], str] = _no_site,
+    site_of: Callable[[Thing], str] = lambda _: "",
 ) -> Composition[Key]:
     """Walk a phase backwards from its end, so that names learnt late count from the start.
 

@@ -24,12 +24,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from pydantic import ValidationError
-
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.nvml import why_unavailable
-from zerobench.records import NvmlSummary
+from zerobench.records import NvmlSummary, read_or_none
 
 END_PATIENCE_S = 5.0
 """How long the sampler may take to end before it is killed; a driver call can hang."""
@@ -48,11 +46,7 @@ class Sampler:
 
     @classmethod
     def start(
-        cls,
-        trial_folder: TrialFolder,
-        node: int,
-        uuids: Sequence[str] | None,
-        interval_s: float = 0.010,
+        cls, trial_folder: TrialFolder, node: int, uuids: Sequence[str] | None, interval_s: float = 0.010
     ) -> Sampler:
         """Start sampling the devices `uuids` of this node, the trial's node `node`, into `trial_folder`.
 
@@ -87,9 +81,9 @@ class Sampler:
     def stop(self) -> NvmlSummary:
         """End the sampler and return what it saw; a second call returns the same."""
         if self._process is None:
-            return self._read() or self._nothing("no sampler was started")
+            return read_or_none(self._summary, NvmlSummary) or self._nothing("no sampler was started")
         code = _end(self._process)
-        summary = self._read()
+        summary = read_or_none(self._summary, NvmlSummary)
         if summary is None:
             summary = self._nothing(f"the sampler {_how(code)} before its first reading: {self._last_words()}")
             self._write(summary)
@@ -113,13 +107,6 @@ class Sampler:
 
     def _nothing(self, reason: str) -> NvmlSummary:
         return NvmlSummary(hostname=socket.gethostname(), node=self._node, available=False, reason=reason)
-
-    def _read(self) -> NvmlSummary | None:
-        """The summary on disk; None where there is none."""
-        try:
-            return NvmlSummary.model_validate_json(self._summary.read_bytes())
-        except (OSError, ValidationError):
-            return None
 
     def _write(self, summary: NvmlSummary) -> None:
         write_whole(self._summary, summary.model_dump_json(indent=1))

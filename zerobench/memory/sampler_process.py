@@ -56,7 +56,11 @@ class Session:
         self.faults: list[str] = []
         self.not_sampled: list[str] = []
         for uuid in self._visible_uuids() if uuids is None else uuids:
-            self._open(uuid)
+            reader = DeviceReader.open(uuid)
+            if reader.device is None:
+                self.faults.append(str(reader.fault))
+            elif reader.device.uuid not in {track.device.uuid for track in self.tracks}:
+                self.tracks.append(DeviceTrack(reader, reader.device, reader.processes(), self.faults))
         self._missing = list(self.faults)
         self._driver_version = driver_version()
 
@@ -68,13 +72,6 @@ class Session:
         if self.not_sampled and not uuids:
             self.faults.append(f"{VARIABLE} leaves no device to the trial: {os.environ[VARIABLE]!r}")
         return uuids
-
-    def _open(self, uuid: str) -> None:
-        reader = DeviceReader.open(uuid)
-        if reader.device is None:
-            self.faults.append(str(reader.fault))
-        elif reader.device.uuid not in {track.device.uuid for track in self.tracks}:
-            self.tracks.append(DeviceTrack(reader, reader.device, reader.processes(), self.faults))
 
     def baseline(self) -> list[Sample]:
         """The first readings, power and energy with them; what a device does not tell becomes a fault."""

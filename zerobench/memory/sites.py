@@ -47,48 +47,33 @@ class Site:
 # Where a device has a thread of its own for the backward pass (CUDA), the frames below a node are not on its stack.
 _BACKWARD_ENTRY = "torch/autograd/graph.py:_engine_run_backward"
 
-# The first row whose file and function fit decides; "" fits every function of the file. Files are given from the
-# package's name on. Sources: DeepSpeed 0.19.8, torch 2.13, transformers 5.23.
-_RULES: tuple[tuple[str, str, Category | Origin], ...] = (
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "setup_buckets", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "backward", Category.REDUCE_BUFFERS),  # the same, before 0.18.3
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "get_flat_partition", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "_get_flat_partition_unpadded", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "_build_compact_grad_partition_buffer", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "get_all_grad_tensors", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "buffer_to_accumulate_to_in_cpu", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "step", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "__init__", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "average_tensor", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "allreduce", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "reduce_", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "", Category.TEMPORARIES),
-    ("deepspeed/runtime/zero/stage3.py", "_create_fp32_partitions", Category.MASTER_WEIGHTS),
-    ("deepspeed/runtime/zero/stage3.py", "_create_fp16", Category.PARAMETERS),
+_STAGES_1_2 = "deepspeed/runtime/zero/stage_1_and_2.py"
+_STAGE_3 = "deepspeed/runtime/zero/stage3.py"
+_PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
+
+# The first row whose file and one of whose functions fit decides; "" fits every function of the file. Files are given
+# from the package's name on. Sources: DeepSpeed 0.19.8 (before 0.18.3 stage 2 sets up buckets in `backward`), torch
+# 2.13, transformers 5.23.
+_ROWS: tuple[tuple[str, str, Category | Origin], ...] = (
+    (_STAGES_1_2, "setup_buckets backward average_tensor allreduce reduce_", Category.REDUCE_BUFFERS),
+    (_STAGES_1_2, "copy_grads_in_partition get_flat_partition _get_flat_partition_unpadded", Category.GRADIENTS),
+    (_STAGES_1_2, "_build_compact_grad_partition_buffer get_all_grad_tensors", Category.GRADIENTS),
+    (_STAGES_1_2, "buffer_to_accumulate_to_in_cpu step", Category.GRADIENTS),
+    (_STAGES_1_2, "__init__", Category.PARAMETERS),
+    (_STAGES_1_2, "", Category.TEMPORARIES),
+    (_STAGE_3, "_create_fp32_partitions", Category.MASTER_WEIGHTS),
+    (_STAGE_3, "_create_fp16 _reassign_or_swap_out_partitioned_parameters", Category.PARAMETERS),
+    (_STAGE_3, "_create_param_groups_fp16_flat_cpu_memory _unflatten_partitioned_parameters", Category.PARAMETERS),
+    (_STAGE_3, "initialize_optimizer_states _prepare_fp32_grad_for_sub_group get_flat_partition", Category.GRADIENTS),
+    (_STAGE_3, "get_fp32_grad partition_grads _offload_grad_partition_at_boundary", Category.GRADIENTS),
+    (_STAGE_3, "__avg_scatter __add_grad_to_ipg_bucket __reduce", Category.REDUCE_BUFFERS),
+    (_STAGE_3, "", Category.TEMPORARIES),
     ("deepspeed/runtime/zero/utils.py", "defragment", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/stage3.py", "_reassign_or_swap_out_partitioned_parameters", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/stage3.py", "_create_param_groups_fp16_flat_cpu_memory", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/stage3.py", "_unflatten_partitioned_parameters", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/stage3.py", "initialize_optimizer_states", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "_prepare_fp32_grad_for_sub_group", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "get_flat_partition", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "get_fp32_grad", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "partition_grads", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "_offload_grad_partition_at_boundary", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "__avg_scatter", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage3.py", "__add_grad_to_ipg_bucket", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage3.py", "__reduce", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage3.py", "", Category.TEMPORARIES),
     ("deepspeed/runtime/comm/coalesced_collectives.py", "", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/partition_parameters.py", "_partition", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/partition_parameters.py", "partition", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/partition_parameters.py", "__init__", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/partition_parameters.py", "_convert_to_deepspeed_param", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/partition_parameters.py", "free_param", Category.TEMPORARIES),
-    ("deepspeed/runtime/zero/partition_parameters.py", "wrapped_fn", Origin.BUILD),
-    ("deepspeed/runtime/zero/partition_parameters.py", "wrapper", Origin.BUILD),
-    ("deepspeed/runtime/zero/partition_parameters.py", "", Category.GATHERED_PARAMETERS),
+    (_PARTITION, "_partition partition __init__ _convert_to_deepspeed_param", Category.PARAMETERS),
+    (_PARTITION, "free_param", Category.TEMPORARIES),
+    (_PARTITION, "wrapped_fn wrapper", Origin.BUILD),
+    (_PARTITION, "", Category.GATHERED_PARAMETERS),
     ("deepspeed/runtime/zero/partitioned_param_coordinator.py", "", Category.GATHERED_PARAMETERS),
     ("deepspeed/runtime/zero/parameter_offload.py", "", Category.TEMPORARIES),
     ("deepspeed/runtime/zero/linear.py", "", Origin.FORWARD),
@@ -175,6 +160,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/mixed_precision.py", "__init__", Category.MASTER_WEIGHTS),
     ("zerobench/worker/mixed_precision.py", "", Category.GRADIENTS),
 )
+_RULES = tuple((file, prefix, proves) for file, names, proves in _ROWS for prefix in names.split() or [""])
 
 _HOST_SITES = ("deepspeed/runtime/swap_tensor/", "transformers/core_model_loading.py")
 
@@ -234,7 +220,8 @@ class SiteFinder:
             if site is not None:
                 return _autograd_site() if site.name == _BACKWARD_ENTRY else site
             frame = frame.f_back
-        if torch._C._current_autograd_node() is not None or _is_engine_thread(outermost):
+        # With no Python but the counter's own on the stack it is a thread of distributed autograd; it tells no node.
+        if torch._C._current_autograd_node() is not None or outermost.f_code.co_filename.endswith(_COUNTER):
             return _autograd_site()
         return _UNKNOWN
 
@@ -269,15 +256,9 @@ def judge(filename: str, function: str) -> Site | None:
 
 
 def _proof(path: str, function: str) -> Category | Origin | None:
-    for file, prefix, proves in _RULES:
-        if path.startswith(file) and function.startswith(prefix):
-            return proves
-    return None
-
-
-def _is_engine_thread(outermost: FrameType) -> bool:
-    """Whether no Python but the counter's own is on the stack: a thread of distributed autograd; it tells no node."""
-    return outermost.f_code.co_filename.endswith(_COUNTER)
+    return next(
+        (proves for file, start, proves in _RULES if path.startswith(file) and function.startswith(start)), None
+    )
 
 
 def _autograd_site() -> Site:

@@ -144,7 +144,9 @@ class StorageCounter(TorchDispatchMode):
 
         def heard(storage: torch.UntypedStorage, nbytes: int) -> Any:
             out = resize(storage, nbytes)
-            self._resized(storage)
+            old = self.live.get(storage._cdata)
+            if old is not None and old.nbytes != storage.nbytes():
+                self._reborn(storage)
             return out
 
         self._replaced = [(torch.UntypedStorage, "resize_", resize)]
@@ -246,14 +248,11 @@ class StorageCounter(TorchDispatchMode):
                 self.leave_out(tensor)
             elif nbytes and storage._cdata not in self._left_out:
                 device = tensor.device.type
-                if self._has_memory(device, storage):
+                # It has memory, or stands for one that has: DTensor works out shapes with fake tensors.
+                if device != "meta" and (self._counts_fakes or storage.device.type != "meta"):
                     self._add(storage, nbytes, device)
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
             self._reborn(storage)
-
-    def _has_memory(self, device: str, storage: torch.UntypedStorage) -> bool:
-        """Whether a tensor there has, or stands for one that has: DTensor works out shapes with fake tensors."""
-        return device != "meta" and (self._counts_fakes or storage.device.type != "meta")
 
     def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
         self._serial += 1
@@ -262,11 +261,6 @@ class StorageCounter(TorchDispatchMode):
         entry = Storage(self._serial, nbytes, device, self._pointer(storage, device), birth)
         entry.is_adopted = self._adopts and before is None
         self._keep(storage, entry)
-
-    def _resized(self, storage: torch.UntypedStorage) -> None:
-        old = self.live.get(storage._cdata)
-        if old is not None and old.nbytes != storage.nbytes():
-            self._reborn(storage)
 
     def _reborn(self, storage: torch.UntypedStorage) -> None:
         """The memory that was there is gone; what is there now was born where the first was."""

@@ -131,10 +131,8 @@ def can_run(findings: Sequence[Finding]) -> dict[str, bool]:
 def _packages() -> Iterator[Finding]:
     versions = packages()
     for name in FRAMEWORKS:
-        if package_folder(name) is None:
-            yield Finding(name, Standing.MISSING, "not installed", f"python -m pip install '{requirement(name)}'")
-        else:
-            yield Finding(name, Standing.GOOD, versions.get(name) or "installed")
+        is_there, remedy = package_folder(name) is not None, f"python -m pip install '{requirement(name)}'"
+        yield _either(name, is_there, versions.get(name) or "installed", "not installed", remedy)
     cuda = torch_cuda_version()
     if cuda is not None:
         nccl = next((f", NCCL {version}" for name, version in versions.items() if name.startswith("nvidia-nccl")), "")
@@ -163,11 +161,8 @@ def _visible(listing: DeviceListing) -> Finding:
     """The GPUs by their names, those that are split, and what CUDA_VISIBLE_DEVICES leaves of them."""
     names = ", ".join(dict.fromkeys(device.name for device in listing.devices))
     parts = [f"{len(listing.devices)}: {names}", f"driver {listing.driver_version}, CUDA {listing.cuda_version}"]
-    parts += [
-        f"GPU {device.index} split into {len(device.mig_uuids)} by MIG"
-        for device in listing.devices
-        if device.mig_uuids
-    ]
+    split = [device for device in listing.devices if device.mig_uuids]
+    parts += [f"GPU {device.index} split into {len(device.mig_uuids)} by MIG" for device in split]
     hidden = choose_visible(listing, os.environ)
     if hidden.not_sampled:
         parts.append(f"{len(hidden.not_sampled)} hidden by {VARIABLE}={os.environ[VARIABLE]}")
@@ -197,21 +192,17 @@ def _major(version: str | None) -> float:
 
 def _compilers() -> Iterator[Finding]:
     on_cuda = torch_has_cuda() and bool(list_devices().devices)
-    if can_build_ops(for_cuda=on_cuda):
-        yield Finding("compilers", Standing.GOOD, "DeepSpeed's kernels can be compiled")
-    else:
-        needs = "c++, ninja and nvcc" if on_cuda else "c++ and ninja"
-        yield Finding("compilers", Standing.MISSING, "DeepSpeed's kernels cannot be compiled", f"install {needs}")
+    needs = "install c++, ninja and nvcc" if on_cuda else "install c++ and ninja"
+    can, cannot = "DeepSpeed's kernels can be compiled", "DeepSpeed's kernels cannot be compiled"
+    yield _either("compilers", can_build_ops(for_cuda=on_cuda), can, cannot, needs)
     if not can_compile_graphs(for_cuda=on_cuda):
         needs = "g++ and Triton" if on_cuda else "g++"
         yield Finding("torch.compile", Standing.LIMITED, f"needs {needs}", f"install {needs}")
 
 
 def _libaio() -> Iterator[Finding]:
-    if op_is_built("async_io") or has_libaio():
-        yield Finding("libaio", Standing.GOOD, "offload to NVMe can run")
-    else:
-        yield Finding("libaio", Standing.LIMITED, "no offload to NVMe", "install libaio-dev (libaio-devel)")
+    is_there, remedy = op_is_built("async_io") or has_libaio(), "install libaio-dev (libaio-devel)"
+    yield _either("libaio", is_there, "offload to NVMe can run", "no offload to NVMe", remedy, Standing.LIMITED)
 
 
 def _locks() -> Iterator[Finding]:
@@ -221,23 +212,14 @@ def _locks() -> Iterator[Finding]:
         if holder is Holder.DEAD:
             yield Finding("kernel lock", Standing.GOOD, f"stale, removed by the next run: {lock}")
         elif holder is Holder.UNKNOWN:
-            yield Finding(
-                "kernel lock",
-                Standing.LIMITED,
-                f"held by {holder.value}: {lock}",
-                f"if no compilation is running: rm {lock}",
-            )
+            found, remedy = f"held by {holder.value}: {lock}", f"if no compilation is running: rm {lock}"
+            yield Finding("kernel lock", Standing.LIMITED, found, remedy)
 
 
 def _limits() -> Iterator[Finding]:
     values = limits(Path("/"))
-    yield _at_least(
-        "locked memory",
-        values["locked_memory_bytes"],
-        _LOCKED_BYTES,
-        "ulimit -l unlimited, for NVMe offload and InfiniBand",
-        format_bytes,
-    )
+    remedy = "ulimit -l unlimited, for NVMe offload and InfiniBand"
+    yield _at_least("locked memory", values["locked_memory_bytes"], _LOCKED_BYTES, remedy, format_bytes)
     yield _at_least("open files", values["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
     memory, cores = values["cgroup_memory_bytes"], values["cgroup_cores"]
     words = [f"{format_bytes(memory)} of memory"] if memory is not None else []
@@ -255,10 +237,9 @@ def _at_least(what: str, value: int | None, least: int, remedy: str, show: Calla
 
 def _shared_memory() -> Iterator[Finding]:
     lacks = shortage(DEFAULT_CPU_RANKS)
-    if lacks is None:
-        yield Finding(SHARED_MEMORY, Standing.GOOD, f"room for {DEFAULT_CPU_RANKS} CPU ranks")
-    else:
-        yield Finding(SHARED_MEMORY, Standing.MISSING, lacks.message.partition(";")[0], "docker run --shm-size=1g")
+    found = "" if lacks is None else lacks.message.partition(";")[0]
+    room = f"room for {DEFAULT_CPU_RANKS} CPU ranks"
+    yield _either(SHARED_MEMORY, lacks is None, room, found, "docker run --shm-size=1g")
 
 
 def _disk(reports: Path) -> Iterator[Finding]:
@@ -293,7 +274,10 @@ def write_bytes_per_s(folder: Path) -> float:
 
 def _emulator() -> Iterator[Finding]:
     made = emulated_torch()
-    if made is None:
-        yield Finding("emulated GPU", Standing.MISSING, "not set up", "zerobench setup emulator")
-    else:
-        yield Finding("emulated GPU", Standing.GOOD, f"torch {made}")
+    yield _either("emulated GPU", made is not None, f"torch {made}", "not set up", "zerobench setup emulator")
+
+
+def _either(
+    what: str, is_good: bool, good: str, bad: str, remedy: str, otherwise: Standing = Standing.MISSING
+) -> Finding:
+    return Finding(what, Standing.GOOD, good) if is_good else Finding(what, otherwise, bad, remedy)

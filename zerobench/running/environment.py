@@ -19,7 +19,7 @@ from zerobench.emulator.emulator import ENVIRONMENT, usable_torch
 from zerobench.emulator.places import is_made, places, torch_in
 from zerobench.environments import environment, version_of
 from zerobench.errors import UserError
-from zerobench.memory.nvml import DeviceListing, list_devices
+from zerobench.memory.nvml import list_devices
 from zerobench.memory.topology import gpu_topology
 from zerobench.running.machine import machine
 from zerobench.running.variables import kept_variables
@@ -53,7 +53,10 @@ def capture_environment() -> dict[str, Any]:
         "versions": {"zerobench": zerobench.__version__, "python": platform.python_version()} | packages(),
         "torch_build": torch_build(),
         "emulator": {"torch": emulated_torch()},
-        "driver": _driver(listing),
+        "driver": {
+            "version": listing.driver_version,
+            **{name: getattr(listing, name) for name in ("cuda_version", "reason", "faults")},
+        },
         "gpus": [asdict(device) for device in listing.devices],
         "topology": gpu_topology(listing.devices),
         "machine": machine(),
@@ -72,15 +75,6 @@ def emulated_torch() -> str | None:
     where = places(made, torch)
     over = torch if torch.cuda else torch_in(where.overlay)
     return over.version if over is not None and is_made(where, torch) else None
-
-
-def _driver(listing: DeviceListing) -> dict[str, Any]:
-    return {
-        "version": listing.driver_version,
-        "cuda_version": listing.cuda_version,
-        "reason": listing.reason,
-        "faults": listing.faults,
-    }
 
 
 def packages() -> dict[str, str | None]:

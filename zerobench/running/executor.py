@@ -150,12 +150,7 @@ class LocalExecutor:
             return self._launch_in(environment_name, trial, folder)
         hosts = self.nodes(trial)
         argv = deepspeed_argv(
-            trial,
-            folder,
-            free_port(),
-            self.hostfile,
-            devices=self._devices(trial),
-            worker_module=self.worker_module,
+            trial, folder, free_port(), self.hostfile, devices=self._devices(trial), worker_module=self.worker_module
         )
         added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=self.num_gpus)
         if not hosts:

@@ -134,25 +134,24 @@ class LaunchedTrial:
         signalled = tree.request_stacks([process for process in self.members() if process.pid in pids])
         self._on_all_nodes("stacks")
         ranks = [p.rank for p in self.watch.look() if p.pid in signalled or self._launch.elsewhere]
-        self._await_stacks(ranks, stop)
-        return {str(p.rank): text for p in self.watch.look() if (text := _read_stacks(self._folder, p.rank))}
-
-    def _await_stacks(self, ranks: Sequence[int], stop: Stop) -> None:
-        """Wait until the dumps are there and grow no more."""
+        # Until the dumps are there and grow no more.
         deadline = time.monotonic() + STACKS_S
         before: list[int] = []
         while time.monotonic() < deadline and not stop.asked:
             sizes = [_size(self._folder.stacks(rank)) for rank in ranks]
             if all(sizes) and sizes == before:
-                return
+                break
             before = sizes
             time.sleep(POLL_S)
+        return {str(p.rank): text for p in self.watch.look() if (text := _read_stacks(self._folder, p.rank))}
 
     def end(self) -> None:
         """End what is left of the trial everywhere, and say in `notes` what outlived the launcher."""
         if self.exit_code is None:
             if self._launch.elsewhere:
-                self._end_nodes()
+                # The launcher goes first, and unasked: asked politely it would `pkill` on each node.
+                tree.end(lambda: tree.members(None, self._process.pid), politely=False)
+                self._on_all_nodes("end")
             tree.end(self.members)
             self._process.wait(timeout=tree.GRACE_S)
             return
@@ -160,11 +159,6 @@ class LaunchedTrial:
         outlived = tree.end(self.members)
         if outlived:
             self.notes.append(f"killed processes left by the launcher: {', '.join(outlived)}")
-
-    def _end_nodes(self) -> None:
-        """End the trial on all nodes. The launcher goes first, and unasked: asked politely it would `pkill` on each."""
-        tree.end(lambda: tree.members(None, self._process.pid), politely=False)
-        self._on_all_nodes("end")
 
     def _on_all_nodes(self, verb: str) -> None:
         if self._launch.elsewhere:

@@ -28,11 +28,7 @@ MARK = TRIAL_VARIABLE
 NO_HOSTFILE = "/dev/null"
 """DeepSpeed takes a hostfile that is no regular file for "local resources only" (runner.py, fetch_hostfile)."""
 
-PINNED_MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
-    "MALLOC_TOP_PAD_": "0",
-}
+PINNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
 """Without these glibc keeps freed memory and resident size says nothing about tensors (mallopt(3))."""
 
 _HOST = re.compile(r"\w[\w.:%@-]*", re.ASCII)

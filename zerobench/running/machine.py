@@ -15,7 +15,13 @@ from zerobench.processor import processor_name
 def machine(root: Path = Path("/")) -> dict[str, Any]:
     """What the machine is, in plain values; None where it does not tell. `root` stands for / in recorded trees."""
     return {
-        "cpu": _cpu(root),
+        "cpu": {
+            "model": processor_name(root),
+            "sockets": _sockets(root),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "logical_cores": psutil.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)),
+        },
         "memory_bytes": psutil.virtual_memory().total,
         "swap_bytes": psutil.swap_memory().total,
         "numa_nodes": _numa_nodes(root),
@@ -23,16 +29,6 @@ def machine(root: Path = Path("/")) -> dict[str, Any]:
         "os": _os_name(),
         "architecture": platform.machine(),
         "limits": limits(root),
-    }
-
-
-def _cpu(root: Path) -> dict[str, Any]:
-    return {
-        "model": processor_name(root),
-        "sockets": _sockets(root),
-        "physical_cores": psutil.cpu_count(logical=False),
-        "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
     }
 
 
@@ -73,8 +69,10 @@ def limits(root: Path) -> dict[str, Any]:
     """What is left of the machine to this process."""
     shared_memory = root / "dev/shm"
     shared = os.statvfs(shared_memory) if shared_memory.is_dir() else None
+    # The kind of container that we run in, by the file that each leaves; None for none that we know.
+    marks = {".dockerenv": "docker", "run/.containerenv": "podman", ".singularity.d": "singularity"}
     return {
-        "container": _container(root),
+        "container": next((kind for mark, kind in marks.items() if (root / mark).exists()), None),
         "cgroup_memory_bytes": control_groups.memory_limit_bytes(root),
         "cgroup_cores": control_groups.cores(root),
         "locked_memory_bytes": _resource_limit(resource.RLIMIT_MEMLOCK),
@@ -87,9 +85,3 @@ def _resource_limit(which: int) -> int | None:
     """None for no limit."""
     soft, _ = resource.getrlimit(which)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _container(root: Path) -> str | None:
-    """The kind of container we run in, by the file that each leaves; None for none that we know."""
-    marks = {".dockerenv": "docker", "run/.containerenv": "podman", ".singularity.d": "singularity"}
-    return next((kind for mark, kind in marks.items() if (root / mark).exists()), None)

@@ -70,14 +70,13 @@ def _plan_as_asked(run: RunFolder) -> Plan:
     entries = parse(document, Plan, run.asked).trials
     records = [_record(run, entry.trial_id) for entry in entries]
     run_id = next((record.run_id for record in records if record), run.run_id)
-    return Plan(run_id=run_id, trials=list(map(_as_it_ended, entries, records)))
-
-
-def _as_it_ended(entry: PlanEntry, record: TrialRecord | None) -> PlanEntry:
-    """`entry` with the rule and the reason by which its trial was skipped, where it was."""
-    if record is None or record.status is not Status.SKIPPED:
-        return entry
-    return PlanEntry(trial_id=entry.trial_id, rule=record.rule, reason=record.reason)
+    trials = [
+        PlanEntry(trial_id=entry.trial_id, rule=record.rule, reason=record.reason)
+        if record is not None and record.status is Status.SKIPPED
+        else entry
+        for entry, record in zip(entries, records, strict=True)
+    ]
+    return Plan(run_id=run_id, trials=trials)
 
 
 def _record(run: RunFolder, trial_id: str) -> TrialRecord | None:

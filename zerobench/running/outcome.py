@@ -21,13 +21,7 @@ Outcome = tuple[Status, Failure | None]
 NEWS_DELAY_S = 2.0
 """How late, on a loaded machine, we may hear of a death that a peer's socket told at once."""
 
-_OWN_SIGNALS = {
-    signal.SIGKILL,
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGILL,
-    signal.SIGFPE,
-}
+_OWN_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that a rank meets by itself. SIGABRT is left out: NCCL's watchdog aborts a rank when its peer dies; and
 SIGTERM: with it the launcher ends the others."""
 
@@ -93,26 +87,16 @@ def classify(ending: Ending) -> Outcome:
 
 def first_failure(ending: Ending) -> Outcome | None:
     """The record or the death that came first, of those that can be a cause."""
-    hard = [death for death in _unrecorded_deaths(ending) if _died_by_itself(death)]
-    slack = NEWS_DELAY_S if hard else 0.0
-    events: list[tuple[float, int, Outcome]] = [
-        (death.at_s, death.rank, _death(death, ending)) for death in _unrecorded_deaths(ending)
-    ]
+    # Deaths that may be a cause: of ranks without a record, neither clean nor by the launcher's SIGTERM.
+    innocent = {None, 0, -signal.SIGTERM}
+    deaths = [d for d in ending.deaths if d.rank in ending.missing and d.exit_code not in innocent]
+    slack = NEWS_DELAY_S if any(-(death.exit_code or 0) in _OWN_SIGNALS for death in deaths) else 0.0
+    events: list[tuple[float, int, Outcome]] = [(death.at_s, death.rank, _death(death, ending)) for death in deaths]
     for record in ending.records:
         if record.status is not Status.COMPLETED:
             late = slack if record.status is Status.CRASH else 0.0
             events.append((ending.written_at_s.get(record.rank, 0.0) + late, record.rank, _recorded(record, ending)))
     return min(events)[2] if events else None
-
-
-def _unrecorded_deaths(ending: Ending) -> list[RankDeath]:
-    """Deaths that may be a cause: of ranks without a record, neither clean nor by the launcher's SIGTERM."""
-    innocent = {None, 0, -signal.SIGTERM}
-    return [d for d in ending.deaths if d.rank in ending.missing and d.exit_code not in innocent]
-
-
-def _died_by_itself(death: RankDeath) -> bool:
-    return death.exit_code is not None and -death.exit_code in _OWN_SIGNALS
 
 
 def _recorded(record: RankRecord, ending: Ending) -> Outcome:
@@ -139,10 +123,7 @@ def _death(death: RankDeath, ending: Ending) -> Outcome:
 def _timeout(ending: Ending) -> Outcome | None:
     if ending.stopped is not Stopped.TIMEOUT:
         return None
-    if not ending.progress:
-        places = "no rank had reported"
-    else:
-        places = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8])
+    places = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8]) or "no rank had reported"
     return Status.TIMEOUT, Failure(
         message=no_progress(ending.timeout_s, places, ending.load),
         evidence=with_last_lines(f"limit {ending.timeout_s:g} s", ending),
@@ -164,10 +145,8 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
         account = last_account(word for word in ending.progress if word.rank in left)
         return Status.OUT_OF_HOST_MEMORY, Failure(message=message, host_standing=account, evidence=ending.oom)
     return Status.LAUNCHER_FAULT, Failure(
-        message=(
-            f"the launcher {how_ended(ending.exit_code)} before its ranks: it or one of its processes "
-            f"was killed, leaving {ranks}"
-        ),
+        message=f"the launcher {how_ended(ending.exit_code)} before its ranks: it or one of its processes "
+        f"was killed, leaving {ranks}",
         evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
@@ -250,10 +229,7 @@ def how_ended(code: int | None) -> str:
 
 def _during(rank: int, ending: Ending) -> str:
     """Where `rank` last said it was, to be put after its name; empty where it never did."""
-    last = next((p for p in ending.progress if p.rank == rank), None)
-    if last is None:
-        return ""
-    return f" in {where(last)}"
+    return next((f" in {where(word)}" for word in ending.progress if word.rank == rank), "")
 
 
 def where(word: Progress) -> str:

@@ -86,7 +86,12 @@ class RankWatch:
                 self.progress[progress.rank] = progress
                 self._watch(progress)
         self._note_deaths()
-        self._note_exits()
+        # What was written of ranks' ends knows the status that another process had collected.
+        for path in self._folder.rank_exits():
+            exited = _read_exit(path, self._began_at_s)
+            known = exited and self.deaths.get(exited.rank)
+            if exited is not None and (known is None or known.exit_code is None):
+                self.deaths[exited.rank] = exited
         return [self.progress[rank] for rank in sorted(self.progress)]
 
     def living(self) -> list[int]:
@@ -130,17 +135,6 @@ class RankWatch:
             return tree.belongs(psutil.Process(pid), self._mark)
         except psutil.Error:
             return False
-
-    def _note_exits(self) -> None:
-        """Take what was written of ranks' ends: it knows the status that another process had collected."""
-        for path in self._folder.rank_exits():
-            exited = _read_exit(path, self._began_at_s)
-            if exited is not None and not self._knows(exited.rank):
-                self.deaths[exited.rank] = exited
-
-    def _knows(self, rank: int) -> bool:
-        death = self.deaths.get(rank)
-        return death is not None and death.exit_code is not None
 
     def _note_deaths(self) -> None:
         for rank, watched in list(self._alive.items()):

@@ -191,14 +191,9 @@ def _run_pending(
         for trial_id in to_do:
             mend_trial(run, trial_id, executor)
         check_installed(map(run.spec, to_do))
-        _record_nodes(run, to_do, executor)
+        measured = (trial for trial in map(run.spec, to_do) if trial.evidence is Evidence.MEASURED)
+        record_hosts(run.folder.nodes, (host for trial in measured for host in executor.nodes(trial)))
         return _run(run, to_do, kept, executor, stop, observer)
-
-
-def _record_nodes(run: Run, trial_ids: Sequence[str], executor: Executor) -> None:
-    """Have the nodes of a hostfile say what they are. Raises UserError: the hostfile will not do."""
-    measured = (trial for trial in map(run.spec, trial_ids) if trial.evidence is Evidence.MEASURED)
-    record_hosts(run.folder.nodes, (host for trial in measured for host in executor.nodes(trial)))
 
 
 def _run(
@@ -232,7 +227,10 @@ def run_beside_others(
     folder = RunFolder(path.resolve())
     with shared(folder), ExitStack() as held:
         run = load_run(folder.path)
-        _check_planned(run, trial_ids)
+        planned = {entry.trial_id for entry in run.plan.trials}
+        for trial_id in trial_ids:
+            if trial_id not in planned:
+                raise unknown_choice("trial", trial_id, planned)
         refuse_links(run.folder, trial_ids)
         known = dict(standing(run, trial_ids))
         mine = [trial_id for trial_id in trial_ids if known[trial_id] is None and _hold(folder, trial_id, held)]
@@ -247,13 +245,6 @@ def _hold(run: RunFolder, trial_id: str, held: ExitStack) -> bool:
     folder = run.trial(trial_id)
     folder.path.mkdir(parents=True, exist_ok=True)
     return held.enter_context(trial_locked(folder))
-
-
-def _check_planned(run: Run, trial_ids: Sequence[str]) -> None:
-    planned = {entry.trial_id for entry in run.plan.trials}
-    for trial_id in trial_ids:
-        if trial_id not in planned:
-            raise unknown_choice("trial", trial_id, planned)
 
 
 def standing(run: Run, trial_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Status | None]]:

@@ -86,7 +86,15 @@ def lay_out(
             # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.
             record = record_of_skip(run.run_id, item.trial, item.skipped)
             folder.record.write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    write_whole(run.plan, _plan(run, planned).model_dump_json(indent=1))
+    entries = [
+        PlanEntry(
+            trial_id=item.trial.trial_id,
+            rule=item.skipped and item.skipped.rule,
+            reason=item.skipped and item.skipped.reason,
+        )
+        for item in planned
+    ]
+    write_whole(run.plan, Plan(run_id=run.run_id, trials=entries).model_dump_json(indent=1))
 
 
 def keep_asked(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping[str, dict[str, Any]]) -> None:
@@ -157,18 +165,6 @@ def _request_line(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> st
     config = to_json(configs.get(trial.trial_id), inf_nan_mode="constants")
     head = b'{"trial_id":' + to_json(trial.trial_id)
     return (head + b',"trial":' + trial.model_dump_json().encode() + b',"ds_config":' + config + b"}\n").decode()
-
-
-def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:
-    entries = [
-        PlanEntry(
-            trial_id=item.trial.trial_id,
-            rule=item.skipped.rule if item.skipped else None,
-            reason=item.skipped.reason if item.skipped else None,
-        )
-        for item in planned
-    ]
-    return Plan(run_id=run.run_id, trials=entries)
 
 
 def record_of_skip(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:

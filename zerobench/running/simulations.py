@@ -12,21 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
 from zerobench.progress import Progress, read_progress
-from zerobench.records import RankRecord, TrialRecord
+from zerobench.records import RankRecord, TrialRecord, read_or_none
 from zerobench.running import simulator
 from zerobench.running.logs import redact_logs
 from zerobench.running.oom import OomCounters, read_oom_counters
 from zerobench.running.outcome import Outcome
 from zerobench.running.quiet import Quiet
 from zerobench.running.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
-from zerobench.running.simulator import Message, Pair, Simulator, added_for, alike
+from zerobench.running.simulator import Pair, Simulator, added_for, alike
 from zerobench.running.stop import Stop
 from zerobench.running.trial_record import skipped_record, trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -68,16 +66,11 @@ def predict(
         try:
             added = added_for(played[0][0])
         except UserError as error:
-            _skip_all(played, run_id, str(error), started, ended)
+            for trial, folder in played:
+                started(trial)
+                ended(_skipped(trial, folder, run_id, str(error), "emulator"))
         else:
             _Simulations(deque(played), run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
-
-
-def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:
-    """Record that trials were not begun, and why."""
-    for trial, folder in trials:
-        started(trial)
-        ended(_skipped(trial, folder, run_id, reason, "emulator"))
 
 
 def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
@@ -112,6 +105,12 @@ class _PlayedTrial:
     word: Progress | None = None
     given_up_at: float | None = None
     """When it was ended for want of progress, on the monotonic clock."""
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether it was ended and the simulator does not tell: it stands still itself."""
+        patience_s = 0.0 if self.pid is None else _ANSWER_S
+        return self.given_up_at is not None and time.monotonic() - self.given_up_at > patience_s
 
     def look(self) -> None:
         """Take the latest word."""
@@ -164,8 +163,16 @@ class _Simulations:
             while self._waiting and len(self._played) < self._jobs:
                 self._send(process, *self._waiting.popleft())
             for message in process.hear(POLL_S):
-                self._take(message)
-            if process.is_gone or any(self._unanswered(trial) for trial in self._played.values()):
+                played = self._played[message.path]
+                if message.verb == "begun":
+                    self._barren = 0
+                    if played.pid is None:  # else it is played again, with more room
+                        played.begun_s = time.time()
+                    played.pid = message.number
+                    played.quiet.end()
+                else:
+                    self._end(self._played.pop(message.path), message.number)
+            if process.is_gone or any(trial.is_unanswered for trial in self._played.values()):
                 return
             if time.monotonic() - looked >= POLL_S:
                 looked = time.monotonic()
@@ -184,18 +191,6 @@ class _Simulations:
             self._told.add(folder.path)
             self._started(trial)
 
-    def _take(self, message: Message) -> None:
-        """What the simulator said of a trial."""
-        played = self._played[message.path]
-        if message.verb == "begun":
-            self._barren = 0
-            if played.pid is None:  # else it is played again, with more room
-                played.begun_s = time.time()
-            played.pid = message.number
-            played.quiet.end()
-        else:
-            self._end(self._played.pop(message.path), message.number)
-
     def _end_quiet_ones(self, process: Simulator) -> None:
         """End forks that say nothing new; one that is not there yet says it by its simulator's processor time."""
         before, self._spent_s = self._spent_s, process.spent_s
@@ -207,12 +202,6 @@ class _Simulations:
                 played.given_up_at = time.monotonic()
                 if played.pid is not None:
                     process.kill(played.pid)
-
-    @staticmethod
-    def _unanswered(played: _PlayedTrial) -> bool:
-        """Whether a trial was ended and the simulator does not tell: it stands still itself."""
-        patience_s = 0.0 if played.pid is None else _ANSWER_S
-        return played.given_up_at is not None and time.monotonic() - played.given_up_at > patience_s
 
     def _close(self, code: int, words: str, *, was_gone: bool) -> None:
         """What becomes of the trials that a simulator was at when it ended, with `code` where it did so by itself."""
@@ -228,16 +217,12 @@ class _Simulations:
                 self._waiting.appendleft((played.trial, played.folder))
         self._played.clear()
         if self._barren and was_gone and (code >= 0 or self._barren >= _MOST_BARREN):
-            self._give_up(code, words)
-
-    def _give_up(self, code: int, words: str) -> None:
-        """No simulator can be started: the trials that are left fail by what it said."""
-        for trial, folder in self._waiting:
-            self._tell(trial, folder)
-            self._keep_words(folder, words)
-            lost = _PlayedTrial(trial, folder, time.time(), self._oom)
-            self._end(lost, code)
-        self._waiting.clear()
+            # No simulator can be started: the trials that are left fail by what it said.
+            for trial, folder in self._waiting:
+                self._tell(trial, folder)
+                self._keep_words(folder, words)
+                self._end(_PlayedTrial(trial, folder, time.time(), self._oom), code)
+            self._waiting.clear()
 
     @staticmethod
     def _keep_words(folder: TrialFolder, words: str) -> None:
@@ -262,13 +247,9 @@ class _Simulations:
 
 def _rank_records(played: _PlayedTrial) -> list[RankRecord]:
     """What the trial's ranks left; none where that of one is missing or torn."""
-    try:
-        return [
-            RankRecord.model_validate_json(played.folder.rank_record(rank).read_bytes())
-            for rank in played.trial.played_ranks
-        ]
-    except (OSError, ValidationError):
-        return []
+    found = [read_or_none(played.folder.rank_record(rank), RankRecord) for rank in played.trial.played_ranks]
+    ranks = [rank for rank in found if rank is not None]
+    return ranks if len(ranks) == len(found) else []
 
 
 def _record(

@@ -119,8 +119,10 @@ class Simulator:
     def end(self) -> int:
         """End it with all of its forks; its exit status, as in subprocess."""
         if self._process.returncode is None:
-            if self.is_gone:
-                self._await_exit()
+            if self.is_gone and (pidfd := open_pidfd(self._process.pid)) is not None:
+                # A moment, in which it is not collected: until then its number, by which its forks end, is nobody's.
+                select.select([pidfd], [], [], _EXIT_S)
+                os.close(pidfd)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # its forks outlive it where it was killed itself
         return self._process.wait()
@@ -129,13 +131,6 @@ class Simulator:
         """What it printed as errors: of itself, its forks have files of their own."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
-
-    def _await_exit(self) -> None:
-        """Give it a moment, and do not collect it: until then its number, by which its forks are ended, is nobody's."""
-        pidfd = open_pidfd(self._process.pid)
-        if pidfd is not None:
-            select.select([pidfd], [], [], _EXIT_S)
-            os.close(pidfd)
 
 
 Pair = tuple[TrialSpec, TrialFolder]

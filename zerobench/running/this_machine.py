@@ -39,7 +39,7 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[DeviceInfo] | None = No
         num_nodes=num_nodes,
         num_gpus=len(gpus),
         gpu_names=tuple(gpu.name for gpu in gpus),
-        device_memory_bytes=_smallest(gpus),
+        device_memory_bytes=min((gpu.total_bytes for gpu in gpus if gpu.total_bytes is not None), default=None),
         host_memory_bytes=host_memory_bytes(),
         cpu_cores=len(os.sched_getaffinity(0)),
         bf16_slowdown=None,
@@ -95,8 +95,3 @@ def _named(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
     if name.isdecimal():
         return devices[int(name)] if int(name) < len(devices) else None
     return next((device for device in devices if name and device.uuid.startswith(name)), None)
-
-
-def _smallest(gpus: Sequence[DeviceInfo]) -> int | None:
-    sizes = [gpu.total_bytes for gpu in gpus]
-    return min((size for size in sizes if size is not None), default=None)

@@ -81,16 +81,14 @@ def safe_value(name: str, value: str) -> str:
     if _SECRET_WORDS.search(name):
         return REFUSED
     stripped = _USERINFO_IN_URL.sub(r"\1", value)
-    return REFUSED if _suspicious(stripped) or redact_text(stripped) != stripped else stripped
-
-
-def _suspicious(value: str) -> bool:
-    return (
-        len(value) > _LONGEST
-        or not value.isprintable()
-        or any(pattern.search(value) is not None for pattern in (_SECRET_WORDS, _SECRET_STARTS, _USERINFO))
-        or any(_random(run) for run in _RUN.findall(_DEVICE.sub("", value)))
+    is_suspicious = (
+        len(stripped) > _LONGEST
+        or not stripped.isprintable()
+        or any(pattern.search(stripped) is not None for pattern in (_SECRET_WORDS, _SECRET_STARTS, _USERINFO))
+        or any(_random(run) for run in _RUN.findall(_DEVICE.sub("", stripped)))
+        or redact_text(stripped) != stripped
     )
+    return REFUSED if is_suspicious else stripped
 
 
 def _random(run: str) -> bool:
@@ -98,14 +96,11 @@ def _random(run: str) -> bool:
 
     Of a path, only what lies below the folders that are there is looked at.
     """
-    if run.startswith("/") and (folder := _deepest_folder(run)) != "/":
-        return any(_random(part) for part in run.removeprefix(folder).split("/"))
+    if run.startswith("/"):
+        folder = next(str(folder) for folder in (Path(run), *Path(run).parents) if folder.is_dir())
+        if folder != "/":
+            return any(_random(part) for part in run.removeprefix(folder).split("/"))
     strange = [part for part in re.split("[/_-]", run) if not _WORD.fullmatch(part)]
     if len(run) >= 12 and (len(strange) > 2 or not all(_MODEL.fullmatch(part) for part in strange)):
         return True
     return len(run) >= 8 and all(re.search(kind, run) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
-
-
-def _deepest_folder(path: str) -> str:
-    """The longest beginning of an absolute path that is a folder on this machine."""
-    return next(str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir())

@@ -9,9 +9,8 @@ from zerobench.spec.trial import TrialSpec
 
 def refuse_own_environments(trials: Iterable[TrialSpec]) -> None:
     """Raises UserError where one of `trials` is not started by the suite's own Python."""
-    refused = {
-        trial.strategy for trial in trials if trial.strategy in STRATEGIES and STRATEGIES[trial.strategy].environment
-    }
+    named = {trial.strategy for trial in trials}
+    refused = {name for name in named if name in STRATEGIES and STRATEGIES[name].environment}
     if refused:
         raise UserError(
             f"strategy: {', '.join(sorted(refused))}: jobs cannot use its separate environment; exclude it "

@@ -12,6 +12,22 @@ from typing import Any
 from zerobench.errors import UserError
 from zerobench.spec.model import ModelSpec
 
+_SIZES_LIKE_LLAMA = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
+
+
+def _like_llama(*sizes: int | None, **more: Any) -> dict[str, Any]:
+    """What a config class made after Llama's holds: the sizes of _SIZES_LIKE_LLAMA, and what is its own."""
+    return {**dict(zip(_SIZES_LIKE_LLAMA, sizes, strict=True)), "tie_word_embeddings": False, **more}
+
+
 DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt2": {
         "vocab_size": 50257,
@@ -26,97 +42,29 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     },
-    "llama": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "max_position_embeddings": 2048,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-    },
-    "mistral": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": None,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "tie_word_embeddings": False,
-    },
-    "mixtral": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": None,
-        "max_position_embeddings": 131072,
-        "num_local_experts": 8,
-        "sliding_window": None,
-        "tie_word_embeddings": False,
-    },
-    "gemma2": {
-        "vocab_size": 256000,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 8192,
-        "attention_bias": False,
-        "sliding_window": 4096,
-        "tie_word_embeddings": True,
-    },
-    "phi3": {
-        "vocab_size": 32064,
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "max_position_embeddings": 4096,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "sliding_window": None,
-        "tie_word_embeddings": False,
-    },
-    "qwen2": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 32768,
-        "use_sliding_window": False,
-        "sliding_window": 4096,
-        "tie_word_embeddings": False,
-    },
-    "qwen3": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "max_position_embeddings": 32768,
-        "attention_bias": False,
-        "use_sliding_window": False,
-        "sliding_window": 4096,
-        "tie_word_embeddings": False,
-    },
+    "llama": _like_llama(32000, 4096, 11008, 32, 32, None, 2048, head_dim=None, attention_bias=False, mlp_bias=False),
+    "mistral": _like_llama(32000, 4096, 14336, 32, 32, 8, 131072, head_dim=None, sliding_window=4096),
+    "mixtral": _like_llama(
+        32000, 4096, 14336, 32, 32, 8, 131072, head_dim=None, num_local_experts=8, sliding_window=None
+    ),
+    "gemma2": _like_llama(
+        *(256000, 2304, 9216, 26, 8, 4, 8192),
+        head_dim=256,
+        attention_bias=False,
+        sliding_window=4096,
+        tie_word_embeddings=True,
+    ),
+    "phi3": _like_llama(
+        32064, 3072, 8192, 32, 32, None, 4096, head_dim=None, resid_pdrop=0.0, embd_pdrop=0.0, sliding_window=None
+    ),
+    "qwen2": _like_llama(151936, 4096, 22016, 32, 32, 32, 32768, use_sliding_window=False, sliding_window=4096),
+    "qwen3": _like_llama(
+        *(151936, 4096, 22016, 32, 32, 32, 32768),
+        head_dim=128,
+        attention_bias=False,
+        use_sliding_window=False,
+        sliding_window=4096,
+    ),
     "gpt_neox": {
         "vocab_size": 50432,
         "hidden_size": 6144,
@@ -189,32 +137,26 @@ class Dimensions:
 
 def complete(spec: ModelSpec) -> dict[str, Any]:
     """The config of the text model, its defaults filled in where this package knows them, one spelling each."""
-    config = _text_part(spec.hf_config)
+    nested = spec.hf_config.get("text_config")  # of the language model, where the model has other parts too
+    config = nested if isinstance(nested, dict) else spec.hf_config
     aliases = _ALIASES.get(spec.model_type, {})
     native = {aliases.get(key, key): value for key, value in config.items()}
     return DEFAULTS.get(spec.model_type, {}) | native
 
 
-def _text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """The nested config of the language model, where the model has other parts too."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, dict) else config
-
-
 def dimensions(spec: ModelSpec) -> Dimensions:
     """The sizes of `spec`; `head_dim` is hidden_size / num_heads where the config leaves it open."""
     config = complete(spec)
-    sizes = {name: _first(config, keys) for name, keys in _SPELLINGS.items()}
+    sizes = {
+        name: next((config[key] for key in keys if isinstance(config.get(key), int)), None)
+        for name, keys in _SPELLINGS.items()
+    }
     hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
     if sizes["head_dim"] is None and hidden_size and num_heads:
         sizes["head_dim"] = hidden_size // num_heads
     if sizes["num_kv_heads"] is None:
         sizes["num_kv_heads"] = num_heads
     return Dimensions(**sizes)
-
-
-def _first(config: dict[str, Any], keys: tuple[str, ...]) -> int | None:
-    return next((config[key] for key in keys if isinstance(config.get(key), int)), None)
 
 
 def max_positions(spec: ModelSpec) -> int | None:

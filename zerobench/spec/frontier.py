@@ -170,7 +170,10 @@ class _Bracket:
         """Where the edge may be: where the line ends, as long as tries bear it out."""
         guess = self._where_the_line_ends()
         if guess is None:
-            return self._between() if self.too_large is not None else self._further()
+            if self.too_large is not None:
+                return self._between()
+            # Beyond all tries, none of which says where the line ends: far, where memory does not grow yet.
+            return (2 if len(self.tries) < 2 else FLAT_GROWTH) * self._floor()
         ends_here = guess <= self._floor()
         self._beyond += ends_here
         if ends_here and (self._beyond == 1 or self.too_large is None):
@@ -178,10 +181,6 @@ class _Bracket:
         if self.too_large is not None:
             return self._between() if self._is_disproved(guess) or self._is_slow() else guess
         return min(guess, GROWTH * self._floor())
-
-    def _further(self) -> int:
-        """Beyond all tries, none of which says where the line ends: far, where memory does not grow yet."""
-        return (2 if len(self.tries) < 2 else FLAT_GROWTH) * self._floor()
 
     def _between(self) -> int:
         """The middle of the bracket; just below a start that should have been near the edge and was beyond it."""
@@ -205,9 +204,7 @@ class _Bracket:
 
     def _is_slow(self) -> bool:
         """Whether two tries in a row left more than half of the bracket: the line misleads there."""
-        if self.too_large is None or len(self._widths) < 3:
-            return False
-        return self._widths[-1] > self._widths[-3] / 2
+        return self.too_large is not None and len(self._widths) > 2 and self._widths[-1] > self._widths[-3] / 2
 
     def _where_the_line_ends(self) -> int | None:
         """The largest value that fits by a line through the try nearest to the capacity; None where no slope is known.

@@ -54,14 +54,6 @@ def frontier_axis(name: str) -> FrontierAxis:
     return FRONTIERS[name]
 
 
-def _with_micro_batch(trial: TrialSpec, value: int) -> TrialSpec:
-    return trial.model_copy(update={"micro_batch_size": value})
-
-
-def _most_tokens(trial: TrialSpec) -> int:
-    return position_limit(trial.model) or MOST_TOKENS
-
-
 def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
     """Rotary positions are computed, so a model takes as many as memory allows; its config is made to say so."""
     model = trial.model
@@ -79,10 +71,6 @@ def _num_layers(trial: TrialSpec) -> int:
     return layers
 
 
-def _with_layers(trial: TrialSpec, value: int) -> TrialSpec:
-    return trial.model_copy(update={"model": with_layers(trial.model, value)})
-
-
 def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
     """`model` with another number of layers, by its own config's key; lists with an entry a layer follow."""
     config = dict(model.hf_config)
@@ -97,23 +85,19 @@ def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
 
 FRONTIERS: dict[str, FrontierAxis] = {
     "model": FrontierAxis(
-        "model", 1, "layers", _num_layers, lambda trial: MOST_DEPTH * _num_layers(trial), _with_layers
+        *("model", 1, "layers", _num_layers),
+        most=lambda trial: MOST_DEPTH * _num_layers(trial),
+        grown=lambda trial, value: trial.model_copy(update={"model": with_layers(trial.model, value)}),
     ),
     "micro-batch": FrontierAxis(
-        "micro-batch",
-        1,
-        "sequences per GPU",
-        lambda trial: trial.micro_batch_size,
-        lambda _: MOST_SEQUENCES,
-        _with_micro_batch,
+        *("micro-batch", 1, "sequences per GPU", lambda trial: trial.micro_batch_size),
+        most=lambda _: MOST_SEQUENCES,
+        grown=lambda trial, value: trial.model_copy(update={"micro_batch_size": value}),
     ),
     "sequence-length": FrontierAxis(
-        "sequence-length",
-        SEQUENCE_UNIT,
-        "tokens per sequence",
-        lambda trial: trial.sequence_length,
-        _most_tokens,
-        _with_sequence,
+        *("sequence-length", SEQUENCE_UNIT, "tokens per sequence", lambda trial: trial.sequence_length),
+        most=lambda trial: position_limit(trial.model) or MOST_TOKENS,
+        grown=_with_sequence,
     ),
 }
 """By the name that `--frontier` takes."""

@@ -7,6 +7,7 @@ lie, and with whose losses its own must agree.
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -237,25 +238,19 @@ _NO_KERAS = "not set up for Keras; use adamw or sgd"
 _NEVER_SWAPPED = "not verified with states on NVMe; use cpu"
 _IN_BLOCKS: dict[str, Any] = {"element_bytes": 1, "block_elements": 256, "least_elements": 4096}
 _BETAS = ("lr", "betas", "eps", "weight_decay")
+_adam = partial(OptimizerInfo, family="adamw", states=_ADAMS_MOMENTS, states_title="Adam's moments")
+_deepspeeds_adam = partial(DeepSpeedOptimizer, type="AdamW", other_types=("Adam",), hyperparameters=_BETAS)
 
-_ADAMW = OptimizerInfo(
+_ADAMW = _adam(
     name=Optimizer.ADAMW,
     title="torch.optim.AdamW",
-    family="adamw",
-    states=_ADAMS_MOMENTS,
-    states_title="Adam's moments",
     # torch/optim/adam.py: for-each, the second moments' roots; as a loop, root and quotient of one tensor.
     temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=8),
     temporaries_note=(
         "temporaries of torch.optim.AdamW's step: up to {largest}, as large as the second moment at work; DeepSpeed's "
         "own Adam makes none"
     ),
-    deepspeed=DeepSpeedOptimizer(
-        type="AdamW",
-        other_types=("Adam",),
-        hyperparameters=_BETAS,
-        settings={"adam_w_mode": True, "torch_adam": True},
-    ),
+    deepspeed=_deepspeeds_adam(settings={"adam_w_mode": True, "torch_adam": True}),
     factory="adamw",
     torch_class="AdamW",
 )
@@ -265,18 +260,12 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
     info.name: info
     for info in (
         _ADAMW,
-        OptimizerInfo(
+        _adam(
             name=Optimizer.FUSED_ADAMW,
             title="FusedAdam",
-            family="adamw",
-            states=_ADAMS_MOMENTS,
-            states_title="Adam's moments",
             place=StatesPlace.DEVICE,
             instead=(Optimizer.CPU_ADAM, Optimizer.ADAMW),
-            deepspeed=DeepSpeedOptimizer(
-                type="AdamW",
-                other_types=("Adam",),
-                hyperparameters=_BETAS,
+            deepspeed=_deepspeeds_adam(
                 settings={"adam_w_mode": True},
                 class_name="FusedAdam",
                 kernel="fused_adam",
@@ -288,19 +277,13 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             torch_settings={"fused": True},
             refused={"tensorflow": "Keras has no fused AdamW; use adamw"},
         ),
-        OptimizerInfo(
+        _adam(
             name=Optimizer.CPU_ADAM,
             title="CPUAdam",
-            family="adamw",
-            states=_ADAMS_MOMENTS,
-            states_title="Adam's moments",
             place=StatesPlace.HOST,
             instead=(Optimizer.ADAMW, Optimizer.FUSED_ADAMW),
             plain=Optimizer.ADAMW,
-            deepspeed=DeepSpeedOptimizer(
-                type="AdamW",
-                other_types=("Adam",),
-                hyperparameters=_BETAS,
+            deepspeed=_deepspeeds_adam(
                 settings={"adam_w_mode": True},
                 class_name="DeepSpeedCPUAdam",
                 kernel="cpu_adam",
@@ -427,9 +410,7 @@ def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
 def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
     """What DeepSpeed makes of `AdamW` by itself: a kernel of its own, where the states lie."""
     settings = {"adam_w_mode": True}
-    candidates = (
-        info for info in OPTIMIZERS.values() if info.deepspeed is not None and info.deepspeed.settings == settings
-    )
+    candidates = (info for info in OPTIMIZERS.values() if info.deepspeed and info.deepspeed.settings == settings)
     return next(info.name for info in candidates if info.may_lie(offloaded=offloaded))
 
 

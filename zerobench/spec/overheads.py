@@ -158,7 +158,9 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
     if world_size < 1:
         raise UserError(f"world_size: {world_size} is not a number of ranks; give 1 or more")
     file = calibration or _named_by_environment()
-    calibrated = _calibrated(load_calibration(file), gpu_name, world_size) if file else []
+    # The entries for this GPU, those of the nearest world size first, of two as near the larger.
+    entries = [entry for entry in load_calibration(file).gpus if _same(entry.gpu, gpu_name)] if file else []
+    calibrated = sorted(entries, key=lambda entry: (abs(entry.world_size - world_size), -entry.world_size))
     context, context_source = _context(calibrated, gpu_name, file)
     collectives, collectives_source = _collectives(calibrated, gpu_name, world_size, file)
     rest = next((entry.rest_of_process_bytes for entry in calibrated if entry.rest_of_process_bytes), None)
@@ -224,12 +226,6 @@ def load_calibration(file: Path) -> Calibration:
 def _named_by_environment() -> Path | None:
     named = os.environ.get(CALIBRATION_VARIABLE)
     return Path(named).expanduser() if named else None
-
-
-def _calibrated(calibration: Calibration, gpu_name: str, world_size: int) -> list[CalibratedGpu]:
-    """The entries for this GPU, those of the nearest world size first, of two as near the larger."""
-    entries = [entry for entry in calibration.gpus if _same(entry.gpu, gpu_name)]
-    return sorted(entries, key=lambda entry: (abs(entry.world_size - world_size), -entry.world_size))
 
 
 def _context(calibrated: Sequence[CalibratedGpu], gpu_name: str, file: Path | None) -> tuple[int, str]:

@@ -48,13 +48,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _integer(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(node.value.replace("_", ""))
-
-
 for _word, (_pattern, _first) in _WORDS.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_word}", re.compile(rf"(?:{_pattern})\Z"), _first)
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value.replace("_", "")))
 
 
 def load_plain(text: str, where: str) -> Any:
@@ -134,7 +130,8 @@ def _fault(part: object) -> str | None:
     if isinstance(part, bool) or part is None or isinstance(part, list):
         return None
     if isinstance(part, str):
-        return _text_fault(part)
+        odd = next((c for c in part if not (c.isprintable() or c in "\n\t")), None)
+        return None if odd is None else f"the text {part!r} holds the unprintable character {odd!r}"
     if isinstance(part, int):
         return None if abs(part) <= _LARGEST else "the number does not fit 64 bits"
     if isinstance(part, float):
@@ -146,11 +143,6 @@ def _key_fault(key: object) -> str | None:
     if not isinstance(key, str):
         return f"the key {key!r} is not text; put it in quotes"
     return None if key.isprintable() and key else f"the key {key!r} is empty or unprintable"
-
-
-def _text_fault(text: str) -> str | None:
-    odd = next((c for c in text if not (c.isprintable() or c in "\n\t")), None)
-    return None if odd is None else f"the text {text!r} holds the unprintable character {odd!r}"
 
 
 def as_number(value: object) -> object:

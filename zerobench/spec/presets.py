@@ -19,15 +19,9 @@ from zerobench.spec.released import RELEASED, bare, by_hub_id
 from zerobench.spec.shapes import Shape
 
 
-def _gpt2(layers: int, hidden: int, heads: int, *, vocab: int = 50257, positions: int = 1024) -> Shape:
-    return Shape(
-        family="gpt2",
-        num_layers=layers,
-        hidden_size=hidden,
-        num_heads=heads,
-        vocab_size=vocab,
-        max_position_embeddings=positions,
-    )
+def _gpt2(layers: int, hidden: int, heads: int, *, vocab: int = 50257, positions: int = 1024, **more: Any) -> Shape:
+    sizes = {"num_layers": layers, "hidden_size": hidden, "num_heads": heads, "vocab_size": vocab}
+    return Shape(**{"family": "gpt2", **sizes, "max_position_embeddings": positions, **more})
 
 
 def _gpt3(layers: int, hidden: int, heads: int) -> Shape:
@@ -35,16 +29,8 @@ def _gpt3(layers: int, hidden: int, heads: int) -> Shape:
 
 
 def _llama(layers: int, hidden: int, heads: int, mlp: int, *, vocab: int) -> Shape:
-    return Shape(
-        family="llama",
-        num_layers=layers,
-        hidden_size=hidden,
-        num_heads=heads,
-        intermediate_size=mlp,
-        vocab_size=vocab,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-    )
+    own = {"family": "llama", "intermediate_size": mlp, "tie_word_embeddings": False}
+    return _gpt2(layers, hidden, heads, vocab=vocab, positions=2048, **own)
 
 
 _SHAPES: dict[str, Shape] = {
@@ -153,7 +139,11 @@ def _path(text: str) -> Path | None:
 
 def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
     if "hf_config" in value:
-        return _from_named_config(value)
+        try:
+            named = ModelSpec.model_validate(value)
+        except ValidationError as error:
+            raise user_error(error, ModelSpec, "model") from None
+        return spec_from_config(named.hf_config, name=named.name, where="model")
     if "model_type" in value:
         name = value.pop("name", None) or value["model_type"] or "model"
         return spec_from_config(value, name=str(name), where="model")
@@ -166,14 +156,6 @@ def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
         raise UserError(line.replace(f"{Shape.__name__}: ", "")) from None
     check_dimensions(spec, "model")
     return spec
-
-
-def _from_named_config(value: dict[Any, Any]) -> ModelSpec:
-    try:
-        spec = ModelSpec.model_validate(value)
-    except ValidationError as error:
-        raise user_error(error, ModelSpec, "model") from None
-    return spec_from_config(spec.hf_config, name=spec.name, where="model")
 
 
 def _from_config_field(value: dict[Any, Any]) -> ModelSpec:

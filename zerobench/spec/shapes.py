@@ -82,7 +82,7 @@ def _llama(shape: Shape) -> dict[str, Any]:
         "vocab_size": shape.vocab_size or 32000,
         "max_position_embeddings": shape.max_position_embeddings or 4096,
         "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size or _round_up(8 * shape.hidden_size // 3, 256),
+        "intermediate_size": shape.intermediate_size or -(-(8 * shape.hidden_size // 3) // 256) * 256,
         "num_hidden_layers": shape.num_layers,
         "num_attention_heads": shape.num_heads,
         "num_key_value_heads": shape.num_kv_heads or shape.num_heads,
@@ -92,7 +92,3 @@ def _llama(shape: Shape) -> dict[str, Any]:
         "eos_token_id": None,
         "use_cache": False,
     }
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

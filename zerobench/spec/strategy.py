@@ -5,6 +5,9 @@ needs, in which worlds it can be run, which axes mean something to it, and how n
 reference.
 """
 
+from functools import partial
+from typing import Any
+
 from pydantic import Field
 
 from zerobench.errors import unknown_choice
@@ -31,8 +34,6 @@ _OWN_FORWARD = (*_OWN_LOSS, "compile", "adapter", "frozen")
 _READS_FILES = (*_OWN_FORWARD, "weights")
 """And of those whose model is transformers' as it is built, or as zero.Init partitions it: from_pretrained makes it."""
 """And of those under which its forward and backward pass are torch's own."""
-
-_OWN_ENVIRONMENT = "its ranks run in a separate environment; use measured"
 
 _DEEPSPEED = ("ds_config", "ds_config_file")
 
@@ -101,10 +102,9 @@ class StrategyInfo(Spec):
 
 _ALONE = "the driver waits for the other stages; use measured"
 _PREDICTED = tuple(world for world in Evidence if world is not Evidence.MEASURED)
-_RPC_UNAVAILABLE = {
-    **dict.fromkeys(_PREDICTED, _ALONE),
-    Evidence.FORMULA: "no closed form for its memory",
-}
+_OWN_ENVIRONMENT = "its ranks run in a separate environment; use measured"
+_ELSEWHERE: Any = {"evidences": (Evidence.MEASURED,), "unavailable": dict.fromkeys(_PREDICTED, _OWN_ENVIRONMENT)}
+_RPC_UNAVAILABLE = {**dict.fromkeys(_PREDICTED, _ALONE), Evidence.FORMULA: "no closed form for its memory"}
 
 
 def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
@@ -119,13 +119,14 @@ def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
     )
 
 
+_torch = partial(StrategyInfo, uses_deepspeed=False)
+
 STRATEGIES: dict[str, StrategyInfo] = {
     info.name: info
     for info in (
-        StrategyInfo(
+        _torch(
             name="single",
             summary="a plain torch loop in one process: the reference",
-            uses_deepspeed=False,
             is_reference=True,
             paper_stage=0,
             loss_tolerance=0.0,
@@ -133,10 +134,9 @@ STRATEGIES: dict[str, StrategyInfo] = {
             axes=_READS_FILES,
             checkpoint=_TORCH_SAVE,
         ),
-        StrategyInfo(
+        _torch(
             name="ddp",
             summary="torch DDP: all model states on every rank, bucketed all-reduce",
-            uses_deepspeed=False,
             paper_stage=0,
             settled_after_steps=2,  # it deals gradients into other buckets in the second forward pass
             axes=("bucket_bytes", "compression", *_READS_FILES),
@@ -146,18 +146,16 @@ STRATEGIES: dict[str, StrategyInfo] = {
         _zero(1, "ZeRO-1: optimizer states partitioned", "offload_optimizer"),
         _zero(2, "ZeRO-2: gradients partitioned too", "offload_optimizer"),
         _zero(3, "ZeRO-3: parameters partitioned too", "zero_init", "offload_optimizer", "offload_param", *ZEROPP),
-        StrategyInfo(
+        _torch(
             name="fsdp",
             summary="torch FSDP2 (fully_shard): all model states partitioned",
-            uses_deepspeed=False,
             paper_stage=3,
             axes=("reshard_after_forward", "offload_optimizer", "offload_param", "mics_shard_size", *_OWN_FORWARD),
             checkpoint=_DCP,
         ),
-        StrategyInfo(
+        _torch(
             name="parameter-server",
             summary="rank 0 holds weights and optimizer, the others send gradients",
-            uses_deepspeed=False,
             least_processes=2,
             num_servers=1,
             evidences=tuple(world for world in Evidence if world is not Evidence.FORMULA),
@@ -166,17 +164,15 @@ STRATEGIES: dict[str, StrategyInfo] = {
             checkpoint=f"{_TORCH_SAVE} by the server",
             tolerance_reason="order of summation differs from a single process",
         ),
-        StrategyInfo(
+        _torch(
             name="tensor",
             summary="torch tensor parallelism (DTensor): every block's matrices cut",
-            uses_deepspeed=False,
             divides_batch=False,
             checkpoint=_DCP,
         ),
-        StrategyInfo(
+        _torch(
             name="pipeline",
             summary="blocks split into stages (GPipe, 1F1B; torch or DeepSpeed)",
-            uses_deepspeed=False,
             least_processes=2,
             divides_batch=False,
             divides_layers=True,
@@ -184,10 +180,9 @@ STRATEGIES: dict[str, StrategyInfo] = {
             axes=("pipeline_schedule",),
             checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint, for as many stages, where it runs the schedule",
         ),
-        StrategyInfo(
+        _torch(
             name="rpc-pipeline",
             summary="pipeline stages on remote workers, by torch.distributed.rpc",
-            uses_deepspeed=False,
             least_processes=2,
             evidences=(Evidence.MEASURED,),
             unavailable=_RPC_UNAVAILABLE,
@@ -197,28 +192,24 @@ STRATEGIES: dict[str, StrategyInfo] = {
             checkpoint=_DCP,
             tolerance_reason="distributed autograd sums micro-batch gradients in order of arrival",
         ),
-        StrategyInfo(
+        _torch(
             name="horovod",
             summary="Horovod: all model states on every rank, fused all-reduce",
-            uses_deepspeed=False,
             paper_stage=0,
             packages=("torch", "horovod"),
             environment="horovod",
-            evidences=(Evidence.MEASURED,),
-            unavailable=dict.fromkeys(_PREDICTED, _OWN_ENVIRONMENT),
+            **_ELSEWHERE,
             axes=("bucket_bytes", "compression"),
             checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
-        StrategyInfo(
+        _torch(
             name="tensorflow",
             summary="tf.distribute: the same model in Keras (tpu never run on one)",
-            uses_deepspeed=False,
             paper_stage=0,
             packages=("tensorflow",),
             environment="tensorflow",
             fixed_batch="a step is one graph with a fixed number of micro-batches",
-            evidences=(Evidence.MEASURED,),
-            unavailable=dict.fromkeys(_PREDICTED, _OWN_ENVIRONMENT),
+            **_ELSEWHERE,
             axes=("tf_strategy",),
             checkpoint="tf.train.Checkpoint by one process",
         ),

@@ -128,11 +128,7 @@ def stage_tensors(spec: ModelSpec, blocks: range) -> tuple[int, ...]:
     layout = _layout(spec)
     is_first, is_last = blocks.start == 0, blocks.stop == layout.num_layers
     shared = layout.before[:1] if is_last and not is_first and complete(spec)["tie_word_embeddings"] else []
-    return (
-        *(layout.before if is_first else shared),
-        *(layout.layer * len(blocks)),
-        *(layout.after if is_last else ()),
-    )
+    return (*(layout.before if is_first else shared), *(layout.layer * len(blocks)), *(layout.after if is_last else ()))
 
 
 def blocks_are_linear(spec: ModelSpec) -> bool:
@@ -164,13 +160,9 @@ def adapted(spec: ModelSpec, lora: Lora) -> tuple[Matrix, ...]:
 def adapter_tensors(spec: ModelSpec, lora: Lora) -> tuple[int, ...]:
     """Elements of each adapter's two matrices, in the order of `parameters()`. Raises as `adapted` does."""
     layout, names = _layout(spec), {matrix.name for matrix in adapted(spec, lora)}
-    matrices = [
-        size
-        for sizes in (layout.before, layout.layer * layout.num_layers)
-        for size in sizes
-        if isinstance(size, Matrix) and size.name in names
-    ]
-    return tuple(lora.rank * width for matrix in matrices for width in (matrix.inputs, matrix.outputs))
+    there = [size for size in (*layout.before, *layout.layer * layout.num_layers) if isinstance(size, Matrix)]
+    beside = [matrix for matrix in there if matrix.name in names]
+    return tuple(lora.rank * width for matrix in beside for width in (matrix.inputs, matrix.outputs))
 
 
 def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tuple[int, ...], int]:
@@ -184,9 +176,8 @@ def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tup
         codes_bytes(base, size) // element if base is not None and isinstance(size, Matrix) else int(size)
         for size in sizes
     ]
-    return (*stored, *layout.after), sum(
-        quantised_bytes(str(base), matrix.outputs, matrix.inputs)[1] for matrix in coded
-    )
+    scales = sum(quantised_bytes(str(base), matrix.outputs, matrix.inputs)[1] for matrix in coded)
+    return (*stored, *layout.after), scales
 
 
 def quantised_elements(spec: ModelSpec, base: str | None) -> int:
@@ -225,9 +216,8 @@ def _gpt2(config: dict[str, Any]) -> _Layout:
     """transformers.models.gpt2.modeling_gpt2: GPT2Model, GPT2Block."""
     hidden = config["n_embd"]
     inner = config["n_inner"] or 4 * hidden
-    attention = _linear(hidden, 3 * hidden, "attn.c_attn", bias=True) + _linear(
-        hidden, hidden, "attn.c_proj", bias=True
-    )
+    attention = _linear(hidden, 3 * hidden, "attn.c_attn", bias=True)
+    attention += _linear(hidden, hidden, "attn.c_proj", bias=True)
     mlp = _linear(hidden, inner, "mlp.c_fc", bias=True) + _linear(inner, hidden, "mlp.c_proj", bias=True)
     return _Layout(
         before=[
@@ -274,9 +264,8 @@ def _gpt_neox(config: dict[str, Any]) -> _Layout:
     bias = bool(config["attention_bias"])
     attention = _linear(hidden, 3 * hidden, "attention.query_key_value", bias=bias)
     attention += _linear(hidden, hidden, "attention.dense", bias=bias)
-    mlp = _linear(hidden, inner, "mlp.dense_h_to_4h", bias=True) + _linear(
-        inner, hidden, "mlp.dense_4h_to_h", bias=True
-    )
+    mlp = _linear(hidden, inner, "mlp.dense_h_to_4h", bias=True)
+    mlp += _linear(inner, hidden, "mlp.dense_4h_to_h", bias=True)
     return _Layout(
         before=[Tensor(config["vocab_size"] * hidden, "gpt_neox.embed_in.weight")],
         blocks="gpt_neox.layers",
@@ -301,10 +290,7 @@ def _opt(config: dict[str, Any]) -> _Layout:
         _norm(hidden, name) if has_norms else [] for name in ("self_attn_layer_norm", "final_layer_norm")
     )
     first, last = _linear(hidden, inner, "fc1", bias=bias), _linear(inner, hidden, "fc2", bias=bias)
-    projections = [
-        Matrix(hidden, width, f"{decoder}.project_out"),
-        Matrix(width, hidden, f"{decoder}.project_in"),
-    ]
+    projections = [Matrix(hidden, width, f"{decoder}.project_out"), Matrix(width, hidden, f"{decoder}.project_in")]
     return _Layout(
         before=[
             Tensor(config["vocab_size"] * width, f"{decoder}.embed_tokens.weight"),

@@ -478,22 +478,19 @@ class TrialSpec(Spec):
     @cached_property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
-        work = self.model_dump(mode="json", exclude={*_marked(NotWork), *self._unsaid()})
+        fields = type(self).model_fields
+        unsaid = [name for name in _marked(Later) if getattr(self, name) == fields[name].default]
+        work = self.model_dump(mode="json", exclude={*_marked(NotWork), *unsaid})
         if self.checkpoint is not None:  # where files lie, and whether they stay, is no work
             work["checkpoint"] = self.checkpoint.model_dump(mode="json", exclude={"folder", "keep"})
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def _unsaid(self) -> list[str]:
-        """The later fields that are at their default."""
-        return [name for name in _marked(Later) if getattr(self, name) == type(self).model_fields[name].default]
-
     @cached_property
     def parity_hash(self) -> str:
         """Equal for trials whose losses must agree: same model, global batch and hyperparameters."""
         same = self.model_dump(
-            mode="json",
-            include={"model", "sequence_length", "precision", "data", "hyperparameters"},
+            mode="json", include={"model", "sequence_length", "precision", "data", "hyperparameters"}
         )
         same["optimizer"] = OPTIMIZERS[self.optimizer].family
         same["global_batch_size"] = self.global_batch_size

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch.distributed as dist
-from pydantic import ValidationError
 
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.progress import Rank
-from zerobench.records import NvmlSummary
+from zerobench.records import NvmlSummary, read_or_none
 
 _NODE = ("GROUP_RANK", "CROSS_RANK", "SLURM_NODEID")
 """Where torchrun, DeepSpeed's launcher and srun say which of its nodes a rank is on."""
@@ -123,10 +122,8 @@ def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
 
 def _watched_on(folder: TrialFolder) -> str | None:
     """The hostname of the watcher whose folder it is; None where nobody watches."""
-    try:
-        return NvmlSummary.model_validate_json(folder.nvml_summary(0).read_bytes()).hostname
-    except (OSError, ValidationError):
-        return None
+    summary = read_or_none(folder.nvml_summary(0), NvmlSummary)
+    return None if summary is None else summary.hostname
 
 
 def _fault_of_making(folder: TrialFolder) -> str | None:

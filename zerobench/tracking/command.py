@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from types import FrameType
 
 import psutil
-from pydantic import ValidationError
 
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
-from zerobench.records import HostSummary, NvmlSummary, RankRecord
+from zerobench.records import HostSummary, NvmlSummary, RankRecord, read_or_none
 from zerobench.running import tree
 from zerobench.running.attempt import last_lines
 from zerobench.running.launcher import MARK
@@ -206,10 +205,7 @@ class Command:
 
 def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:
     """What the sampler says by now; None before it has."""
-    try:
-        return NvmlSummary.model_validate_json(folder.nvml_summary(node).read_bytes())
-    except (OSError, ValidationError):
-        return None
+    return read_or_none(folder.nvml_summary(node), NvmlSummary)
 
 
 def _rank_records(folder: TrialFolder) -> list[RankRecord]:

@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
-from zerobench.records import HostSummary, NvmlSummary, TrialRecord
+from zerobench.records import HostSummary, NvmlSummary, TrialRecord, read_or_none
 from zerobench.redaction import redact_arguments
 from zerobench.running.outcome import Ending
 from zerobench.running.stop import stop_on_signals
@@ -117,7 +115,7 @@ def _record(
     status, failure, more = classify_script(ending)
     if trial.num_nodes > 1:
         more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
-    others = [summary for path in folder.nvml_summaries() if (summary := _read_summary(path)) is not None]
+    others = [summary for path in folder.nvml_summaries() if (summary := read_or_none(path, NvmlSummary)) is not None]
     record = trial_record(
         trial,
         run.run_id,
@@ -132,13 +130,6 @@ def _record(
         notes=[*notes, *more],
     )
     return write_record(folder, record)
-
-
-def _read_summary(path: Path) -> NvmlSummary | None:
-    try:
-        return NvmlSummary.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def _exit_code(returncode: int) -> int:

@@ -69,7 +69,7 @@ def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None =
     trained = 0
     frozen = []
     for name, parameter in model.named_parameters():
-        is_trained = _is_trained(name, trial)
+        is_trained = ADAPTER in name if trial.adapter is not None else re.search(str(trial.frozen), name) is None
         parameter.requires_grad_(is_trained)
         trained += is_trained
         frozen += [] if is_trained else [parameter]
@@ -81,25 +81,15 @@ def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None =
             parameter.data = parameter.data.to(dtype)
 
 
-def _is_trained(name: str, trial: TrialSpec) -> bool:
-    if trial.adapter is not None:
-        return ADAPTER in name
-    return re.search(str(trial.frozen), name) is None
-
-
 def matrices(model: Any) -> Iterator[tuple[torch.nn.Module, str, Any]]:
     """Module, name in it and matrix, for each but the head; as it was before any was replaced."""
+    from transformers.pytorch_utils import Conv1D
+
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if _is_matrix(child) and child is not head:
+            if isinstance(child, torch.nn.Linear | Conv1D | QuantisedLinear) and child is not head:
                 yield parent, name, child
-
-
-def _is_matrix(module: torch.nn.Module) -> bool:
-    from transformers.pytorch_utils import Conv1D
-
-    return isinstance(module, torch.nn.Linear | Conv1D | QuantisedLinear)
 
 
 def sizes_of(base: Any) -> tuple[int, int]:

@@ -53,16 +53,14 @@ def watched(device: Device, into: list[CommunicationTime]) -> Iterator[None]:
         yield
         device.synchronize()
         step_s = time.perf_counter() - start
-    into.append(summary(_events(profiler), step_s))
-
-
-def _events(profiler: Any) -> list[Event]:
-    cuda = DeviceType.CUDA
-    return [
-        Event(event.name(), event.start_ns(), event.start_ns() + event.duration_ns(), event.device_type() == cuda)
-        for event in profiler.profiler.kineto_results.events()
-        if not (event.device_type() == cuda and event.is_user_annotation())
-    ]
+    seen: Any = profiler.profiler
+    events = (
+        Event(event.name(), event.start_ns(), event.start_ns() + event.duration_ns(), on_device)
+        for event in seen.kineto_results.events()
+        for on_device in [event.device_type() == DeviceType.CUDA]
+        if not (on_device and event.is_user_annotation())
+    )
+    into.append(summary(events, step_s))
 
 
 def summary(events: Iterable[Event], step_s: float) -> CommunicationTime:

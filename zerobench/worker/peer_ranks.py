@@ -38,13 +38,8 @@ def play_peers(trial: TrialSpec, play: Play) -> int:
         listener = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
         port = listener.getsockname()[1]
         ranks = {_fork(trial, number, port, Path(accounts), play): number for number in range(trial.world_size)}
-        store = TCPStore(
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        fd = listener.detach()
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
         codes = _await(ranks)
         del store
     for rank, code in sorted(codes.items()):

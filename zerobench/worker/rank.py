@@ -154,10 +154,8 @@ class RankRun:
         return config | batch_keys(self.trial) if is_short else config
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
-        names = (
-            kernels.missing(kernels.needed(ds_config, is_cuda=device.is_cuda), os.environ) if self.world.trains else []
-        )
-        if names:
+        needed = kernels.needed(ds_config, is_cuda=device.is_cuda) if self.world.trains else ()
+        if needed and (names := kernels.missing(needed, os.environ)):
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
 
@@ -182,18 +180,14 @@ class RankRun:
         return reader
 
     def _job(self, device: Device, ds_config: dict[str, Any]) -> Job:
-        trial = self.trial
+        trial, seed, dtype = self.trial, self.trial.hyperparameters.seed, DTYPES[self.trial.precision]
         return Job(
             trial=trial,
             device=device,
             ds_config=ds_config,
             shape_model=prepare_model(trial, device.torch_device, self.world.attention, self.folder.weights),
             fill_weights=lambda model: fill_weights(
-                model,
-                trial.hyperparameters.seed,
-                self.world.generator,
-                DTYPES[trial.precision],
-                is_loaded=trial.is_loaded,
+                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded
             ),
             heard=self.world.traffic.collective,
             norms=self._norms,
@@ -287,8 +281,9 @@ class RankRun:
         if index < self._checkpoints.position.step:
             return  # an earlier launch took it; its data is passed over, so that this one goes on with its own
         self._checkpoints.die_if_due(index, lambda: self._collect(strategy))
-        if planned.kind == "memory":
-            self._forget_steady()
+        if planned.kind == "memory":  # of several the last one is reported
+            for kept in (self._ledger, self.world.traffic, self._nvme):
+                kept.forget(StepKind.STEADY)
         if planned.kind in _UNDER_LEDGER:
             self._ledger.name_inputs(batches)
         rate = planned_rate(self.trial, planned)
@@ -311,12 +306,6 @@ class RankRun:
             self._progress.say("save", index, always=True)
             self._gather_losses()
             self._checkpoints.save(strategy, index + 1, self.record.losses)
-
-    def _forget_steady(self) -> None:
-        """Of several memory steps the last one is reported."""
-        self._ledger.forget(StepKind.STEADY)
-        self.world.traffic.forget(StepKind.STEADY)
-        self._nvme.forget(StepKind.STEADY)
 
     def _note_step(self, strategy: Strategy, planned: PlannedStep) -> None:
         rate = strategy.learning_rate()

@@ -12,7 +12,6 @@ own environment draws them and an engine of another framework reads them as NumP
 import argparse
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,9 @@ def write_start(trial: TrialSpec, into: Path) -> None:
     fill_weights(model, trial.hyperparameters.seed)
     tensors = {"parameters": list(model.named_parameters()), "buffers": list(model.named_buffers())}
     for kind, named in tensors.items():
-        _save(into / kind, (tensor for _, tensor in named))
+        (into / kind).mkdir()
+        for number, (_, tensor) in enumerate(named):
+            np.save(into / kind / f"{number}.npy", tensor.detach().float().numpy(), allow_pickle=False)
     np.save(into / "tokens.npy", _tokens(trial, int(model.config.vocab_size)), allow_pickle=False)
     start = {
         "config": model.config.to_dict(),
@@ -55,12 +56,6 @@ def write_start(trial: TrialSpec, into: Path) -> None:
         "learning_rates": [learning_rate(step, trial.hyperparameters) for step in range(trial.steps.total)],
     }
     write_whole(into / "start.json", json.dumps(start, default=str))
-
-
-def _save(folder: Path, tensors: Iterable[torch.Tensor]) -> None:
-    folder.mkdir()
-    for number, tensor in enumerate(tensors):
-        np.save(folder / f"{number}.npy", tensor.detach().float().numpy(), allow_pickle=False)
 
 
 def _tokens(trial: TrialSpec, vocab_size: int) -> np.ndarray:

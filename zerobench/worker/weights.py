@@ -76,7 +76,7 @@ def draw(
     """Fill `target` (any shape) with the initial values of the parameter called `name`, drawn in fp32."""
     if name.endswith((".bias", ZERO_AT_FIRST)):
         target.zero_()
-    elif is_norm(name, target):
+    elif target.dim() == 1 and name.endswith(".weight"):  # the gain of a LayerNorm or RMSNorm
         target.fill_(1.0)
     else:
         scale = std / math.sqrt(2 * layers) if name.endswith("c_proj.weight") else std
@@ -104,11 +104,6 @@ def _computes_on(sharded: Any) -> torch.device:
     """The device of the ranks, where values are drawn, also for what is offloaded from it."""
     kind = sharded.device_mesh.device_type
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-
-
-def is_norm(name: str, tensor: torch.Tensor) -> bool:
-    """Whether a parameter is the gain of a LayerNorm or RMSNorm: one-dimensional, and not a bias."""
-    return tensor.dim() == 1 and name.endswith(".weight")
 
 
 def _fill_partitioned(

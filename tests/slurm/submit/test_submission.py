@@ -138,6 +138,12 @@ def test_only_what_did_not_complete_and_no_job_will_come_to_is_missing(slurm: St
     assert missing(opened, {}) == ids[1:]
 
 
+def test_a_job_that_is_no_array_will_come_to_all_of_its_trials(slurm: Standins, run: RunFolder) -> None:
+    ids = laid_out(run, 2)
+    list(submit(run, [JobArray(JobKind.TRIALS, 1, [ids], 600)], OPTIONS, Limits()))
+    assert missing(load_run(run.path), {101: [TaskState(None, ("PENDING",))]}) == []
+
+
 def test_variables_of_the_users_shell_do_not_win_over_the_script_and_others_stay() -> None:
     shell = {
         "SBATCH_PARTITION": "other",

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,8 +41,10 @@ class Player:
         """Read the command, run its script, say how it ended; the exit status."""
         _before_exit(self._leave_at_once)
         after_import("torch", self._torch_is_there)
-        after_import("deepspeed", self._deepspeed_is_there)
-        after_import(compiling.MODULE, lambda module: compiling.hear_compiling(module, self._compiles))
+        # It has imported torch, and there is a follower then.
+        after_import("deepspeed", lambda module: self._follower.follow_deepspeed(module))  # noqa: PLW0108
+        told = partial(setattr, self._account, "compiles", True)
+        after_import(compiling.MODULE, lambda module: compiling.hear_compiling(module, told))
         after_import("safetensors", lambda module: serialize_sparsely(module, self._saved_bytes.append))
         try:
             launch = read_launch(self._part)
@@ -112,13 +115,6 @@ class Player:
         stand_alone(self._part)
         self._follower = Follower(self._part, self._keeper)
         self._follower.install()
-
-    def _deepspeed_is_there(self, deepspeed: ModuleType) -> None:
-        """The same for DeepSpeed, which has imported torch."""
-        self._follower.follow_deepspeed(deepspeed)
-
-    def _compiles(self) -> None:
-        self._account.compiles = True
 
     def _over(self, code: int) -> None:
         """Write the account, once."""

@@ -31,13 +31,12 @@ def stand_alone(part: Part) -> None:
     kept.append(store)
     instant_cpu_groups()
     _replace("init_process_group", _joining(dist.init_process_group, part, store))
-    _replace("broadcast_object_list", _broadcast_objects)
+    _replace("broadcast_object_list", _nothing)  # the sender has what this rank has
     _replace("all_gather_object", _gather_objects)
     _replace("gather_object", _gather_object)
     _replace("scatter_object_list", _scatter_objects)
     _replace("monitored_barrier", _nothing)
-    torch_dist.TCPStore = _store_of(store)
-    home.TCPStore = _store_of(store)
+    torch_dist.TCPStore = home.TCPStore = lambda *_, **__: store
 
 
 kept: list[Any] = []
@@ -50,10 +49,6 @@ def _replace(name: str, new: Callable[..., Any]) -> None:
     for module in [loaded for key, loaded in sys.modules.items() if key.partition(".")[0] == "torch"]:
         if vars(module).get(name) is old:
             setattr(module, name, new)
-
-
-def _store_of(store: Any) -> Callable[..., Any]:
-    return lambda *_, **__: store
 
 
 def _joining(join: Callable[..., None], part: Part, store: Any) -> Callable[..., None]:
@@ -89,10 +84,6 @@ def _joining(join: Callable[..., None], part: Part, store: Any) -> Callable[...,
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Nobody to wait for."""
-
-
-def _broadcast_objects(object_list: list[Any], *_: Any, **__: Any) -> None:
-    """The sender has what this rank has."""
 
 
 def _gather_objects(object_list: list[Any], obj: Any, *_: Any, **__: Any) -> None:

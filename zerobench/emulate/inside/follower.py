@@ -118,14 +118,12 @@ class Follower:
 
     def _begin_engine(self, engine: Any) -> None:
         if self._engine is not None or self._keeper.account.tracked is not None:
-            note = "several trainings in one process: only the first was tracked"
-            self._keeper.account.notes.append(note)
+            self._keeper.account.notes.append("several trainings in one process: only the first was tracked")
             return
         self._engine = engine
+        # AutoTP compares the first batch with its peers' on the device, where nothing is compared.
         check = getattr(engine, "first_dataloader_check", None)
-        if (
-            check is not None
-        ):  # AutoTP compares the first batch with its peers' on the device, where nothing is compared
+        if check is not None:
             check.remove()
         work = EmulatedEngine(engine, self._part)
         self._begin(work, "deepspeed.initialize")

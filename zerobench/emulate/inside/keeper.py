@@ -65,7 +65,9 @@ class Keeper:
             account.reserved_bytes = self._peaks.largest("reserved_bytes.all")
             account.touched_device = account.reserved_bytes > 0
             if not self._part.under_ledger:
-                account.occupied_bytes = max(map(self._occupied, range(torch.cuda.device_count())))
+                # By the history of the whole run, which without a ledger is one phase.
+                devices = range(torch.cuda.device_count())
+                account.occupied_bytes = max(peak_occupied(*snapshot_of(i), self._peaks.stats(i)) for i in devices)
             account.alloc_retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
             account.pinned_bytes = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
             if uncounted := uncounted_workspaces():
@@ -100,10 +102,6 @@ class Keeper:
         outside = unmanaged_bytes() - torch.cuda.memory_reserved()
         self.account.outside_bytes = max(self.account.outside_bytes or 0, outside)
 
-    def _occupied(self, device: int) -> int:
-        """By the history of the whole run, which without a ledger is one phase."""
-        return peak_occupied(*snapshot_of(device), self._peaks.stats(device))
-
     def _cuda_begins(self) -> None:
         entries = _HISTORY_ENTRIES if self._part.under_ledger else _COUNTED_ENTRIES
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=entries)
@@ -111,22 +109,14 @@ class Keeper:
 
     def _refused(self, device: int, asked: int, _total: int, free: int) -> None:
         try:
-            held, during = (self.held or self._reachable)()
+            held, during = self.held() if self.held else (self.reachable(), "start-up")
         except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
             warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
             held, during = None, "training"
         now = standing(torch.device("cuda", device), held)
-        self.account.refusal = Refusal(
-            bytes_asked=int(asked),
-            bytes_free=int(free),
-            standing=now,
-            during=during,
-        )
+        self.account.refusal = Refusal(bytes_asked=int(asked), bytes_free=int(free), standing=now, during=during)
         if self.account.touched_device is False:
             self.account.touched_device = now.reserved_bytes > 0
-
-    def _reachable(self) -> tuple[Holdings, str]:
-        return self.reachable(), "start-up"
 
     def reachable(self) -> Holdings:
         """What the tensors hold that the garbage collector reaches, named by whose they are."""

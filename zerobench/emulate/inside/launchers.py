@@ -120,21 +120,15 @@ def _launchers() -> Mapping[_Reader, Sequence[str]]:
 
 
 def _torchrun(arguments: Sequence[str], part: Part) -> Launch:
-    from torch.distributed.run import parse_args
+    from torch.distributed.run import determine_local_world_size, parse_args
 
     args = _parsed("torchrun", parse_args, list(arguments))
     torchruns = arguments[: len(arguments) - len(args.training_script_args) - 1]
-    return _of_torchrun(args, torchruns, part)
-
-
-def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:
-    from torch.distributed.run import determine_local_world_size
-
     processes = nodes = None
     text = str(args.nproc_per_node)
-    if text not in ("gpu", "auto") and _names(arguments, "nproc"):
+    if text not in ("gpu", "auto") and _names(torchruns, "nproc"):
         processes = (f"--nproc-per-node {text}", _within("torchrun", determine_local_world_size, text))
-    if _names(arguments, "nnodes"):
+    if _names(torchruns, "nnodes"):
         most = str(args.nnodes).rpartition(":")[2]
         if not most.isdecimal():
             raise UserError(f"COMMAND: torchrun: --nnodes {args.nnodes} is not a number of nodes")
@@ -191,11 +185,7 @@ def _deepspeed(arguments: Sequence[str], part: Part) -> Launch:
 def _accelerate(arguments: Sequence[str], part: Part) -> Launch:
     """By accelerate's own functions, up to where it would start processes."""
     from accelerate.commands import launch
-    from accelerate.utils.launch import (
-        prepare_deepspeed_cmd_env,
-        prepare_multi_gpu_env,
-        prepare_simple_launcher_cmd_env,
-    )
+    from accelerate.utils import launch as environments
 
     args = _parsed("accelerate launch", launch.launch_command_parser().parse_args, list(arguments))
     is_said = args.num_processes is not None
@@ -205,11 +195,11 @@ def _accelerate(arguments: Sequence[str], part: Part) -> Launch:
     if args.use_deepspeed and not args.cpu:
         fields = [*(defaults.deepspeed_config if defaults else ()), *(["mixed_precision"] if mixed_by_file else ())]
         args.deepspeed_fields_from_accelerate_config = ",".join(fields)
-        _, environment = _within("accelerate launch", prepare_deepspeed_cmd_env, args)
+        _, environment = _within("accelerate launch", environments.prepare_deepspeed_cmd_env, args)
     elif (args.multi_gpu or args.use_fsdp or args.use_megatron_lm) and not args.cpu:
-        environment = _within("accelerate launch", prepare_multi_gpu_env, args)
+        environment = _within("accelerate launch", environments.prepare_multi_gpu_env, args)
     else:
-        _, environment = _within("accelerate launch", prepare_simple_launcher_cmd_env, args)
+        _, environment = _within("accelerate launch", environments.prepare_simple_launcher_cmd_env, args)
     processes = nodes = None
     if is_said:
         total, where = int(args.num_processes), f"--num_processes {args.num_processes}"
@@ -221,15 +211,12 @@ def _accelerate(arguments: Sequence[str], part: Part) -> Launch:
     if args.cpu or getattr(args, "use_cpu", False):
         raise UserError("COMMAND: accelerate launch: configured for CPU training; nothing to emulate")
     script = _script("accelerate launch", args, args.training_script, args.training_script_args, part)
-    return Launch("accelerate launch", script, processes, nodes, _added(environment))
+    # What its environment has and this process's has not.
+    added = {k: v for k, v in environment.items() if os.environ.get(k) != v and k not in _OURS}
+    return Launch("accelerate launch", script, processes, nodes, added)
 
 
 _OURS = ("CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
-
-
-def _added(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a launcher's environment has and this process's has not."""
-    return {k: v for k, v in environment.items() if os.environ.get(k) != v and k not in _OURS}
 
 
 def _parsed(launcher: str, parse: Callable[..., Any], arguments: list[str]) -> Any:

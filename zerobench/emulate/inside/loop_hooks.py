@@ -77,7 +77,8 @@ class LoopHooks:
         return called
 
     def _is_root(self, module: torch.nn.Module) -> bool:
-        if self._root is None and torch.is_grad_enabled() and module.training and _is_trained(module):
+        may_be = self._root is None and torch.is_grad_enabled() and module.training
+        if may_be and any(parameter.requires_grad for parameter in module.parameters()):
             self._root = module
             self._listener = self._find(module)
         return module is self._root and torch.is_grad_enabled()
@@ -114,7 +115,3 @@ class LoopHooks:
             raise
         finally:
             self._depth -= 1
-
-
-def _is_trained(module: torch.nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())

@@ -22,30 +22,22 @@ class PipelineHooks:
 
     def install(self) -> None:
         """Wrap those that compute."""
-        wrap = {
-            "ForwardPass": self._forward,
-            "BackwardPass": self._backward,
-            "ReduceGrads": self._backward,
-            "OptimizerStep": self._step,
+        hears = self._listener
+        backward = lambda: hears.backward_begins(None), hears.backward_ended
+        around = {
+            "ForwardPass": (lambda: hears.forward_begins((), {}), lambda: None),
+            "BackwardPass": backward,
+            "ReduceGrads": backward,
+            "OptimizerStep": (hears.step_begins, hears.step_ended),
         }
-        instructions = self._engine._INSTRUCTION_MAP
-        ours = {
-            instruction: wrap.get(instruction.__name__, _as_it_is)(run) for instruction, run in instructions.items()
+        self._engine._INSTRUCTION_MAP = {
+            instruction: self._told(run, *around[instruction.__name__]) if instruction.__name__ in around else run
+            for instruction, run in self._engine._INSTRUCTION_MAP.items()
         }
-        self._engine._INSTRUCTION_MAP = ours
 
     def restore(self) -> None:
         """The class has its own still; a second call does nothing."""
         vars(self._engine).pop("_INSTRUCTION_MAP", None)
-
-    def _forward(self, run: Callable[..., None]) -> Callable[..., None]:
-        return self._told(run, lambda: self._listener.forward_begins((), {}), lambda: None)
-
-    def _backward(self, run: Callable[..., None]) -> Callable[..., None]:
-        return self._told(run, lambda: self._listener.backward_begins(None), self._listener.backward_ended)
-
-    def _step(self, run: Callable[..., None]) -> Callable[..., None]:
-        return self._told(run, self._listener.step_begins, self._listener.step_ended)
 
     def _told(
         self, run: Callable[..., None], before: Callable[[], None], after: Callable[[], None]
@@ -61,7 +53,3 @@ class PipelineHooks:
                 raise
 
         return told
-
-
-def _as_it_is(run: Callable[..., None]) -> Callable[..., None]:
-    return run

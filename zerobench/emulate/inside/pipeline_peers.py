@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,12 +32,9 @@ class StagesBefore:
             return
         engine._recv_tensor_meta = self._received
         if not engine.is_last_stage():
-            engine.set_dataiterator = self._keep
+            engine.set_dataiterator = partial(setattr, self, "_iterator")
             if engine.training_dataloader is not None:
                 self._iterator = iter(engine.training_dataloader)
-
-    def _keep(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
 
     def _received(self, _send_stage: int) -> Any:
         """As the engine's own: buffers for what the stage before sends."""
@@ -52,10 +50,8 @@ class StagesBefore:
         dtypes = [tensor.dtype for tensor in sent]
         if engine.has_attention_mask or engine.has_bool_tensors:
             dtypes[-1] = torch.float16  # as _exec_send_activations sends it
-        parts = zip(sent, dtypes, strict=True)
-        return tuple(
-            engine._allocate_or_extend_buffers(i, list(part.shape), dtype) for i, (part, dtype) in enumerate(parts)
-        )
+        shapes = [list(part.shape) for part in sent]
+        return tuple(map(engine._allocate_or_extend_buffers, range(len(shapes)), shapes, dtypes))
 
     def _batch(self) -> Any:
         """The next micro batch, which is still to come to whoever asks for it."""
@@ -82,17 +78,12 @@ def _passed_on(engine: Any, inputs: Any) -> Any:
     """What the layers before this stage's make of `inputs`."""
     module = engine.module
     tied: dict[str, torch.nn.Module] = {}
+    # To which the engine converts its layers; None: it leaves them as they are.
+    dtype = torch.bfloat16 if engine.bfloat16_enabled() else torch.float16 if engine.fp16_enabled() else None
     with torch.no_grad(), _META:
         for spec in module._layer_specs[: module._local_start]:
-            inputs = _layer(spec, tied, _dtype(engine))(inputs)
+            inputs = _layer(spec, tied, dtype)(inputs)
     return inputs
-
-
-def _dtype(engine: Any) -> torch.dtype | None:
-    """To which the engine converts its layers; None: it leaves them as they are."""
-    if engine.bfloat16_enabled():
-        return torch.bfloat16
-    return torch.float16 if engine.fp16_enabled() else None
 
 
 def _layer(spec: Any, tied: dict[str, torch.nn.Module], dtype: torch.dtype | None) -> Callable[[Any], Any]:

@@ -82,8 +82,8 @@ class HelperOptimizer:
 
 def start_zenflow(zero: Any) -> None:
     """start_optimizer_process (runtime/zenflow/zenflow_utils.py): two sets of moments a master, and a snapshot."""
-    masters = list(zero.fp32_partitioned_groups_flat) if zero.zf_stage3 else _first_of_groups(zero.optimizer)
-    for master in masters:
+    firsts = (group["params"][0] for group in zero.optimizer.param_groups)
+    for master in list(zero.fp32_partitioned_groups_flat if zero.zf_stage3 else firsts):
         if not hasattr(master, "stale_param"):
             master.stale_param = torch.zeros_like(master.data)
         for name in ("overlap_exp_avg", "overlap_exp_avg_sq"):
@@ -91,10 +91,6 @@ def start_zenflow(zero: Any) -> None:
     zero.zf_op = SimpleNamespace(zenflow_adam_submit=_done, zenflow_adam_wait=_done)
     zero.zf_ctrl = torch.zeros(_CONTROL_BYTES, dtype=torch.uint8)
     zero.process_optimizer_established = True
-
-
-def _first_of_groups(optimizer: torch.optim.Optimizer) -> list[Any]:
-    return [group["params"][0] for group in optimizer.param_groups]
 
 
 def _done(*_: Any) -> bool:

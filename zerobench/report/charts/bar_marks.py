@@ -8,7 +8,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
-from zerobench.report.charts.render import HATCH, Mark, Specification, data, haloed, is_narrow, layered
+from zerobench.report.charts.render import HATCH, Mark, Specification, haloed, is_narrow, layered, mark, reach
 from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import part_sentence
 from zerobench.report.column_units import Unit
@@ -37,7 +37,7 @@ def chart(
     figures = [*(_total(bar, unit) for bar in bars), *("" for _ in failed)]
     layout, narrow = BarRows.of(width, names, figures), is_narrow(width)
     widest = unit.of(max([bar.reach for bar in bars] + list(capacity))) * layout.room(1.2)
-    x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest], nice=False))
+    x = alt.X("start:Q", title=axis, scale=reach(0, widest))
     y = layout.y
     scale = layout.width / widest
     layers = [
@@ -49,9 +49,9 @@ def chart(
         _breaks(bars, unit, y),
     ]
     if failed:
-        words = alt.Chart(data([{"name": name, "text": "out of device memory"} for name in failed]))
-        text = words.mark_text(align="left", dx=_GAP, color="var(--limit)")
-        layers.append(text.encode(x=alt.datum(0), y=y, text="text:N"))
+        words = [{"name": name, "text": "out of device memory"} for name in failed]
+        place = {"x": alt.datum(0), "y": y, "text": "text:N"}
+        layers.append(mark("text", words, place, align="left", dx=_GAP, color="var(--limit)"))
     if capacity:
         layers += _capacity(bars, capacity, unit, y, scale, narrow=narrow)
     return layered([*layers, *layout.lines_above()], layout.width, layout.height)
@@ -69,8 +69,8 @@ def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
 def _breaks(bars: Sequence[Bar], unit: Unit, y: alt.Y) -> Mark:
     """Two strokes through a bar that is cut off."""
     rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
-    mark = alt.Chart(data(rows)).mark_text(fontSize=22, fontWeight="bold", color="var(--paper)")
-    return mark.encode(x="at:Q", y=y, text="text:N")
+    place = {"x": "at:Q", "y": y, "text": "text:N"}
+    return mark("text", rows, place, fontSize=22, fontWeight="bold", color="var(--paper)")
 
 
 def _segments(bars: Sequence[Bar], unit: Unit, x: alt.X, y: alt.Y, scale: float, names: Mapping[str, str]) -> Mark:
@@ -95,8 +95,8 @@ def _segments(bars: Sequence[Bar], unit: Unit, x: alt.X, y: alt.Y, scale: float,
     groups = {part.group for _, part, _, _ in drawn}
     present = [group for group in palette.CATEGORY_COLOURS if group in groups]
     colour = group_colour(present, names)
-    mark = alt.Chart(data(rows)).mark_bar(stroke="var(--paper)", strokeWidth=0.7)
-    return mark.encode(x=x, x2="end:Q", y=y, color=colour, description="description:N")
+    place = {"x": x, "x2": "end:Q", "y": y, "color": colour, "description": "description:N"}
+    return mark("bar", rows, place, stroke="var(--paper)", strokeWidth=0.7)
 
 
 def group_names(width: float) -> Mapping[str, str]:
@@ -109,9 +109,7 @@ def group_colour(groups: Sequence[str], names: Mapping[str, str] = palette.CATEG
     return alt.Color(
         "group:N",
         title=None,
-        scale=alt.Scale(
-            domain=[names[group] for group in groups], range=[palette.category_colour(group) for group in groups]
-        ),
+        scale=alt.Scale(domain=[names[group] for group in groups], range=list(map(palette.category_colour, groups))),
         legend=alt.Legend(symbolType="square", offset=24),
     )
 
@@ -132,8 +130,8 @@ def outlines(bars: Iterable[tuple[str, float, bool]], y: alt.Y) -> Mark:
         {"name": name, "start": 0, "end": end, "fill": "none" if is_measured else HATCH}
         for name, end, is_measured in bars
     ]
-    mark = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8, aria=False)
-    return mark.encode(x="start:Q", x2="end:Q", y=y, fill=alt.Fill("fill:N", scale=None))
+    place = {"x": "start:Q", "x2": "end:Q", "y": y, "fill": alt.Fill("fill:N", scale=None)}
+    return mark("bar", rows, place, stroke="var(--ink)", strokeWidth=0.8, aria=False)
 
 
 def _names(bars: Sequence[Bar], unit: Unit, y: alt.Y, scale: float) -> list[Mark]:
@@ -150,10 +148,10 @@ def _names(bars: Sequence[Bar], unit: Unit, y: alt.Y, scale: float) -> list[Mark
         for bar, group, start, end in spans
         if len(text := palette.SHORT_NAMES[group]) * _NAME_WIDTH < unit.of(end - start) * scale
     ]
-    texts, place = alt.Chart(data(rows)), {"x": "at:Q", "y": y, "text": "text:N"}
+    place = {"x": "at:Q", "y": y, "text": "text:N"}
     # A border in the part's own colour keeps the name readable on hatching.
-    halo = texts.mark_text(fontSize=11, strokeWidth=4).encode(**place, stroke=alt.Stroke("paper:N", scale=None))
-    return [halo, texts.mark_text(fontSize=11).encode(**place, color=alt.Color("ink:N", scale=None))]
+    halo = mark("text", rows, {**place, "stroke": alt.Stroke("paper:N", scale=None)}, fontSize=11, strokeWidth=4)
+    return [halo, mark("text", rows, {**place, "color": alt.Color("ink:N", scale=None)}, fontSize=11)]
 
 
 def _span(bar: Bar, group: str) -> tuple[int, int]:
@@ -169,39 +167,27 @@ def _tails(bars: Sequence[Bar], unit: Unit, y: alt.Y) -> Mark:
             "name": bar.name,
             "start": unit.of(bar.drawn),
             "end": unit.of(bar.reach),
-            "description": (
-                f"{bar.name}, start-up, allocator slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}"
-            ),
+            "description": f"{bar.name}, start-up, allocator slack, CUDA context, NCCL: {format_bytes(tail)}",
         }
         for bar in bars
-        if bar.reach > bar.drawn
+        if (tail := bar.reach - bar.drawn) > 0
     ]
-    mark = alt.Chart(data(rows)).mark_bar(fill="var(--grid)", stroke="var(--muted)", strokeWidth=0.7)
-    return mark.encode(x="start:Q", x2="end:Q", y=y, description="description:N")
+    place = {"x": "start:Q", "x2": "end:Q", "y": y, "description": "description:N"}
+    return mark("bar", rows, place, fill="var(--grid)", stroke="var(--muted)", strokeWidth=0.7)
 
 
 def _totals(bars: Sequence[Bar], unit: Unit, y: alt.Y, scale: float, capacity: Sequence[int]) -> list[Mark]:
     """At the end of each bar its peak, and what is needed where that is more, in the unit of the axis."""
-    texts = [_total(bar, unit) for bar in bars]
-    rows = [
-        {"name": bar.name, "at": _beside(unit.of(bar.reach), text, _limit(bar, unit, capacity), scale), "text": text}
-        for bar, text in zip(bars, texts, strict=True)
-    ]
+    rows = []
+    for bar in bars:
+        text, end = _total(bar, unit), unit.of(bar.reach)
+        # Where the line of the capacity runs: one for all rows, or each row's own; a figure lies behind it, not across.
+        size = capacity[0] if len(capacity) == 1 else bar.capacity_bytes if capacity else None
+        limit = end if size is None else unit.of(size)
+        is_across = end < limit < end + (_GAP + len(text) * _NAME_WIDTH) / scale
+        rows.append({"name": bar.name, "at": limit if is_across else end, "text": text})
     place = {"x": "at:Q", "y": y, "text": "text:N"}
-    return haloed(alt.Chart(data(rows)), place, align="left", dx=_GAP)
-
-
-def _limit(bar: Bar, unit: Unit, capacity: Sequence[int]) -> float | None:
-    """Where the line of the capacity runs through the row of `bar`: one for all rows, or each row's own."""
-    size = capacity[0] if len(capacity) == 1 else bar.capacity_bytes if capacity else None
-    return None if size is None else unit.of(size)
-
-
-def _beside(end: float, text: str, limit: float | None, scale: float) -> float:
-    """Where `text` begins: behind the bar's end, or behind the limit that it would lie across."""
-    if limit is None or not end < limit < end + (_GAP + len(text) * _NAME_WIDTH) / scale:
-        return end
-    return limit
+    return haloed(rows, place, align="left", dx=_GAP)
 
 
 def _total(bar: Bar, unit: Unit) -> str:
@@ -223,18 +209,14 @@ def _capacity(
     widest = max([bar.reach for bar in bars] + list(capacity))
     apart = [row for at, row in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
     has_room = not narrow or all(len(row["text"]) * _NAME_WIDTH < row["at"] * scale for row in apart)
-    text = alt.Chart(data(apart)).mark_text(
-        color="var(--limit)", dy=-8, align="right" if has_room else "left", baseline="bottom"
-    )
-    labels = text.encode(x="at:Q", y=alt.value(0), text="text:N")
+    red, style = {"color": "var(--limit)"}, {"dy": -8, "align": "right" if has_room else "left", "baseline": "bottom"}
+    labels = mark("text", apart, {"x": "at:Q", "y": alt.value(0), "text": "text:N"}, **red, **style)
+    place = {"x": "at:Q", "description": "description:N"}
     if len(capacity) == 1 and not narrow:
-        rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
-        return [rule.encode(x="at:Q", description="description:N"), labels]
+        return [mark("rule", texts, place, strokeWidth=2, **red), labels]
     rows = [{"name": name, "at": unit.of(size), "description": _holds(size)} for name, size in known]
-    ticks = alt.Chart(data(rows)).mark_tick(
-        orient="vertical", size=BAR_HEIGHT if narrow else 26, thickness=2, color="var(--limit)"
-    )
-    return [ticks.encode(x="at:Q", y=y, description="description:N"), labels]
+    height = BAR_HEIGHT if narrow else 26
+    return [mark("tick", rows, {**place, "y": y}, orient="vertical", size=height, thickness=2, **red), labels]
 
 
 def _holds(size: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from zerobench.report.charts.render import Mark, data, haloed, is_narrow, plot_width
+from zerobench.report.charts.render import Mark, haloed, is_narrow, plot_width
 
 BAR_HEIGHT = 18.72
 _LETTER = 6.5
@@ -63,12 +63,11 @@ class BarRows:
         if not self.num_lines:
             return []
         texts = [{"name": name, "text": figure} for name, figure in zip(self.names, self.figures, strict=True)]
-        rows = alt.Chart(data(texts))
         name = {"x": alt.value(0), "y": self.y, "text": "name:N"}
         figure = {"x": alt.value(self.width), "y": self.y, "text": "text:N"}
         return [
-            *haloed(rows, name, align="left", dy=self._line(self.num_lines - 1), limit=self.width),
-            *haloed(rows, figure, align="right", dy=self._line(0), color="var(--muted)"),
+            *haloed(texts, name, align="left", dy=self._line(self.num_lines - 1), limit=self.width),
+            *haloed(texts, figure, align="right", dy=self._line(0), color="var(--muted)"),
         ]
 
     def _line(self, at: int) -> float:

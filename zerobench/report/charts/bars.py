@@ -28,27 +28,17 @@ def device_figure(runs: RunFigures) -> Figure | None:
     trials, bars = _chosen(known)
     if not bars:
         return None
-    failed = [trial.marked_label for trial in runs.figures if _ran_out(trial)][:5]
+    # These ended for want of device memory, at a need that nobody knows.
+    out = [t for t in runs.figures if t.summary.status is Status.OUT_OF_DEVICE_MEMORY and not t.summary.is_whole]
+    failed = [trial.marked_label for trial in out[:5]]
     capacity = capacities(bars)
     is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
     bars = cut(bars, capacity[0] if is_seen else 0)
-    unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
-    axis = f"peak memory per device ({unit.name})"
-    chart = partial(bar_chart, bars, failed, unit, axis, capacity if is_seen else [])
-    title = "Peak device memory by category"
     tail = " Pale tail: start-up, allocator slack, CUDA context and NCCL." * any(bar.reach > bar.drawn for bar in bars)
-    caption = (
-        f"Steady-step peak of the largest rank.{tail}"
-        + _capacity_sentence(capacity, is_seen=is_seen)
-        + cut_sentence(bars)
-        + ending(trials, len(bars), len(known))
-    )
-    return Figure("memory-per-gpu", title, caption, drawing(chart, "memory-per-gpu", title), bars_table(bars, unit))
-
-
-def _ran_out(trial: TrialFigures) -> bool:
-    """Whether it ended for want of device memory, at a need that nobody knows."""
-    return trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and not trial.summary.is_whole
+    caption = f"Steady-step peak of the largest rank.{tail}" + _capacity_sentence(capacity, is_seen=is_seen)
+    caption += cut_sentence(bars) + ending(trials, len(bars), len(known))
+    words = ("memory-per-gpu", "Peak device memory by category", "peak memory per device", caption)
+    return _figure(bars, *words, failed, capacity if is_seen else [])
 
 
 def host_figure(runs: RunFigures) -> Figure | None:
@@ -63,15 +53,24 @@ def host_figure(runs: RunFigures) -> Figure | None:
         return None
     trials, chosen = _chosen(known)
     bars = cut(chosen, 0)
-    unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
-    chart = partial(bar_chart, bars, [], unit, f"host memory per rank ({unit.name})", [])
+    caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache."
+    caption += cut_sentence(bars) + ending(trials, len(bars), len(known))
     title = "Host memory of offloaded states, by category"
-    caption = (
-        "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache."
-        + cut_sentence(bars)
-        + ending(trials, len(bars), len(known))
-    )
-    return Figure("memory-of-host", title, caption, drawing(chart, "memory-of-host", title), bars_table(bars, unit))
+    return _figure(bars, "memory-of-host", title, "host memory per rank", caption)
+
+
+def _figure(
+    bars: Sequence[Bar],
+    key: str,
+    title: str,
+    axis: str,
+    caption: str,
+    failed: Sequence[str] = (),
+    capacity: Sequence[int] = (),
+) -> Figure:
+    unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
+    chart = partial(bar_chart, bars, failed, unit, f"{axis} ({unit.name})", capacity)
+    return Figure(key, title, caption, drawing(chart, key, title), bars_table(bars, unit))
 
 
 def capacities(bars: Sequence[Bar]) -> list[int]:

@@ -7,7 +7,7 @@ import altair as alt
 
 from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.charts.marks import point, points, strategy_stroke
-from zerobench.report.charts.render import Specification, arranged, data, drawing, in_columns, layered
+from zerobench.report.charts.render import Specification, arranged, drawing, in_columns, layered, mark, reach
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
 from zerobench.report.column_units import byte_axis
 from zerobench.report.figure import Figure
@@ -67,17 +67,14 @@ def _plot(
 ) -> Specification:
     sizes = sorted({size.tokens for _, size, _ in batches})
     room = max(1.0, 0.06 * (sizes[-1] - sizes[0]))
-    x_scale = alt.Scale(domain=[sizes[0] - room, sizes[-1] + room], nice=False)
-    x = alt.X(
-        "x:Q", axis=alt.Axis(title="tokens per step", values=sizes, format=",d", labelOverlap=True), scale=x_scale
-    )
-    y_scale = alt.Scale(domain=[0, max(y for _, _, y in batches) / unit * 1.15], nice=False)
+    axis = alt.Axis(title="tokens per step", values=sizes, format=",d", labelOverlap=True)
+    x = alt.X("x:Q", axis=axis, scale=reach(sizes[0] - room, sizes[-1] + room))
+    y_scale = reach(0, max(y for _, _, y in batches) / unit * 1.15)
     y = alt.Y("y:Q", axis=alt.Axis(title=title, tickCount=5), scale=y_scale)
     rows = [
         point(trial, size.tokens, y / unit, f"{trial.marked_label}, {size.tokens:,} tokens per step: {say(y)}")
         for trial, size, y in batches
     ]
     stroke = strategy_stroke([row.strategy for row in rows], legend=legend)
-    line = alt.Chart(data(rows)).mark_line(strokeWidth=1.8, aria=False)
-    layers = [line.encode(x=x, y=y, detail="trial:N", stroke=stroke), *points(rows, x, y, legend=legend)]
-    return layered(layers, width, _HEIGHT)
+    line = mark("line", rows, {"x": x, "y": y, "detail": "trial:N", "stroke": stroke}, strokeWidth=1.8, aria=False)
+    return layered([line, *points(rows, x, y, legend=legend)], width, _HEIGHT)

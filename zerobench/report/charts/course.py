@@ -18,11 +18,12 @@ from zerobench.report.charts.render import (
     Mark,
     Specification,
     arranged,
-    data,
     drawing,
     haloed,
     in_columns,
     layered,
+    mark,
+    reach,
     size_axis,
 )
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, ending, most_telling, whole
@@ -98,7 +99,8 @@ def figure(runs: RunFigures) -> Figure | None:
 def _plot(panels: Sequence[_Panel], unit: Unit, *, width: float) -> Specification:
     columns, each = in_columns(width, len(panels))
     names = group_names(width)
-    colour = group_colour(_groups(panels), names)
+    kept = {palette.GROUP_OF[size.value] for panel in panels for phase in panel.phases for size in phase.sizes_bytes}
+    colour = group_colour([group for group in palette.CATEGORY_COLOURS if group in kept], names)
     plots = [_panel_plot(panel, unit, panels, each, colour, names) for panel in panels]
     return arranged(plots, columns, 18, y="independent", x="independent")
 
@@ -123,26 +125,12 @@ def _panel_plot(
     highest, has_own_axis = axis_top(panel.top, [other.top for other in panels])
     top = unit.of(highest) * 1.16
     y = size_axis("low:Q", unit.name, top)
-    x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
-    layers = [_areas(panel, unit, top, (x, y), colour, names), *_phases(panel, x), *_peak(panel, unit, x, y)]
-    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (OWN_AXIS if has_own_axis else ""))
-
-
-def _areas(
-    panel: _Panel, unit: Unit, top: float, axes: tuple[alt.X, alt.Y], colour: alt.Color, names: Mapping[str, str]
-) -> Mark:
-    """An area for each category and phase, stacked in the order of the bars of the first figure."""
+    x = alt.X("at:Q", axis=None, scale=reach(0, len(panel.phases)))
+    # An area for each category and phase, stacked in the order of the bars of the first figure.
     rows = [row for index in range(len(panel.phases)) for row in _rows(panel, index, unit, top, names)]
-    mark = alt.Chart(data(rows)).mark_area(line=False)
-    return mark.encode(x=axes[0], y=axes[1], y2="high:Q", color=colour, detail="area:N", description="description:N")
-
-
-def _groups(panels: Sequence[_Panel]) -> list[str]:
-    """The same for all, so that they share a legend."""
-    kept = {
-        palette.GROUP_OF[category.value] for panel in panels for phase in panel.phases for category in phase.sizes_bytes
-    }
-    return [group for group in palette.CATEGORY_COLOURS if group in kept]
+    place = {"x": x, "y": y, "y2": "high:Q", "color": colour, "detail": "area:N", "description": "description:N"}
+    layers = [mark("area", rows, place, line=False), *_phases(panel, x), *_peak(panel, unit, x, y)]
+    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (OWN_AXIS if has_own_axis else ""))
 
 
 def _rows(panel: _Panel, index: int, unit: Unit, top: float, names: Mapping[str, str]) -> Iterator[dict[str, object]]:
@@ -176,11 +164,11 @@ def _description(panel: _Panel, course: MemoryCourse, category: Category) -> str
 def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
     """The names of the phases, and lines between them."""
     names = [{"at": index + 0.5, "text": title(course)} for index, course in enumerate(panel.phases)]
-    text = alt.Chart(data(names)).mark_text(fontSize=11, baseline="top", color="var(--muted)")
-    lines = alt.Chart(data([{"at": index} for index in range(1, len(panel.phases))]))
+    ends = [{"at": index} for index in range(1, len(panel.phases))]
+    place = {"x": x, "y": alt.value(_HEIGHT + 5), "text": "text:N"}
     return [
-        lines.mark_rule(color="var(--muted)", strokeDash=[2, 3], aria=False).encode(x=x),
-        text.encode(x=x, y=alt.value(_HEIGHT + 5), text="text:N"),
+        mark("rule", ends, {"x": x}, color="var(--muted)", strokeDash=[2, 3], aria=False),
+        mark("text", names, place, fontSize=11, baseline="top", color="var(--muted)"),
     ]
 
 
@@ -190,9 +178,9 @@ def _peak(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
     rows = [{"at": at, "low": unit.of(total), "text": f"peak {format_bytes(total)}"}]
     is_right = at > len(panel.phases) * 0.7
     place = {"x": x, "y": y}
-    dot = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=45, opacity=1, aria=False)
+    dot = mark("point", rows, place, color="var(--ink)", filled=True, size=45, opacity=1, aria=False)
     text: dict[str, Any] = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
-    return [dot.encode(**place), *haloed(alt.Chart(data(rows)), {**place, "text": "text:N"}, **text)]
+    return [dot, *haloed(rows, {**place, "text": "text:N"}, **text)]
 
 
 def _sources(panels: Sequence[_Panel]) -> str:

@@ -67,11 +67,11 @@ def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]
 def _percent(line: Series) -> list[Place]:
     fewest = min(place.x for place in line.places)
     base = median(place.y for place in line.places if place.x == fewest)
-    return [replace(place, y=100 * place.y / base, interval=_percent_of(place.interval, base)) for place in line.places]
-
-
-def _percent_of(interval: tuple[float, float] | None, base: float) -> tuple[float, float] | None:
-    return interval and (100 * interval[0] / base, 100 * interval[1] / base)
+    return [
+        replace(place, y=100 * place.y / base, interval=ends and (100 * ends[0] / base, 100 * ends[1] / base))
+        for place in line.places
+        for ends in [place.interval]
+    ]
 
 
 def _describe(place: Place) -> str:

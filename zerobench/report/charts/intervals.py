@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Mark, data
+from zerobench.report.charts.render import Mark, mark
 from zerobench.report.charts.series import Series
 from zerobench.report.figures.trial import TrialFigures
 
@@ -16,17 +16,15 @@ Interval = tuple[float, float]
 def bars(places: Sequence[tuple[float, Interval]], x: alt.X, y: alt.Y) -> list[Mark]:
     """An upright bar at each x; no layer where there is none."""
     rows = [{"x": at, "y": low, "high": high} for at, (low, high) in places]
-    if not rows:
-        return []
-    mark = alt.Chart(data(rows)).mark_rule(color="var(--muted)", strokeWidth=1.5, aria=False)
-    return [mark.encode(x=x, y=y, y2="high:Q")]
+    place = {"x": x, "y": y, "y2": "high:Q"}
+    return [mark("rule", rows, place, color="var(--muted)", strokeWidth=1.5, aria=False)] if rows else []
 
 
-def bands(lines: Sequence[Series], x_size: float, x: alt.X, y: alt.Y) -> list[Mark]:
+def bands(lines: Sequence[Series], x: alt.X, y: alt.Y) -> list[Mark]:
     """A pale band for each line, in its strategy's colour; no layer where no line has one."""
     rows = [
         {
-            "x": place.x / x_size,
+            "x": place.x,
             "y": place.interval[0],
             "high": place.interval[1],
             "line": number,
@@ -36,11 +34,8 @@ def bands(lines: Sequence[Series], x_size: float, x: alt.X, y: alt.Y) -> list[Ma
         for place in sorted(line.places, key=lambda place: place.x)
         if place.interval is not None
     ]
-    if not rows:
-        return []
-    mark = alt.Chart(data(rows)).mark_area(opacity=0.15, aria=False)
-    colour, line = alt.Fill("colour:N", scale=None), "line:N"
-    return [mark.encode(x=x, y=y, y2="high:Q", fill=colour, detail=line)]
+    place = {"x": x, "y": y, "y2": "high:Q", "fill": alt.Fill("colour:N", scale=None), "detail": "line:N"}
+    return [mark("area", rows, place, opacity=0.15, aria=False)] if rows else []
 
 
 def text(interval: Interval | None) -> str:

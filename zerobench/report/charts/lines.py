@@ -11,7 +11,17 @@ import altair as alt
 
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import point, points, strategy_stroke
-from zerobench.report.charts.render import Mark, Specification, arranged, data, in_columns, is_narrow, layered, wrapped
+from zerobench.report.charts.render import (
+    Mark,
+    Specification,
+    arranged,
+    in_columns,
+    is_narrow,
+    layered,
+    mark,
+    reach,
+    wrapped,
+)
 from zerobench.report.charts.series import Place, Series
 
 _PLOT_HEIGHT, _LABEL_GAP = 340, 13
@@ -30,56 +40,46 @@ def chart(
     y_axis: alt.Axis,
     *,
     width: float,
-    x_size: float = 1.0,
     y_domain: tuple[float, float] | None = None,
     rules: Sequence[tuple[float, str]] = (),
 ) -> Specification:
     """Lines and points of trials; `say` puts a point in words.
 
     Both axes are logarithmic, unless a `y_domain` is given: then y is linear within it. `rules` are level lines with
-    their words; `x_size` is what x is counted in.
+    their words.
     """
     places = [place for line in lines for place in line.places]
-    low, high = min(place.x for place in places) / x_size, max(place.x for place in places) / x_size
-    reach = [low / (high / low) ** 0.04, high * (high / low) ** 0.04]
+    low, high = min(place.x for place in places), max(place.x for place in places)
+    x_scale = reach(low / (high / low) ** 0.04, high * (high / low) ** 0.04, type="log")
     heights = [*(place.y for place in places), *(height for height, _ in rules)]
     foot, top = y_domain or (min(heights) / 1.25, max(heights) * 1.25)
-    y_scale = alt.Scale(type="linear" if y_domain else "log", domain=[foot, top], nice=False, zero=False)
-    x_of = alt.X("x:Q", axis=x_axis, scale=alt.Scale(type="log", domain=reach, nice=False))
-    y_of = alt.Y("y:Q", axis=y_axis, scale=y_scale)
+    y_scale = reach(foot, top, type="linear" if y_domain else "log", zero=False)
+    x_of, y_of = alt.X("x:Q", axis=x_axis, scale=x_scale), alt.Y("y:Q", axis=y_axis, scale=y_scale)
     upright, below = _VerticalScale(foot, top, is_log=y_domain is None), is_narrow(width)
     plot = in_columns(width, 1)[1] - (_LETTER_ROOM if below else _NAMES)
     names = list(_LETTERS) if below else [line.name for line in lines]
-    rows = [point(place.trial, place.x / x_size, place.y, say(place)) for place in places]
+    rows = [point(place.trial, place.x, place.y, say(place)) for place in places]
     layers = [
-        *intervals.bands(lines, x_size, x_of, y_of),
-        _lines(lines, x_size, x_of, y_of),
+        *intervals.bands(lines, x_of, y_of),
+        _lines(lines, x_of, y_of),
         *points(rows, x_of, y_of),
-        _ends(lines, names, x_size, x_of, y_of, upright),
+        _ends(lines, names, x_of, y_of, upright),
     ]
     drawn = layered([*_rules(rules, y_of, plot), *layers], plot, _PLOT_HEIGHT)
     return arranged([drawn, _list(lines, width)], 1, 12) if below else drawn
 
 
-def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> Mark:
+def _lines(lines: Sequence[Series], x_of: alt.X, y_of: alt.Y) -> Mark:
     strategies = [line.places[0].trial.spec.strategy for line in lines]
     rows = [
-        {
-            "x": x / x_size,
-            "y": y,
-            "series": number,
-            "strategy": strategy,
-            "dash": line.places[0].trial.summary.is_measured,
-        }
+        {"x": x, "y": y, "series": number, "strategy": strategy, "dash": line.places[0].trial.summary.is_measured}
         for number, (line, strategy) in enumerate(zip(lines, strategies, strict=True))
         for x, y in line.medians
     ]
     dash = alt.StrokeDash("dash:N", scale=alt.Scale(domain=[True, False], range=[[1, 0], [5, 3]]), legend=None)
-    return (
-        alt.Chart(data(rows))
-        .mark_line(strokeWidth=1.8, aria=False)
-        .encode(x=x_of, y=y_of, detail="series:N", stroke=strategy_stroke(strategies), strokeDash=dash)
-    )
+    stroke = strategy_stroke(strategies)
+    place = {"x": x_of, "y": y_of, "detail": "series:N", "stroke": stroke, "strokeDash": dash}
+    return mark("line", rows, place, strokeWidth=1.8, aria=False)
 
 
 def _list(lines: Sequence[Series], width: float) -> Specification:
@@ -89,16 +89,15 @@ def _list(lines: Sequence[Series], width: float) -> Specification:
         for letter, line in zip(_LETTERS, lines, strict=False)
         for at, text in enumerate(wrapped(line.name, width - 2 * _LETTER_ROOM))
     ]
-    rows = alt.Chart(data([{"row": row, **text} for row, text in enumerate(texts)]))
-    mark, y = rows.mark_text(align="left", fontSize=11), alt.Y("row:O", axis=None)
-    columns = (("letter:N", 0), ("text:N", _LETTER_ROOM))
-    marks = [mark.encode(x=alt.value(at), y=y, text=name) for name, at in columns]
+    rows, y = [{"row": row, **text} for row, text in enumerate(texts)], alt.Y("row:O", axis=None)
+    marks = [
+        mark("text", rows, {"x": alt.value(at), "y": y, "text": name}, align="left", fontSize=11)
+        for name, at in (("letter:N", 0), ("text:N", _LETTER_ROOM))
+    ]
     return layered(marks, width - 2 * _LETTER_ROOM, 15 * len(texts))
 
 
-def _ends(
-    lines: Sequence[Series], names: Sequence[str], x_size: float, x_of: alt.X, y_of: alt.Y, scale: _VerticalScale
-) -> Mark:
+def _ends(lines: Sequence[Series], names: Sequence[str], x_of: alt.X, y_of: alt.Y, scale: _VerticalScale) -> Mark:
     """The name of each line behind its last point, moved apart where they would lie over each other."""
     last = [(*line.medians[-1], name) for line, name in zip(lines, names, strict=False)]
     rows = []
@@ -106,11 +105,9 @@ def _ends(
         group = [(y, name) for at, y, name in last if at == x]
         heights = spread_out([scale.pixel(y) for y, _ in group], _LABEL_GAP, _PLOT_HEIGHT)
         rows += [
-            {"x": x / x_size, "y": scale.value(height), "text": name}
-            for (_, name), height in zip(group, heights, strict=True)
+            {"x": x, "y": scale.value(height), "text": name} for (_, name), height in zip(group, heights, strict=True)
         ]
-    mark = alt.Chart(data(rows)).mark_text(align="left", dx=13, limit=215, fontSize=11)
-    return mark.encode(x=x_of, y=y_of, text="text:N")
+    return mark("text", rows, {"x": x_of, "y": y_of, "text": "text:N"}, align="left", dx=13, limit=215, fontSize=11)
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,10 @@ def spread_out(places: Sequence[float], gap: float, top: float = math.inf) -> li
     touching: list[tuple[float, int]] = []  # the centre of a group of neighbours, and how many they are
     for index in order:
         touching.append((places[index], 1))
-        while len(touching) > 1 and _too_close(touching[-2], touching[-1], gap):
+        while len(touching) > 1:
             (low, few), (high, more) = touching[-2:]
+            if high - low >= gap * (few + more) / 2:
+                break
             touching[-2:] = [((low * few + high * more) / (few + more), few + more)]
     spread = [centre + gap * (step - (count - 1) / 2) for centre, count in touching for step in range(count)]
     for step in range(len(spread)):
@@ -156,15 +155,13 @@ def spread_out(places: Sequence[float], gap: float, top: float = math.inf) -> li
     return [spread[order.index(index)] for index in range(len(places))]
 
 
-def _too_close(lower: tuple[float, int], upper: tuple[float, int], gap: float) -> bool:
-    return upper[0] - lower[0] < gap * (lower[1] + upper[1]) / 2
-
-
 def _rules(rules: Sequence[tuple[float, str]], y_of: alt.Y, width: float) -> list[Mark]:
     layers: list[Mark] = []
     for height, text in rules:
         rows = [{"y": height, "text": text}]
-        line = alt.Chart(data(rows)).mark_rule(color="var(--limit)", strokeWidth=1.5, strokeDash=[8, 4])
-        words = alt.Chart(data(rows)).mark_text(align="right", dy=-7, color="var(--limit)")
-        layers += [line.encode(y=y_of, description="text:N"), words.encode(x=alt.value(width), y=y_of, text="text:N")]
+        line, words = {"y": y_of, "description": "text:N"}, {"x": alt.value(width), "y": y_of, "text": "text:N"}
+        layers += [
+            mark("rule", rows, line, color="var(--limit)", strokeWidth=1.5, strokeDash=[8, 4]),
+            mark("text", rows, words, align="right", dy=-7, color="var(--limit)"),
+        ]
     return layers

@@ -7,7 +7,7 @@ from typing import Literal
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Mark, data
+from zerobench.report.charts.render import Mark, mark
 from zerobench.report.figures.trial import TrialFigures
 
 SHAPES = {"none": "circle", "cpu": "square", "nvme": "triangle-up"}
@@ -63,8 +63,8 @@ def strategy_stroke(strategies: Sequence[str], *, legend: bool = True) -> alt.St
 def _shape(offloads: Sequence[str], *, legend: bool) -> alt.Shape:
     present = [place for place in SHAPES if _OFFLOADS[place] in set(offloads)]
     scale = alt.Scale(domain=[_OFFLOADS[place] for place in present], range=[SHAPES[place] for place in present])
-    shown = alt.Legend(symbolStrokeColor="var(--ink)", symbolFillColor="transparent") if legend else None
-    return alt.Shape("offload:N", title=None, scale=scale, legend=shown if len(present) > 1 else None)
+    shown = alt.Legend(symbolStrokeColor="var(--ink)", symbolFillColor="transparent")
+    return alt.Shape("offload:N", title=None, scale=scale, legend=shown if legend and len(present) > 1 else None)
 
 
 def points(
@@ -80,15 +80,15 @@ def points(
     shape = _shape([row.offload for row in among or rows], legend=legend)
     layers = []
     for strategy in sorted({row.strategy for row in rows}):
-        of_strategy = alt.Chart(data([row for row in rows if row.strategy == strategy]))
-        dots = of_strategy.mark_point(
-            size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55
-        )
+        of_strategy, place = [row for row in rows if row.strategy == strategy], {"x": x, "y": y}
         fill = alt.Fill("fill:N", scale=None)
-        layers.append(dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description="description:N"))
+        dot = {**place, "stroke": stroke, "fill": fill, "shape": shape, "description": "description:N"}
+        size, opacity = (190, 1) if few else (45, 0.55)
+        layers.append(mark("point", of_strategy, dot, size=size, strokeWidth=1.6, opacity=1, fillOpacity=opacity))
         if few:
-            figures = of_strategy.mark_text(fontSize=11, fontWeight="bold", baseline="middle", dy=_BASELINE)
-            layers.append(figures.encode(x=x, y=y, text="figure:N", color=alt.Color("ink:N", scale=None)))
+            figure = {**place, "text": "figure:N", "color": alt.Color("ink:N", scale=None)}
+            style = {"fontSize": 11, "fontWeight": "bold", "baseline": "middle", "dy": _BASELINE}
+            layers.append(mark("text", of_strategy, figure, **style))
     return layers
 
 

@@ -91,15 +91,15 @@ def _memory_lines(
         for size in capacity[:2]
         if size < _CAPACITY_REACH * max(place.y for place in places)
     ]
-    scaled = [Series(line.name, [Place(p.trial, p.x, unit.of(p.y)) for p in line.places]) for line in drawn]
+    x_axis, x_size = axis([place.x for place in places])
+    scaled = [Series(line.name, [Place(p.trial, p.x / x_size, unit.of(p.y)) for p in line.places]) for line in drawn]
 
     def describe(place: Place) -> str:
         peak = format_bytes(place.trial.summary.device_peak_bytes)
-        return f"{place.trial.marked_label}, {say(place.x)}: {peak} at the peak"
+        return f"{place.trial.marked_label}, {say(x(place.trial.summary) or 0)}: {peak} at the peak"
 
     y_axis = alt.Axis(title=f"peak memory per device ({unit.name})", format="~g", tickCount=6)
-    x_axis, x_size = axis([place.x for place in places])
-    chart = partial(lines.chart, scaled, describe, x_axis, y_axis, x_size=x_size, rules=rules)
+    chart = partial(lines.chart, scaled, describe, x_axis, y_axis, rules=rules)
     title = f"Device memory over {words}"
     caption = (
         "Largest peak of any rank, including start-up; logarithmic axes. "

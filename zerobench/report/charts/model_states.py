@@ -10,7 +10,7 @@ import altair as alt
 from zerobench.report import palette
 from zerobench.report.charts.bar_marks import group_colour
 from zerobench.report.charts.bar_rows import BarRows
-from zerobench.report.charts.render import Mark, Specification, data, drawing, layered
+from zerobench.report.charts.render import Mark, Specification, drawing, layered, mark, reach
 from zerobench.report.charts.shown import ending, most_telling
 from zerobench.report.column_units import DECIMAL, Unit, byte_axis
 from zerobench.report.figure import Columns, Figure
@@ -61,19 +61,15 @@ def _chart(bars: Sequence[_Bar], unit: Unit, *, width: float) -> Specification:
     names, figures = [bar.name for bar in bars], [_sums(bar, unit) for bar in bars]
     rows = BarRows.of(width, names, figures)
     largest = max(max(bar.row.states.total_bytes, bar.row.paper.total_bytes if bar.row.paper else 0) for bar in bars)
-    scale = alt.Scale(domain=[0, unit.of(largest) * rows.room(_ROOM)], nice=False)
+    scale = reach(0, unit.of(largest) * rows.room(_ROOM))
     axis = alt.Axis(tickCount=8)  # more stand upon each other where the largest has three digits
     x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale, axis=axis)
     y = rows.y
-    parts = alt.Chart(data([part for bar in bars for part in _parts(bar, unit)])).mark_bar(
-        stroke="var(--paper)", strokeWidth=0.7
-    )
-    layers: list[Mark] = [
-        parts.encode(x=x, x2="end:Q", y=y, color=group_colour(_STATES), description="description:N"),
-        _papers(bars, unit, y),
-        *(rows.lines_above() or [_ends(bars, unit, y)]),
-    ]
-    return layered(layers, rows.width, rows.height)
+    place = {"x": x, "x2": "end:Q", "y": y, "color": group_colour(_STATES), "description": "description:N"}
+    parts = [part for bar in bars for part in _parts(bar, unit)]
+    drawn = mark("bar", parts, place, stroke="var(--paper)", strokeWidth=0.7)
+    above = rows.lines_above() or [_ends(bars, unit, y)]
+    return layered([drawn, _papers(bars, unit, y), *above], rows.width, rows.height)
 
 
 def _parts(bar: _Bar, unit: Unit) -> list[dict[str, Any]]:
@@ -97,8 +93,7 @@ def _ends(bars: Sequence[_Bar], unit: Unit, y: alt.Y) -> Mark:
         for bar in bars
         for paper in [bar.row.paper and bar.row.paper.total_bytes]
     ]
-    text = alt.Chart(data(sums)).mark_text(align="left", dx=6)
-    return text.encode(x="at:Q", y=y, text="text:N")
+    return mark("text", sums, {"x": "at:Q", "y": y, "text": "text:N"}, align="left", dx=6)
 
 
 def _papers(bars: Sequence[_Bar], unit: Unit, y: alt.Y) -> Mark:
@@ -112,8 +107,8 @@ def _papers(bars: Sequence[_Bar], unit: Unit, y: alt.Y) -> Mark:
         for bar in bars
         if (paper := bar.row.paper)
     ]
-    tick = alt.Chart(data(marks)).mark_tick(orient="vertical", thickness=2, size=22, color="var(--limit)")
-    return tick.encode(x="at:Q", y=y, description="description:N")
+    place = {"x": "at:Q", "y": y, "description": "description:N"}
+    return mark("tick", marks, place, orient="vertical", thickness=2, size=22, color="var(--limit)")
 
 
 def _sums(bar: _Bar, unit: Unit) -> str:

@@ -11,7 +11,7 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts.bar_marks import outlines
 from zerobench.report.charts.bar_rows import BarRows
-from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, layered
+from zerobench.report.charts.render import Mark, Specification, arranged, drawing, layered, mark
 from zerobench.report.charts.shown import ending, most_telling, whole
 from zerobench.report.charts.stack import stacked
 from zerobench.report.charts.words import part_sentence
@@ -121,8 +121,8 @@ def _places(trials: Sequence[_OffloadedBytes], unit: Unit, y: alt.Y) -> list[Mar
     x = alt.X("start:Q", title=f"offloaded memory per rank ({unit.name})")
     present = {row["place"] for row in rows}
     fill = _fill("place:N", {place: colour for place, colour in _PLACES.items() if place in present})
-    bars = alt.Chart(data(rows)).mark_bar(stroke="var(--paper)", strokeWidth=0.7)
-    return [bars.encode(x=x, x2="end:Q", y=y, fill=fill, description="description:N"), outlines(outlined, y)]
+    bar = {"x": x, "x2": "end:Q", "y": y, "fill": fill, "description": "description:N"}
+    return [mark("bar", rows, bar, stroke="var(--paper)", strokeWidth=0.7), outlines(outlined, y)]
 
 
 def _fill(field: str, colours: Mapping[str, str]) -> alt.Fill:
@@ -132,9 +132,9 @@ def _fill(field: str, colours: Mapping[str, str]) -> alt.Fill:
 
 def _traffic(rates: Sequence[dict[str, Any]], y: alt.Y) -> Mark:
     offset = alt.YOffset("direction:N", scale=alt.Scale(domain=list(_COLOURS)))
-    bars = alt.Chart(data(rates)).mark_bar(stroke="var(--ink)", strokeWidth=0.7)
-    x = alt.X("rate:Q", title="NVMe, all ranks (GB/s)")
-    return bars.encode(x=x, y=y, yOffset=offset, fill=_fill("direction:N", _COLOURS), description="description:N")
+    x, fill = alt.X("rate:Q", title="NVMe, all ranks (GB/s)"), _fill("direction:N", _COLOURS)
+    place = {"x": x, "y": y, "yOffset": offset, "fill": fill, "description": "description:N"}
+    return mark("bar", rates, place, stroke="var(--ink)", strokeWidth=0.7)
 
 
 def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> str:

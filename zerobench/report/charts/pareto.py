@@ -4,7 +4,7 @@ Of predicted trials the throughput is the expected one, with its interval.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,18 @@ import altair as alt
 from zerobench.grouped import grouped
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, Point, point, points, strategies_sentence
-from zerobench.report.charts.render import Mark, Specification, arranged, data, drawing, haloed, in_columns, layered
+from zerobench.report.charts.render import (
+    Mark,
+    Specification,
+    arranged,
+    drawing,
+    haloed,
+    in_columns,
+    layered,
+    mark,
+    reach,
+)
+from zerobench.report.charts.series import Place
 from zerobench.report.charts.shown import whole
 from zerobench.report.column_units import Unit, byte_axis, plain
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -32,21 +43,6 @@ _RADIUS, _RAISED = 8, 9
 """Pixels of a point, and how far above its middle its name stands."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """A trial between memory and speed."""
-
-    trial: TrialFigures
-    size: float
-    """Its device's peak, in the chart's unit."""
-    speed: float
-    """Tokens per second and GPU."""
-    interval: tuple[float, float] | None = None
-    """Of an expected speed: what it lies between in eight of ten cases."""
-    is_best: bool = False
-    """Whether it is on the front of its plot."""
-
-
 def figure(runs: RunFigures) -> Figure | None:
     """Tokens per second and GPU over the device's peak, a plot for each model; None where no trial has a speed."""
     known = [
@@ -58,10 +54,13 @@ def figure(runs: RunFigures) -> Figure | None:
     if not known:
         return None
     unit = byte_axis(peak for _, peak, _ in known)
+    # x: the device's peak, in the chart's unit; y: tokens per second and GPU.
     placed = [Place(trial, unit.of(peak), rate.tokens_per_s, rate.interval) for trial, peak, rate in known]
     groups = grouped(placed, lambda place: _work(place.trial))
     plots = [on_front(places) for places in groups.values()]
-    names = dict(zip(map(id, plots), _names_of(list(groups)), strict=True))
+    # A plot is called by its model, and by what tells it from the others.
+    differing = [at for at, parts in enumerate(zip(*groups, strict=True)) if at == 0 or len(set(parts)) > 1]
+    names = {id(plot): plain(", ".join(work[at] for at in differing)) for work, plot in zip(groups, plots, strict=True)}
     panels = sorted(plots, key=lambda places: -len(places))[:_MOST_PANELS]
     chart = partial(_chart, panels, [names[id(panel)] for panel in panels], unit)
     title, order = "Throughput against memory", {id(trial): place for place, (trial, _, _) in enumerate(known)}
@@ -72,7 +71,7 @@ def figure(runs: RunFigures) -> Figure | None:
 def _chart(panels: Sequence[Sequence[Place]], names: Sequence[str], unit: Unit, *, width: float) -> Specification:
     columns, each = in_columns(width, len(panels))
     alone = len(panels) == 1
-    rows = [[point(place.trial, place.size, place.speed, _description(place)) for place in panel] for panel in panels]
+    rows = [[point(place.trial, place.x, place.y, _description(place)) for place in panel] for panel in panels]
     among = [row for panel in rows for row in panel]
     drawn = [
         _plot(panel, rows_of_panel, among, None if alone else name, unit, each, is_titled=at % columns == 0)
@@ -87,23 +86,17 @@ def _work(trial: TrialFigures) -> tuple[str, ...]:
     return spec.model.name, f"sequence length {spec.sequence_length}", str(trial.summary.device_name), trial.run_id
 
 
-def _names_of(works: Sequence[tuple[str, ...]]) -> list[str]:
-    """The model, and what tells the plots apart."""
-    differing = [place for place, parts in enumerate(zip(*works, strict=True)) if place == 0 or len(set(parts)) > 1]
-    return [plain(", ".join(work[place] for place in differing)) for work in works]
-
-
 def on_front(places: Sequence[Place]) -> list[Place]:
     """Each with whether no other believed one is at least as fast with no more memory, and better in one (Pareto)."""
     front: set[tuple[float, float]] = set()
     fastest = float("-inf")
     believed = [place for place in places if place.trial.is_believed]
-    for place in sorted(believed, key=lambda candidate: (candidate.size, -candidate.speed)):
-        if place.speed > fastest:
-            front.add((place.size, place.speed))
-            fastest = place.speed
+    for place in sorted(believed, key=lambda candidate: (candidate.x, -candidate.y)):
+        if place.y > fastest:
+            front.add((place.x, place.y))
+            fastest = place.y
     # Two trials that tie in both are both on the front.
-    return [replace(place, is_best=place.trial.is_believed and (place.size, place.speed) in front) for place in places]
+    return [replace(place, is_best=place.trial.is_believed and (place.x, place.y) in front) for place in places]
 
 
 def _plot(
@@ -117,15 +110,17 @@ def _plot(
     is_titled: bool,
 ) -> Specification:
     y_title = "tokens/s per GPU" if is_titled else None
-    top = max((place.interval or (0.0, place.speed))[1] for place in places) * 1.12
-    x_top = max(place.size for place in places) * 1.12
-    x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
-    y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=alt.Scale(domain=[0, top], nice=False))
+    top = max((place.interval or (0.0, place.y))[1] for place in places) * 1.12
+    x_top = max(place.x for place in places) * 1.12
+    x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=reach(0, x_top))
+    y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=reach(0, top))
     height = 330 if name is None else 250
-    front = sorted((place for place in places if place.is_best), key=lambda place: place.size)
+    front = sorted((place for place in places if place.is_best), key=lambda place: place.x)
+    edge = [{"x": place.x, "y": place.y} for place in front]  # at each memory the fastest that fits
+    style = {"color": "var(--ink)", "strokeWidth": 1.3, "strokeDash": [2, 2], "aria": False}
     layers = [
-        *intervals.bars([(place.size, place.interval) for place in places if place.interval], x, y),
-        _front(front, x, y),
+        *intervals.bars([(place.x, place.interval) for place in places if place.interval], x, y),
+        mark("line", edge, {"x": x, "y": y}, interpolate="step-after", **style),
         *points(rows, x, y, among=among),
         *_names(front, places, x, y, (x_top, top), (width, height)),
     ]
@@ -134,17 +129,7 @@ def _plot(
 
 def _description(place: Place) -> str:
     best, peak = ", on the front" if place.is_best else "", format_bytes(place.trial.summary.device_peak_bytes)
-    speed = f"{place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}"
-    return f"{place.trial.marked_label}: {speed}, {peak}{best}"
-
-
-def _front(front: Sequence[Place], x: alt.X, y: alt.Y) -> Mark:
-    """The edge of what is possible: at each memory the fastest that fits."""
-    rows = [{"x": place.size, "y": place.speed} for place in front]
-    line = alt.Chart(data(rows)).mark_line(
-        interpolate="step-after", color="var(--ink)", strokeWidth=1.3, strokeDash=[2, 2], aria=False
-    )
-    return line.encode(x=x, y=y)
+    return f"{place.trial.marked_label}: {place.y:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"
 
 
 def _names(
@@ -152,7 +137,7 @@ def _names(
     places: Sequence[Place],
     x: alt.X,
     y: alt.Y,
-    reach: tuple[float, float],
+    tops: tuple[float, float],
     size: tuple[float, float],
 ) -> list[Mark]:
     """Names beside the front's points, on the right or else the left; those left out for which neither has room.
@@ -160,11 +145,14 @@ def _names(
     Among very many points only the fastest and the leanest are named, over whatever is there.
     """
     is_crowded = len(places) > _CROWD
-    taken = [] if is_crowded else [_around(*_at(place, reach, size)) for place in places]
+    # In pixels from the left and from the foot.
+    middles = {id(place): (place.x / tops[0] * size[0], place.y / tops[1] * size[1]) for place in places}
+    covered = [] if is_crowded else middles.values()
+    taken = [(across - _RADIUS, across + _RADIUS, up - _RADIUS, up + _RADIUS) for across, up in covered]
     named: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-    ordered = sorted(front, key=lambda place: -place.speed)
+    ordered = sorted(front, key=lambda place: -place.y)
     for place in [ordered[0], ordered[-1]] if is_crowded and len(ordered) > 1 else ordered:
-        across, up = _at(place, reach, size)
+        across, up = middles[id(place)]
         name = place.trial.marked_label
         length = _LETTER * len(name)
         for _, dx, is_right in SIDES:
@@ -172,28 +160,18 @@ def _names(
             box = start, start + length, up + _RAISED - 6, up + _RAISED + 6
             if 0 <= start <= size[0] - length and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
-                named[is_right].append({"x": place.size, "y": place.speed, "text": name})
+                named[is_right].append({"x": place.x, "y": place.y, "text": name})
                 break
     text = {"x": x, "y": y, "text": "text:N"}
     return [
         mark
         for align, dx, is_right in SIDES
-        for mark in haloed(alt.Chart(data(named[is_right])), text, align=align, dx=dx, dy=-_RAISED, fontSize=11)
+        for mark in haloed(named[is_right], text, align=align, dx=dx, dy=-_RAISED, fontSize=11)
     ]
 
 
 _Box = tuple[float, float, float, float]
 """Left, right, lower and upper end, in pixels."""
-
-
-def _at(place: Place, reach: tuple[float, float], size: tuple[float, float]) -> tuple[float, float]:
-    """Where it lies, in pixels from the left and from the foot."""
-    return place.size / reach[0] * size[0], place.speed / reach[1] * size[1]
-
-
-def _around(across: float, up: float) -> _Box:
-    """What a point covers."""
-    return across - _RADIUS, across + _RADIUS, up - _RADIUS, up + _RADIUS
 
 
 def _overlap(one: _Box, other: _Box) -> bool:
@@ -220,11 +198,11 @@ def _table(places: Sequence[Place], unit: Unit) -> Columns:
             "trial": place.trial.marked_label,
             "model": plain(place.trial.spec.model.name),
             f"peak ({unit.name})": unit.show(place.trial.summary.device_peak_bytes),
-            "tokens/s per GPU": f"{place.speed:,.1f}",
-            **({"low": "-", "high": "-"} if expected else {}),
-            **({"low": f"{place.interval[0]:,.1f}", "high": f"{place.interval[1]:,.1f}"} if place.interval else {}),
+            "tokens/s per GPU": f"{place.y:,.1f}",
+            **(dict(zip(("low", "high"), ends or ("-", "-"), strict=True)) if expected else {}),
             "on the front": "yes" if place.is_best else "",
         }
-        for place in sorted(places, key=lambda place: (place.trial.spec.model.name, place.size))
+        for place in sorted(places, key=lambda place: (place.trial.spec.model.name, place.x))
+        for ends in [place.interval and [f"{end:,.1f}" for end in place.interval]]
     ]
     return columns_of_named(rows)

@@ -10,7 +10,7 @@ from statistics import median
 import altair as alt
 
 from zerobench.records import Place, StepKind
-from zerobench.report.charts.render import Specification, arranged, data, drawing, in_columns, layered
+from zerobench.report.charts.render import Specification, arranged, drawing, in_columns, layered, mark, reach
 from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
@@ -94,8 +94,8 @@ def _scatter(pairs: Sequence[Pair], unit: Unit, width: float) -> Specification:
         for pair in pairs
     ]
     ends = [unit.of(size) for pair in pairs for size in (pair.cell.measured_bytes, pair.cell.predicted_bytes)]
-    reach = [min(ends) / 1.3, max(ends) * 1.3]
-    scale = alt.Scale(type="log", domain=reach, nice=False)
+    low, high = min(ends) / 1.3, max(ends) * 1.3
+    scale = reach(low, high, type="log")
     axis = alt.Axis(format="~g", tickCount=6, labelOverlap=True)
     x = alt.X("x:Q", title=f"measured peak ({unit.name})", scale=scale, axis=axis)
     y = alt.Y("y:Q", title=f"predicted peak ({unit.name})", scale=scale, axis=axis)
@@ -104,11 +104,10 @@ def _scatter(pairs: Sequence[Pair], unit: Unit, width: float) -> Specification:
     colours, shapes = ([_PLACES[place][at] for place in present] for at in (0, 1))
     colour = alt.Stroke("place:N", title=None, scale=alt.Scale(domain=names, range=colours))
     shape = alt.Shape("place:N", title=None, scale=alt.Scale(domain=names, range=shapes))
-    identity = alt.Chart(data([{"x": end, "y": end} for end in reach]))
-    line = identity.mark_line(color="var(--muted)", strokeWidth=1.2, aria=False).encode(x=x, y=y)
-    dots = alt.Chart(data(rows)).mark_point(size=55, strokeWidth=1.6, opacity=0.9)
-    points = dots.encode(x=x, y=y, stroke=colour, shape=shape, description="description:N")
-    return layered([line, points], width, _HEIGHT * width)
+    identity = [{"x": end, "y": end} for end in (low, high)]
+    line = mark("line", identity, {"x": x, "y": y}, color="var(--muted)", strokeWidth=1.2, aria=False)
+    place = {"x": x, "y": y, "stroke": colour, "shape": shape, "description": "description:N"}
+    return layered([line, mark("point", rows, place, size=55, strokeWidth=1.6, opacity=0.9)], width, _HEIGHT * width)
 
 
 def _histogram(pairs: Sequence[Pair], width: float) -> Specification:
@@ -125,13 +124,13 @@ def _histogram(pairs: Sequence[Pair], width: float) -> Specification:
         }
         for at, count in sorted(bins.items())
     ]
-    reach = (max(map(abs, bins)) + 1) * size
-    x = alt.X("start:Q", title="error (%)", scale=alt.Scale(domain=[-reach, reach], nice=False))
+    end = (max(map(abs, bins)) + 1) * size
+    x = alt.X("start:Q", title="error (%)", scale=reach(-end, end))
     y = alt.Y("count:Q", title="peaks", axis=alt.Axis(format="d", tickMinStep=1))
-    bars = alt.Chart(data(rows)).mark_bar(color="var(--category-buffers)", stroke="var(--ink)", strokeWidth=0.7)
-    zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--muted)", strokeWidth=1.2, aria=False)
-    columns = bars.encode(x=x, x2="end:Q", y=y, y2=alt.Y2Datum(0), description="description:N")
-    return layered([columns, zero.encode(x=x)], width, _HEIGHT * width)
+    place = {"x": x, "x2": "end:Q", "y": y, "y2": alt.Y2Datum(0), "description": "description:N"}
+    bars = mark("bar", rows, place, color="var(--category-buffers)", stroke="var(--ink)", strokeWidth=0.7)
+    zero = mark("rule", [{"start": 0.0}], {"x": x}, color="var(--muted)", strokeWidth=1.2, aria=False)
+    return layered([bars, zero], width, _HEIGHT * width)
 
 
 def bin_width(largest: float) -> float:

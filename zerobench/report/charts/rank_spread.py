@@ -11,7 +11,7 @@ import altair as alt
 
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.marks import SIDES
-from zerobench.report.charts.render import Specification, data, drawing, layered
+from zerobench.report.charts.render import Specification, drawing, layered, mark, reach
 from zerobench.report.charts.shown import MOST_ROWS, doubt_sentence, whole
 from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -82,22 +82,20 @@ def _chart(shown: Sequence[Spread], unit: Unit, *, width: float) -> Specificatio
     low = min(unit.of(spread.minimum - spread.median) for _, spread in shown)
     high = max(unit.of(spread.maximum - spread.median) for _, spread in shown)
     room = (high - low) * 0.12
-    scale = alt.Scale(domain=[low - room, high + room * 1.6], nice=False)
+    scale = reach(low - room, high + room * 1.6)
     x = alt.X("start:Q", title=f"device peak minus the median ({unit.name})", scale=scale)
-    y = rows.y
-    rules = alt.Chart(data(spans)).mark_bar(height=4, color="var(--muted)", opacity=0.6)
-    zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--ink)", strokeWidth=1, aria=False)
     points = [row for trial, spread in shown for row in _points(trial, spread, unit)]
-    odd = [row for row in points if row.text]
-    dots = alt.Chart(data(points)).mark_point(size=60, strokeWidth=1.4, opacity=1, stroke="var(--ink)")
+    place = {"x": x, "y": rows.y}
+    told = {**place, "description": "description:N"}
+    dot, fill = {"size": 60, "strokeWidth": 1.4, "opacity": 1, "stroke": "var(--ink)"}, alt.Fill("fill:N", scale=None)
     layers = [
-        rules.encode(x=x, x2="end:Q", y=y, description="description:N"),
-        zero.encode(x=x),
-        dots.encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description="description:N"),
+        mark("bar", spans, {**told, "x2": "end:Q"}, height=4, color="var(--muted)", opacity=0.6),
+        mark("rule", [{"start": 0.0}], {"x": x}, color="var(--ink)", strokeWidth=1, aria=False),
+        mark("point", points, {**told, "fill": fill}, **dot),
     ]
     for align, dx, is_right in SIDES:
-        texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
-        layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text="text:N"))
+        odd = [row for row in points if row.text and row.is_right == is_right]
+        layers.append(mark("text", odd, {**place, "text": "text:N"}, align=align, dx=dx, fontSize=11))
     return layered([*layers, *rows.lines_above()], rows.width, rows.height)
 
 

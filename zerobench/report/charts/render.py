@@ -38,6 +38,12 @@ _LABEL_LIMIT, _LETTER = 340, 6.6
 HATCH = "url(#hatch)"
 """The fill that marks what is predicted; each drawing has its own pattern of that name, told apart by its key."""
 
+_PATTERN = (
+    '<defs><pattern id="{}-hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<line x1="1" y1="0" x2="1" y2="7" stroke="var(--paper)" stroke-width="1.4" stroke-opacity="0.8"/></pattern></defs>'
+)
+"""Oblique lines in the colour of what lies behind."""
+
 _RESERVED_BYTES = 65 * 2**30
 """What V8 reserves when it first draws: 64 GiB of addresses within which it keeps its objects, and some beside."""
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
@@ -115,7 +121,7 @@ def in_columns(width: float, num_plots: int) -> tuple[int, float]:
 def size_axis(field: str, unit: str, top: float) -> alt.Y:
     """The axis of bytes of a small plot among others, from 0 to `top`: its unit stands above its figures."""
     axis = alt.Axis(tickCount=4, titleAngle=0, titleAlign="right", titleY=-6, titleX=-6)
-    return alt.Y(field, title=unit, axis=axis, scale=alt.Scale(domain=[0, top], nice=False))
+    return alt.Y(field, title=unit, axis=axis, scale=reach(0, top))
 
 
 def wrapped(text: str, width: float) -> list[str]:
@@ -123,12 +129,20 @@ def wrapped(text: str, width: float) -> list[str]:
     return textwrap.wrap(text, int(width / _LETTER)) or [""]
 
 
-def haloed(rows: Any, place: Mapping[str, Any], **text: Any) -> list[Mark]:
-    """The text of `rows` (an altair chart) at a `place`, first a border in the paper's colour, which keeps it readable
-    on lines.
-    """
-    border = rows.mark_text(**{**text, "stroke": "var(--paper)", "strokeWidth": 3})
-    return [border.encode(**place), rows.mark_text(**text).encode(**place)]
+def mark(kind: str, rows: Iterable[Any], place: Mapping[str, Any], **style: Any) -> Mark:
+    """A layer with a mark of this `kind` for each of `rows`; `place` says by channel what is read from a row."""
+    return getattr(alt.Chart(data(rows)), f"mark_{kind}")(**style).encode(**place)
+
+
+def haloed(rows: Sequence[Any], place: Mapping[str, Any], **text: Any) -> list[Mark]:
+    """The text of `rows` at a `place`, first a border in the paper's colour, which keeps it readable on lines."""
+    border = {**text, "stroke": "var(--paper)", "strokeWidth": 3}
+    return [mark("text", rows, place, **border), mark("text", rows, place, **text)]
+
+
+def reach(low: float, high: float, **scale: Any) -> alt.Scale:
+    """The scale of an axis that begins and ends just there."""
+    return alt.Scale(domain=[low, high], nice=False, **scale)
 
 
 def layered(marks: Sequence[Mark], width: float, height: float, title: str | None = None) -> Specification:
@@ -184,7 +198,7 @@ def _svg(specification: Specification, key: str, label: str) -> str:
     body = _GEOMETRY.sub(lambda match: _DIGITS.sub(r"\1", match[0]), body)
     body = _SILENT.sub(r'\g<0> pointer-events="none"', body)
     hatched = f'fill="{HATCH}"'
-    pattern = _pattern(key) if hatched in body else ""
+    pattern = _PATTERN.format(key) if hatched in body else ""
     return opening + pattern + body.replace(hatched, f'fill="url(#{key}-hatch)"')
 
 
@@ -218,12 +232,3 @@ def _attribute(tag: str, name: str) -> str:
     if match is None:
         raise ValueError(f"svg: Vega drew one without a {name}")
     return match[1]
-
-
-def _pattern(key: str) -> str:
-    """Oblique lines in the colour of what lies behind."""
-    return (
-        f'<defs><pattern id="{key}-hatch" width="7" height="7" patternUnits="userSpaceOnUse"'
-        ' patternTransform="rotate(45)"><line x1="1" y1="0" x2="1" y2="7" stroke="var(--paper)" stroke-width="1.4"'
-        ' stroke-opacity="0.8"/></pattern></defs>'
-    )

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Mark, Specification, data, drawing, haloed, in_columns, layered
+from zerobench.report.charts.render import Mark, Specification, drawing, haloed, in_columns, layered, mark, reach
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.words import share
 from zerobench.report.column_units import time_unit
@@ -54,33 +54,24 @@ def _figure(trial: TrialFigures, roofline: Roofline) -> Figure:
 def _chart(roofline: Roofline, *, width: float) -> Specification:
     device, bounded = roofline.device, [kernels for kernels in roofline.classes if kernels.intensity]
     intensities = [kernels.intensity or 1.0 for kernels in bounded]
-    reach = (min([_LEAST, *intensities]) / 2, max([_MOST, *intensities]) * 2)
+    low, high = min([_LEAST, *intensities]) / 2, max([_MOST, *intensities]) * 2
     speeds = [kernels.flops_per_s or device.peak_flops for kernels in bounded]
-    foot = min([roofline.most_flops(reach[0]) / 2, *(speed / 2 for speed in speeds)])
-    domain = [foot / _TERA, 2 * device.peak_flops / _TERA]
-    x = alt.X("x:Q", title="FLOP per byte", scale=alt.Scale(type="log", domain=list(reach), nice=False))
-    scale, rates = alt.Scale(type="log", domain=domain, nice=False), device.rates
-    y = alt.Y("y:Q", title="TFLOP/s", axis=alt.Axis(format="~g"), scale=scale)
-    achieved = _roof(reach, rates.gemm_share * device.peak_flops, rates.memory_share * device.memory_bytes_per_s)
-    layers = [
-        _line(_roof(reach, device.peak_flops, device.memory_bytes_per_s), x, y),
-        _line(achieved, x, y, dash=[5, 4]),
-        *_points(roofline, bounded, x, y),
-    ]
-    return layered(layers, in_columns(width, 1)[1], _HEIGHT)
-
-
-def _roof(reach: tuple[float, float], peak_flops: float, bytes_per_s: float) -> list[dict[str, float]]:
-    """The corners of a roof."""
-    return [
-        {"x": at, "y": min(peak_flops, at * bytes_per_s) / _TERA}
-        for at in (reach[0], peak_flops / bytes_per_s, reach[1])
-    ]
-
-
-def _line(corners: list[dict[str, float]], x: alt.X, y: alt.Y, dash: Sequence[int] = (1, 0)) -> Mark:
-    mark = alt.Chart(data(corners)).mark_line(color="var(--muted)", strokeWidth=1.5, strokeDash=list(dash), aria=False)
-    return mark.encode(x=x, y=y)
+    foot = min([roofline.most_flops(low) / 2, *(speed / 2 for speed in speeds)])
+    y_scale = reach(foot / _TERA, 2 * device.peak_flops / _TERA, type="log")
+    x = alt.X("x:Q", title="FLOP per byte", scale=reach(low, high, type="log"))
+    y = alt.Y("y:Q", title="TFLOP/s", axis=alt.Axis(format="~g"), scale=y_scale)
+    line = {"color": "var(--muted)", "strokeWidth": 1.5, "aria": False}
+    layers = []
+    for gemm_share, memory_share, dash in (
+        (1.0, 1.0, [1, 0]),
+        (device.rates.gemm_share, device.rates.memory_share, [5, 4]),
+    ):
+        peak_flops, bytes_per_s = gemm_share * device.peak_flops, memory_share * device.memory_bytes_per_s
+        corners = [
+            {"x": at, "y": min(peak_flops, at * bytes_per_s) / _TERA} for at in (low, peak_flops / bytes_per_s, high)
+        ]
+        layers.append(mark("line", corners, {"x": x, "y": y}, strokeDash=dash, **line))
+    return layered([*layers, *_points(roofline, bounded, x, y)], in_columns(width, 1)[1], _HEIGHT)
 
 
 def _points(roofline: Roofline, bounded: Sequence[KernelClass], x: alt.X, y: alt.Y) -> list[Mark]:
@@ -89,13 +80,10 @@ def _points(roofline: Roofline, bounded: Sequence[KernelClass], x: alt.X, y: alt
     rows = [_point(kernels, kernels.seconds / whole) for kernels in bounded]
     products = [row for row, kernels in zip(rows, bounded, strict=True) if kernels.kind == "products"]
     named = [row for row in rows if row not in products] + [{**row, "name": "matrix products"} for row in products[:1]]
-    dots = alt.Chart(data(rows)).mark_circle(opacity=0.75)
     colour, size = alt.Color("colour:N", scale=None), alt.Size("area:Q", scale=None)
-    place = {"x": x, "y": y, "text": "name:N"}
-    return [
-        dots.encode(x=x, y=y, size=size, color=colour, description="description:N"),
-        *haloed(alt.Chart(data(named)), place, align="right", dx=-16, dy=16, fontSize=11),
-    ]
+    dots = {"x": x, "y": y, "size": size, "color": colour, "description": "description:N"}
+    names = haloed(named, {"x": x, "y": y, "text": "name:N"}, align="right", dx=-16, dy=16, fontSize=11)
+    return [mark("circle", rows, dots, opacity=0.75), *names]
 
 
 def _point(kernels: KernelClass, part: float) -> dict[str, Any]:
@@ -120,14 +108,10 @@ def _table(roofline: Roofline) -> Columns:
                 "share of computing": f"{kernels.seconds / whole:.1%}",
                 "FLOP per byte": "-" if kernels.intensity is None else f"{kernels.intensity:,.0f}",
                 "TFLOP/s": "-" if kernels.flops_per_s is None else f"{kernels.flops_per_s / _TERA:,.0f}",
-                "of the bound": _of_bound(roofline, kernels),
+                "of the bound": "-"
+                if kernels.intensity is None or kernels.flops_per_s is None
+                else f"{kernels.flops_per_s / roofline.most_flops(kernels.intensity):.0%}",
             }
             for kernels in roofline.classes
         ]
     )
-
-
-def _of_bound(roofline: Roofline, kernels: KernelClass) -> str:
-    if kernels.intensity is None or kernels.flops_per_s is None:
-        return "-"
-    return f"{kernels.flops_per_s / roofline.most_flops(kernels.intensity):.0%}"

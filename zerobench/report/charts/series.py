@@ -41,6 +41,8 @@ class Place:
     y: float
     interval: tuple[float, float] | None = None
     """Of an expected y: what it lies between in eight of ten cases."""
+    is_best: bool = False
+    """Whether it is on the front of its plot, where it has one."""
 
 
 @dataclass(frozen=True)

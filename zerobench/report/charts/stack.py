@@ -85,21 +85,14 @@ class TrialBar:
 
 def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[TrialBar]:
     """A bar for each whole trial whose peak of `place` is known by category, but for the categories `without`."""
-    peaks = ((trial, trial.peak(place)) for trial in whole(trials))
-    bars = ((trial, _bar(trial, instant, place, without)) for trial, instant in peaks if instant is not None)
-    return [TrialBar(trial, bar) for trial, bar in bars if bar.parts]
-
-
-def _bar(trial: TrialFigures, instant: Instant, place: Place, without: Collection[Category]) -> Bar:
-    summary = trial.summary
-    return Bar(
-        trial.marked_label,
-        instant,
-        parts_of(instant, without),
-        summary.is_measured,
-        summary.capacity_bytes,
-        summary.device_needed_bytes if place is Place.DEVICE else None,
-    )
+    bars = []
+    for trial in whole(trials):
+        instant, summary = trial.peak(place), trial.summary
+        if instant is not None and (parts := parts_of(instant, without)):
+            needed = summary.device_needed_bytes if place is Place.DEVICE else None
+            bar = Bar(trial.marked_label, instant, parts, summary.is_measured, summary.capacity_bytes, needed)
+            bars.append(TrialBar(trial, bar))
+    return bars
 
 
 def parts_of(instant: Instant, without: Collection[Category] = ()) -> list[Part]:

@@ -7,7 +7,7 @@ from functools import partial
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Specification, arranged, data, drawing, layered, plot_width
+from zerobench.report.charts.render import Specification, arranged, drawing, layered, mark, plot_width, reach
 from zerobench.report.charts.shown import most_telling, shown_sentence, whole
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -74,18 +74,16 @@ def _drawn(panel: _Panel, width: float) -> Specification:
         for lane, spans in lanes.items()
         for begin, end in spans
     ]
-    x = alt.X("begin:Q", title=unit.name, scale=alt.Scale(domain=[0, panel.step.step_s / unit.size], nice=False))
+    x = alt.X("begin:Q", title=unit.name, scale=reach(0, panel.step.step_s / unit.size))
     y = alt.Y("lane:N", title=None, sort=list(lanes), axis=alt.Axis(ticks=False, domain=False))
-    mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
     colour = alt.Color("colour:N", scale=None)
-    bars = mark.encode(x=x, x2="end:Q", y=y, color=colour, description="description:N")
-    return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), _title(panel.trial))
-
-
-def _title(trial: TrialFigures) -> str:
-    """A prediction plays some micro-batches of an accumulated step; the rest are like them."""
-    played, asked = as_played(trial.spec).gradient_accumulation_steps, trial.spec.gradient_accumulation_steps
-    return trial.marked_label + ("" if played == asked else f" ({played} of {asked} micro-batches)")
+    place = {"x": x, "x2": "end:Q", "y": y, "color": colour, "description": "description:N"}
+    spec, title = panel.trial.spec, panel.trial.marked_label
+    # A prediction plays some micro-batches of an accumulated step; the rest are like them.
+    played, asked = as_played(spec).gradient_accumulation_steps, spec.gradient_accumulation_steps
+    title += "" if played == asked else f" ({played} of {asked} micro-batches)"
+    bars = mark("bar", rows, place, height=_ROW - 6)
+    return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), title)
 
 
 def _table(panels: Sequence[_Panel]) -> Columns:

@@ -7,7 +7,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
-from zerobench.report.charts.render import Mark, Specification, data, drawing, layered
+from zerobench.report.charts.render import Specification, drawing, layered, mark, reach
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import ComparedSide, is_comparison
@@ -27,7 +27,9 @@ def speed_figure(frames: RunFigures) -> Figure | None:
     caption = (
         "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
         "servers counted as ranks."
-    ) + ("" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} trials.")
+    )
+    if (known := len(frames.comparison)) > _MOST_ROWS:
+        caption += f" The first {_MOST_ROWS} of {known} trials."
     return Figure(key, title, caption, drawing(partial(_speed_chart, rows), key, title), _speed_table(rows))
 
 
@@ -52,17 +54,18 @@ def _speed_chart(rows: Sequence[ComparedSide], *, width: float) -> Specification
         for row, speed in zip(rows, speeds, strict=True)
     ]
     top = max(max(row.spec.world_size, row.speed_up or 0) for row in rows) * places.room(1.12)
-    x = alt.X("speed:Q", title="speed-up over one process", scale=alt.Scale(domain=[0, top], nice=False))
-    y = places.y
-    bars = alt.Chart(data(points)).mark_bar(stroke="var(--ink)", strokeWidth=0.6)
-    ideal = alt.Chart(data(points)).mark_tick(orient="vertical", thickness=2, size=BAR_HEIGHT, color="var(--limit)")
-    words = alt.Chart(data(points)).mark_text(align="left", dx=5)
-    layers: list[Mark] = [
-        bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description="description:N"),
-        ideal.encode(x="ideal:Q", y=y),
-        *(places.lines_above() or [words.encode(x="speed:Q", y=y, text="text:N")]),
+    x = alt.X("speed:Q", title="speed-up over one process", scale=reach(0, top))
+    y, fill = places.y, alt.Fill("colour:N", scale=None)
+    bar = {"x": x, "y": y, "fill": fill, "description": "description:N"}
+    ideal = {"orient": "vertical", "thickness": 2, "size": BAR_HEIGHT, "color": "var(--limit)"}
+    layers = [
+        mark("bar", points, bar, stroke="var(--ink)", strokeWidth=0.6),
+        mark("tick", points, {"x": "ideal:Q", "y": y}, **ideal),
     ]
-    return layered(layers, places.width, places.height)
+    words = places.lines_above() or [
+        mark("text", points, {"x": "speed:Q", "y": y, "text": "text:N"}, align="left", dx=5)
+    ]
+    return layered([*layers, *words], places.width, places.height)
 
 
 def _speed_table(rows: Sequence[ComparedSide]) -> Columns:

@@ -18,11 +18,12 @@ from zerobench.report.charts.render import (
     Mark,
     Specification,
     arranged,
-    data,
     drawing,
     haloed,
     in_columns,
     layered,
+    mark,
+    reach,
     size_axis,
 )
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, shown_sentence, whole
@@ -163,7 +164,7 @@ def _panel_plot(panel: _Panel, unit: Unit, panels: Sequence[_Panel], width: floa
     end = panel.phases[-1].end
     title = "seconds since the start of the step" if is_lowest else None
     axis = alt.Axis(title=title, tickCount=round(width / _TICKS_APART)) if panel.is_timed else None
-    x = alt.X("begin:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
+    x = alt.X("begin:Q", axis=axis, scale=reach(0, end))
     layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x, width)]
     if panel.samples:
         layers += _nvml(panel, unit, x, y)
@@ -182,8 +183,8 @@ def _peaks(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> Mark:
         for phase in panel.phases
     ]
     fill = palette.category_colour("buffers")
-    mark = alt.Chart(data(rows)).mark_rect(fill=fill, fillOpacity=0.35, stroke="var(--muted)", strokeWidth=0.7)
-    return mark.encode(x=x, x2="end:Q", y=y, y2=alt.datum(0), description="description:N")
+    place = {"x": x, "x2": "end:Q", "y": y, "y2": alt.datum(0), "description": "description:N"}
+    return mark("rect", rows, place, fill=fill, fillOpacity=0.35, stroke="var(--muted)", strokeWidth=0.7)
 
 
 def _description(panel: _Panel, phase: _Phase) -> str:
@@ -197,10 +198,11 @@ def _live(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
     first = panel.phases[-1].live_bytes  # a steady step begins with what the one before it left
     rows = [{"begin": 0.0, "size": unit.of(first)}]
     rows += [{"begin": phase.end, "size": unit.of(phase.live_bytes)} for phase in panel.phases]
-    colour = palette.category_colour("parameters")
-    line = alt.Chart(data(rows)).mark_line(color=colour, strokeWidth=2, aria=False)
-    dots = alt.Chart(data(rows)).mark_point(color=colour, filled=True, size=40, opacity=1, aria=False)
-    return [line.encode(x=x, y=y), dots.encode(x=x, y=y)]
+    colour, place = palette.category_colour("parameters"), {"x": x, "y": y}
+    return [
+        mark("line", rows, place, color=colour, strokeWidth=2, aria=False),
+        mark("point", rows, place, color=colour, filled=True, size=40, opacity=1, aria=False),
+    ]
 
 
 def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
@@ -212,7 +214,7 @@ def _phase_names(panel: _Panel, x: alt.X, width: float) -> list[Mark]:
         if (phase.end - phase.begin) * scale > _LETTER * len(phase.name)
     ]
     place = {"x": x, "y": alt.value(1), "text": "text:N"}
-    return haloed(alt.Chart(data(rows)), place, fontSize=11, baseline="top", color="var(--muted)")
+    return haloed(rows, place, fontSize=11, baseline="top", color="var(--muted)")
 
 
 def _nvml(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
@@ -224,9 +226,11 @@ def _nvml(panel: _Panel, unit: Unit, x: alt.X, y: alt.Y) -> list[Mark]:
         }
         for sample in panel.samples
     ]
-    line = alt.Chart(data(rows)).mark_line(color="var(--ink)", strokeWidth=1.4, strokeDash=[4, 2], aria=False)
-    dots = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=14, opacity=1)
-    return [line.encode(x=x, y=y), dots.encode(x=x, y=y, description="description:N")]
+    place, ink = {"x": x, "y": y}, "var(--ink)"
+    return [
+        mark("line", rows, place, color=ink, strokeWidth=1.4, strokeDash=[4, 2], aria=False),
+        mark("point", rows, {**place, "description": "description:N"}, color=ink, filled=True, size=14, opacity=1),
+    ]
 
 
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:

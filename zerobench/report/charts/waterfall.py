@@ -9,7 +9,7 @@ from functools import partial
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
+from zerobench.report.charts.render import Specification, drawing, layered, mark, plot_width, reach
 from zerobench.report.charts.shown import whole
 from zerobench.report.charts.stack import parts_of
 from zerobench.report.charts.words import share
@@ -49,11 +49,12 @@ class Step:
 
 def figure(runs: RunFigures) -> Figure | None:
     """The waterfall of the measured trial with the largest use of a device; None where NVML saw none."""
-    measured = [trial for trial in whole(runs.figures) if trial.summary.is_measured]
-    if not measured:
-        return None
     used = [
-        (size, trial) for trial in measured for rank in trial.ranks if (size := rank.nvml_used_peak_bytes) is not None
+        (size, trial)
+        for trial in whole(runs.figures)
+        if trial.summary.is_measured
+        for rank in trial.ranks
+        if (size := rank.nvml_used_peak_bytes) is not None
     ]
     title = "NVML memory breakdown"
     if not used:
@@ -125,13 +126,13 @@ def _chart(steps: list[Step], unit: Unit, *, width: float) -> Specification:
         for step in steps
     ]
     low, high = min(0, *(step.start for step in steps)), max(step.tip for step in steps)
-    reach = [unit.of(low), unit.of(high) * plot / (plot - _FIGURE)]
-    x = alt.X("start:Q", title=f"memory per device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
+    scale = reach(unit.of(low), unit.of(high) * plot / (plot - _FIGURE))
+    x = alt.X("start:Q", title=f"memory per device ({unit.name})", scale=scale)
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
-    bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
-    texts = alt.Chart(data(rows)).mark_text(align="left", dx=6)
-    parts = bars.encode(x=x, x2="end:Q", y=y, fill=alt.Fill("fill:N", scale=None), description="description:N")
-    sizes = texts.encode(x="tip:Q", y=y, text="text:N")
+    fill = alt.Fill("fill:N", scale=None)
+    bar = {"x": x, "x2": "end:Q", "y": y, "fill": fill, "description": "description:N"}
+    parts = mark("bar", rows, bar, stroke="var(--ink)", strokeWidth=0.8)
+    sizes = mark("text", rows, {"x": "tip:Q", "y": y, "text": "text:N"}, align="left", dx=6)
     return layered([parts, sizes], plot, _ROW_HEIGHT * len(names))
 
 

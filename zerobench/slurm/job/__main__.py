@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"zerobench: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 -- the job's log
         return 2
-    if in_grace:
-        _await_the_end()
+    while in_grace:  # until Slurm ends us: a preempted job that leaves by itself has completed, and is not requeued
+        time.sleep(60)
     return result.exit_code
 
 
@@ -105,12 +105,6 @@ def _executor(asked: argparse.Namespace, stop: Stop) -> Executor:
         allocation = replace(allocation, gpus_per_node=asked.gpus_per_node)
     interpreter = Interpreter(asked.worker_python, asked.container, asked.container_runtime)
     return SlurmExecutor(allocation, interpreter, stop, asked.launcher)
-
-
-def _await_the_end() -> None:
-    """Wait for Slurm to end us: a preempted job that leaves by itself has completed, and is not requeued."""
-    while True:
-        time.sleep(60)
 
 
 def _finish(run: RunFolder) -> int:

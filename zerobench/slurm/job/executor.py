@@ -85,7 +85,9 @@ class SlurmExecutor:
         (folder.path / "logs").mkdir(exist_ok=True)
         cpus, gpus = self.allocation.cpus_per_node, self.allocation.gpus_per_node
         nodes = self.nodes(trial)
-        address, port = self._master_address(nodes), free_port()
+        # By what ranks reach rank 0; who knows better sets MASTER_ADDR in the batch script.
+        usual = "127.0.0.1" if len(nodes) == 1 else self.allocation.hostname
+        address, port = os.environ.get("MASTER_ADDR") or usual, free_port()
         added = {
             **launch_environment(trial, folder, num_cpus=cpus, num_gpus=gpus),
             "MASTER_ADDR": address,
@@ -100,11 +102,6 @@ class SlurmExecutor:
             _put_rank_script(rank_script(folder))
             argv = srun_argv(trial, folder, self.interpreter, nodes, cpus)
         return Launch(argv, added, lambda verb, mark: self._on_all(nodes, verb, mark))
-
-    def _master_address(self, nodes: Sequence[str]) -> str:
-        """By what ranks reach rank 0; who knows better sets MASTER_ADDR in the batch script."""
-        known = os.environ.get("MASTER_ADDR")
-        return known or ("127.0.0.1" if len(nodes) == 1 else self.allocation.hostname)
 
     def _on_all(self, nodes: Sequence[str], verb: str, mark: str) -> list[str]:
         """A verb of zerobench.running.remote on each of `nodes`, as a step beside the ranks'.

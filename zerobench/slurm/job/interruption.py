@@ -55,16 +55,10 @@ def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
         return _interruption(Status.TIMEOUT, allocation.job, f"Slurm sent {TIME_SIGNAL.name} before the limit")
     if stop.signal is not signal.SIGTERM:
         return None
-    return _by_signs(allocation, state)
-
-
-def _by_signs(allocation: Allocation, state: TaskState | None) -> Interruption:
-    """Why we got SIGTERM, from the nodes' states, the clock, and whether we are to start again."""
-    down = down_nodes(allocation.nodes)
+    # Why we got SIGTERM, from the nodes' states, the clock, and whether we are to start again.
+    down = ", ".join(down_nodes(allocation.nodes))
     if down:
-        return _interruption(
-            Status.NODE_FAILURE, allocation.job, f"Slurm says: down: {', '.join(down)}", ", ".join(down)
-        )
+        return _interruption(Status.NODE_FAILURE, allocation.job, f"Slurm says: down: {down}", down)
     if allocation.limit_is_over(time.time()):
         return _interruption(Status.TIMEOUT, allocation.job, "SIGTERM at the time limit")
     if state is None:
@@ -96,15 +90,12 @@ def lost(start: Start | None) -> Interruption:
 def _failed_nodes(start: Start) -> Interruption | None:
     """What the nodes of a trial say of themselves: that they are down, or were started after the trial was."""
     job = start.job or ""
-    down = down_nodes(start.nodes, _PATIENCE_S)
+    down = ", ".join(down_nodes(start.nodes, _PATIENCE_S))
     if down:
-        return _interruption(Status.NODE_FAILURE, job, f"Slurm says: down: {', '.join(down)}", ", ".join(down))
-    booted = [node for node, at_s in boot_times(start.nodes, _PATIENCE_S).items() if at_s > start.started_at_s]
-    if booted:
-        return _interruption(
-            Status.NODE_FAILURE, job, f"Slurm says: started since: {', '.join(booted)}", ", ".join(booted)
-        )
-    return None
+        return _interruption(Status.NODE_FAILURE, job, f"Slurm says: down: {down}", down)
+    times = boot_times(start.nodes, _PATIENCE_S)
+    booted = ", ".join(node for node, at_s in times.items() if at_s > start.started_at_s)
+    return _interruption(Status.NODE_FAILURE, job, f"Slurm says: started since: {booted}", booted) if booted else None
 
 
 def is_alive(start: Start | None) -> bool:

@@ -48,11 +48,7 @@ class Interpreter:
 
 
 def srun_argv(
-    trial: TrialSpec,
-    folder: TrialFolder,
-    interpreter: Interpreter,
-    nodes: Sequence[str],
-    cpus_per_node: int,
+    trial: TrialSpec, folder: TrialFolder, interpreter: Interpreter, nodes: Sequence[str], cpus_per_node: int
 ) -> list[str]:
     """Srun with a task on `nodes` for each rank of `trial`, whose files lie in `folder`."""
     tasks_per_node = launched_processes(trial) // len(nodes)
@@ -62,7 +58,8 @@ def srun_argv(
         *step_options(nodes, tasks_per_node, max(1, cpus_per_node // tasks_per_node)),
         "--kill-on-bad-exit=1",
         f"--job-name={folder.path.name}",
-        f"--output={_pattern(folder)}",
+        # A log for each task; a percent sign in a path would be read as a pattern of srun's.
+        f"--output={str(folder.path / 'logs').replace('%', '%%')}/rank_%t.log",
         *interpreter.srun_options(run_folder),
         *("bash", str(rank_script(folder)), str(folder.path)),
         *interpreter.command(worker, run_folder),
@@ -143,8 +140,3 @@ def rank_script_text() -> str:
 
 def _run_folder(folder: TrialFolder) -> RunFolder:
     return RunFolder(folder.path.parents[1])
-
-
-def _pattern(folder: TrialFolder) -> str:
-    """A log for each task; a percent sign in a path would be read as a pattern of srun's."""
-    return str(folder.path / "logs").replace("%", "%%") + "/rank_%t.log"

@@ -35,7 +35,12 @@ def array_script(
         "output": log_pattern(run.slurm_logs, f"{name}-%A_%a.out"),
     }
     predicts = array.kind is JobKind.PREDICTIONS
-    given |= _prediction_resources() if predicts else _trial_resources(options)
+    if predicts:  # nothing is measured: others may use the node too
+        given |= {"gpus-per-node": False, "exclusive": False, "ntasks": "1"}
+        given |= {"cpus-per-task": str(PREDICTION_CPUS), "mem": PREDICTION_MEM}
+    else:
+        given["gpus-per-node"] = str(options.gpus_per_node) if options.gpus_per_node else False
+        given |= {"mem": options.mem} if options.mem else {}
     partition = (options.cpu_partition if predicts else None) or options.partition
     srun_starts_ranks = not predicts and options.launcher is not Launcher.LOCAL
     settings = {
@@ -74,24 +79,6 @@ def report_script(
 def report_time_s(max_time_s: int | None) -> int:
     """Time limit of the report."""
     return min(REPORT_TIME_S, max_time_s or REPORT_TIME_S)
-
-
-def _trial_resources(options: SubmitOptions) -> Given:
-    given: Given = {"gpus-per-node": str(options.gpus_per_node) if options.gpus_per_node else False}
-    if options.mem:
-        given["mem"] = options.mem
-    return given
-
-
-def _prediction_resources() -> Given:
-    """Nothing is measured: others may use the node too."""
-    return {
-        "gpus-per-node": False,
-        "exclusive": False,
-        "ntasks": "1",
-        "cpus-per-task": str(PREDICTION_CPUS),
-        "mem": PREDICTION_MEM,
-    }
 
 
 def _where(options: SubmitOptions, partition: str | None, *, measures: bool) -> Given:

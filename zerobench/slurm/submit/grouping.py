@@ -74,12 +74,15 @@ def group(
     """
     groups = _groups(trials)
     most = None if limits.max_tasks is None else limits.max_tasks - 1  # the report is a job too
-    if trials_per_job is not None:
-        _refuse_too_many(groups, trials_per_job, most)
+    if trials_per_job is not None and most is not None and (wanted := _num_tasks(groups, trials_per_job)) > most:
+        raise UserError(
+            f"--trials-per-job: {trials_per_job} makes {wanted} jobs and a report; Slurm accepts {most + 1} from you "
+            f"now (MaxSubmitJobs, MaxJobCount); the smallest that fits: {_smallest_that_fits(groups, most)}"
+        )
     least = 1 if trials_per_job or most is None else _smallest_that_fits(groups, most)
     arrays = []
     for (kind, num_nodes), members in groups.items():
-        longest_s = _time_limit(kind, limits)
+        longest_s = limits.max_cpu_time_s if kind is JobKind.PREDICTIONS else limits.max_time_s
         per_job = trials_per_job or max(least, _usual_per_job(kind, members, longest_s))
         cut = [members[i : i + per_job] for i in range(0, len(members), per_job)]
         for i in range(0, len(cut), limits.max_array_size):
@@ -135,10 +138,6 @@ def _needed_s(kind: JobKind, task: Sequence[TrialSpec]) -> int:
     return 60 * math.ceil((START_UP_S + total_s) / 60)
 
 
-def _time_limit(kind: JobKind, limits: Limits) -> int | None:
-    return limits.max_cpu_time_s if kind is JobKind.PREDICTIONS else limits.max_time_s
-
-
 def _num_tasks(groups: dict[Shape, list[TrialSpec]], per_job: int) -> int:
     return sum(math.ceil(len(members) / per_job) for members in groups.values())
 
@@ -158,12 +157,3 @@ def _smallest_that_fits(groups: dict[Shape, list[TrialSpec]], most: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _num_tasks(groups, middle) <= most else (middle + 1, high)
     return low
-
-
-def _refuse_too_many(groups: dict[Shape, list[TrialSpec]], per_job: int, most: int | None) -> None:
-    if most is None or (tasks := _num_tasks(groups, per_job)) <= most:
-        return
-    raise UserError(
-        f"--trials-per-job: {per_job} makes {tasks} jobs and a report; Slurm accepts {most + 1} from you "
-        f"now (MaxSubmitJobs, MaxJobCount); the smallest that fits: {_smallest_that_fits(groups, most)}"
-    )

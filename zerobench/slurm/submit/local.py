@@ -63,12 +63,11 @@ def task_variables(job: Job, task_id: int) -> dict[str, str]:
     variables = {"SLURM_JOB_NAME": job.name, "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"}
     if job.kind is JobKind.REPORT:
         return variables
-    last = job.num_tasks - 1
     return variables | {
         "SLURM_ARRAY_TASK_ID": str(task_id),
         "SLURM_ARRAY_TASK_COUNT": str(job.num_tasks),
         "SLURM_ARRAY_TASK_MIN": "0",
-        "SLURM_ARRAY_TASK_MAX": str(last),
+        "SLURM_ARRAY_TASK_MAX": str(job.num_tasks - 1),
     }
 
 
@@ -79,7 +78,8 @@ def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[EndedTask]:
             return
         suffix = "" if job.kind is JobKind.REPORT else f"_{task_id}"
         log = run.slurm_logs / f"{job.name}-local{suffix}.out"
-        variables = _outside_slurm(os.environ) | task_variables(job, task_id)
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        variables = outside | task_variables(job, task_id)
         yield EndedTask(job, task_id, _run_script(run.slurm_script(job.name), variables, log, stop), log)
 
 
@@ -102,8 +102,3 @@ def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Sto
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_S)
     return process.returncode
-
-
-def _outside_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without the variables of a job that we may be in."""
-    return {name: value for name, value in environment.items() if not name.startswith("SLURM_")}

@@ -44,7 +44,8 @@ def sbatch(script: Path) -> int:
         raise UserError(f"sbatch: no answer within {TIMEOUT_S:g} s; squeue shows whether it was accepted") from None
     number = answer.stdout.decode(errors="replace").strip().partition(";")[0]
     if answer.returncode or not number.isdecimal():
-        raise UserError(_refusal(answer))
+        words = (answer.stderr.strip() or answer.stdout.strip()).decode(errors="replace").split()
+        raise UserError(f"sbatch: {' '.join(words).removeprefix('sbatch: ') or f'exit status {answer.returncode}'}")
     return int(number)
 
 
@@ -58,8 +59,3 @@ def sbatch_environment(environment: Mapping[str, str], options: Collection[str])
         for name, value in environment.items()
         if name not in ours and (not name.startswith("SLURM_") or name in _SAYS_WHERE)
     }
-
-
-def _refusal(answer: subprocess.CompletedProcess[bytes]) -> str:
-    message = (answer.stderr.strip() or answer.stdout.strip()).decode(errors="replace")
-    return f"sbatch: {' '.join(message.split()).removeprefix('sbatch: ') or f'exit status {answer.returncode}'}"

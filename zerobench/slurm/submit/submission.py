@@ -6,7 +6,7 @@ refused; a name that was used once is never used again, since a job reads its ta
 
 import shlex
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench.errors import UserError
@@ -63,7 +63,9 @@ def plan_arrays(trials: Iterable[TrialSpec], options: SubmitOptions, limits: Lim
 
 def array_names(run: RunFolder, arrays: Sequence[JobArray]) -> list[str]:
     """A name for each array that none before it had: `2-nodes`, then `2-nodes-2`, or `predictions`."""
-    return _fresh(run, [_usual_name(array) for array in arrays])
+    usual = ["1-node" if array.num_nodes == 1 else f"{array.num_nodes}-nodes" for array in arrays]
+    names = ["predictions" if a.kind is JobKind.PREDICTIONS else name for a, name in zip(arrays, usual, strict=True)]
+    return _fresh(run, names)
 
 
 def array_job(run: RunFolder, name: str, array: JobArray, options: SubmitOptions) -> Job:
@@ -113,10 +115,11 @@ def covered(run: RunFolder, submission: Submission, states: JobStates) -> set[st
     for job in submission.jobs:
         if job.job_id is None or job.kind is JobKind.REPORT:
             continue
-        alive = [state for state in states.get(job.job_id, []) if state.stage is not Stage.OVER]
+        alive = {state.task_id for state in states.get(job.job_id, []) if state.stage is not Stage.OVER}
         if alive:
-            tasks = read_tasks(run.slurm_tasks(job.name))
-            trial_ids.update(_trials_of(tasks, {state.task_id for state in alive}))
+            for number, task in enumerate(read_tasks(run.slurm_tasks(job.name))):
+                if None in alive or number in alive:
+                    trial_ids.update(task)
     return trial_ids
 
 
@@ -138,18 +141,6 @@ def _hand_over(run: RunFolder, job: Job, limits: Limits) -> SubmittedJob:
     if stop.asked:
         raise KeyboardInterrupt
     return submitted
-
-
-def _trials_of(tasks: Sequence[Sequence[str]], task_ids: Collection[int | None]) -> Iterator[str]:
-    for number, trial_ids in enumerate(tasks):
-        if None in task_ids or number in task_ids:
-            yield from trial_ids
-
-
-def _usual_name(array: JobArray) -> str:
-    if array.kind is JobKind.PREDICTIONS:
-        return "predictions"
-    return "1-node" if array.num_nodes == 1 else f"{array.num_nodes}-nodes"
 
 
 def _fresh(run: RunFolder, names: Sequence[str]) -> list[str]:

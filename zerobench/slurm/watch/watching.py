@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerobench.folder import RunFolder
 from zerobench.slurm.accounting import ended_jobs
-from zerobench.slurm.jobs import JobKind, Submission, SubmittedJob, read_submission, read_tasks
+from zerobench.slurm.jobs import JobKind, Submission, read_submission, read_tasks
 from zerobench.slurm.queue import TIMEOUT_S, JobStates, job_states
 from zerobench.slurm.tasks import Stage
 from zerobench.slurm.watch.status import RunFacts, RunStatus, run_status
@@ -49,14 +49,15 @@ class Watcher:
             traces=self._traces,
             now_s=time.time(),
             jobs=submission.jobs,
-            tasks={job.name: self._tasks(job) for job in submission.jobs if job.kind is not JobKind.REPORT},
+            tasks={
+                job.name: read_tasks(self.run.slurm_tasks(job.name))
+                for job in submission.jobs
+                if job.kind is not JobKind.REPORT
+            },
             states=states,
             runner_here=runner_here(self.run, shared=all(job.job_id is None for job in submission.jobs)),
         )
         return submission, run_status(known)
-
-    def _tasks(self, job: SubmittedJob) -> list[list[str]]:
-        return read_tasks(self.run.slurm_tasks(job.name))
 
     def _ask(self, submission: Submission) -> JobStates | None:
         """What Slurm says of all jobs; those that squeue has forgotten as sacct tells, asked once for each."""

@@ -87,9 +87,8 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
             is_free = bool(kwargs.get("non_blocking", args[2] if packet is _ATEN.copy_ and len(args) > 2 else False))
             return Cost(crossing, moved_bytes=min(source.nbytes, results[0].nbytes), blocks=not is_free)
     read, written = _touched(func, packet, args, kwargs, results)
-    where = (
-        Where.DEVICE if any(tensor.device.type in _DEVICES for tensor in (*results, *read, *written)) else Where.HOST
-    )
+    on_device = any(tensor.device.type in _DEVICES for tensor in (*results, *read, *written))
+    where = Where.DEVICE if on_device else Where.HOST
     if packet in _MATRICES:
         left, right = args[_MATRICES[packet]], args[_MATRICES[packet] + 1]
         count = left.shape[0] if left.dim() == 3 else 1

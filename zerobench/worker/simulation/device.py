@@ -40,7 +40,8 @@ def register() -> None:
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
     _KERNELS.impl("silu_backward", _silu_backward, "AutogradPrivateUse1")
     torch.tensor = _tensor
-    torch.Tensor.record_stream = _record_stream  # type: ignore[assignment, method-assign]
+    # There is one stream, and it is done.
+    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
 
 
 def _silu_backward(gradient: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -67,7 +68,3 @@ def _context_device() -> Any:
     """The simulated GPU within `with torch.device(DEVICE)`, whose context does not see this module's torch.tensor."""
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     return contexts[-1].device if contexts and contexts[-1].device.type == DEVICE else None
-
-
-def _record_stream(self: torch.Tensor, stream: Any) -> None:
-    """There is one stream, and it is done."""

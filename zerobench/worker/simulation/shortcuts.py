@@ -58,7 +58,8 @@ def ask_once() -> None:
     simple_registry.find_torch_dispatch_rule = cache(simple_registry.find_torch_dispatch_rule)
     coordinator.iter_params = _shorter_walk(coordinator.iter_params)
     coordinator.z3_leaf_module = _is_leaf
-    partition_parameters.debug_param2name_id_shape_device = _unnamed
+    # Its only lines are composed and not printed (utils/debug.py).
+    partition_parameters.debug_param2name_id_shape_device = lambda _parameter: ""
     partition_parameters.print_rank_0 = _when_asked(partition_parameters.print_rank_0)
     function.inspect = SimpleNamespace(signature=_signature)  # type: ignore[attr-defined, assignment]
 
@@ -84,7 +85,7 @@ def install() -> None:
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
-    import_utils.is_fake_tensor = _is_no_tracer
+    import_utils.is_fake_tensor = lambda _tensor: False
 
 
 def _agreed(*_: Any, **__: Any) -> None:
@@ -109,11 +110,6 @@ def _shorter_walk(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[
 def _is_leaf(module: torch.nn.Module) -> bool:
     """z3_leaf_module (utils/z3_leaf_module.py): it sets an attribute of the module's own, which few have."""
     return bool(vars(module).get("_z3_leaf", False))
-
-
-def _unnamed(_parameter: object) -> str:
-    """debug_param2name_id_shape_device (utils/debug.py), whose only lines are composed and not printed."""
-    return ""
 
 
 def _when_asked(printed: Callable[..., None]) -> Callable[..., None]:
@@ -200,11 +196,6 @@ def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
             return propagate(self, schema)
 
     return propagated
-
-
-def _is_no_tracer(_tensor: object) -> bool:
-    """transformers/utils/import_utils.py, is_fake_tensor: nothing is traced here."""
-    return False
 
 
 def _wait(self: Any, handle_dependency: bool = True) -> None:

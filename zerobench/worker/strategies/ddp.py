@@ -32,12 +32,12 @@ class Ddp(TorchLoop):
     def _wrap(self) -> Callable[..., Any]:
         trial = self.job.trial
         cap: Any = None if trial.bucket_bytes is None else trial.bucket_bytes / _MIB  # torch takes it times 2**20
-        self._ddp = DistributedDataParallel(
-            self.module,
-            bucket_cap_mb=cap,
-            gradient_as_bucket_view=True,
-            **_buffers_stay(),
-        )
+        # No broadcast of the model's buffers before each forward pass: training changes none of them. torch 2.13 has
+        # renamed the switch and warns of the old name.
+        new_name, old_name = "forward_sync_buffers", "broadcast_buffers"
+        name = new_name if new_name in inspect.signature(DistributedDataParallel).parameters else old_name
+        settings: dict[str, Any] = {"bucket_cap_mb": cap, "gradient_as_bucket_view": True, name: False}
+        self._ddp = DistributedDataParallel(self.module, **settings)
         self._hook = attach(self._ddp, trial)
         compile_whole(self._ddp, trial)  # dynamo then cuts the graph where a bucket is full, so that reductions overlap
         return self._ddp
@@ -57,12 +57,3 @@ class Ddp(TorchLoop):
         names = ("backend_name", "bucket_cap_bytes", "gradient_as_bucket_view", "bucket_sizes", "comm_hook")
         ours = {"compression": self.job.trial.compression.value, **self._hook.settings()}
         return {**super().effective_config(), "ddp": {name: logged.get(name) for name in names} | ours}
-
-
-def _buffers_stay() -> dict[str, Any]:
-    """No broadcast of the model's buffers before each forward pass: training changes none of them.
-
-    torch 2.13 has renamed the switch and warns of the old name.
-    """
-    names = inspect.signature(DistributedDataParallel).parameters
-    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}

@@ -9,6 +9,7 @@ those a rank waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,55 +77,50 @@ class DeepSpeedPipeline(Strategy):
 
     def _in_phases(self, instructions: dict[Any, Callable[..., None]]) -> Iterator[tuple[Any, Callable[..., None]]]:
         """The engine's instructions, those that compute within their phase."""
-        wrap = {
+        around: dict[str, Callable[..., AbstractContextManager[None]]] = {
             "ForwardPass": self._forward,
             "BackwardPass": self._backward,
-            "ReduceGrads": self._reduce,
+            "ReduceGrads": lambda _engine: self._phases.phase(Phase.BACKWARD),
             "OptimizerStep": self._update,
         }
+
+        def within(name: str, run: Callable[..., None]) -> Callable[..., None]:
+            def ran(engine: Any, **given: Any) -> None:
+                with around[name](engine, **given):
+                    run(engine, **given)
+
+            return ran
+
         for instruction, run in instructions.items():
-            around = wrap.get(instruction.__name__)
-            yield instruction, run if around is None else around(run)
+            name = instruction.__name__
+            yield instruction, within(name, run) if name in around else run
 
-    def _forward(self, run: Callable[..., None]) -> Callable[..., None]:
-        def forward(engine: Any, buffer_id: int) -> None:
-            with self._phases.phase(Phase.FORWARD):
-                if not self._stage.is_first:
-                    self._moved("recv", engine.pipe_buffers["inputs"][buffer_id])
-                run(engine, buffer_id)
-                if not self._stage.is_last:
-                    self._moved("send", engine.pipe_buffers["outputs"][buffer_id])
+    @contextmanager
+    def _forward(self, engine: Any, buffer_id: int) -> Iterator[None]:
+        with self._phases.phase(Phase.FORWARD):
+            if not self._stage.is_first:
+                self._moved("recv", engine.pipe_buffers["inputs"][buffer_id])
+            yield
+            if not self._stage.is_last:
+                self._moved("send", engine.pipe_buffers["outputs"][buffer_id])
 
-        return forward
+    @contextmanager
+    def _backward(self, engine: Any, buffer_id: int) -> Iterator[None]:
+        with self._phases.phase(Phase.BACKWARD):
+            if not self._stage.is_last:
+                self._moved("recv", engine.grad_layer)
+            yield
+            if not self._stage.is_first:
+                self._moved("send", engine.pipe_buffers["inputs"][buffer_id].grad)
 
-    def _backward(self, run: Callable[..., None]) -> Callable[..., None]:
-        def backward(engine: Any, buffer_id: int) -> None:
-            with self._phases.phase(Phase.BACKWARD):
-                if not self._stage.is_last:
-                    self._moved("recv", engine.grad_layer)
-                run(engine, buffer_id)
-                if not self._stage.is_first:
-                    self._moved("send", engine.pipe_buffers["inputs"][buffer_id].grad)
-
-        return backward
-
-    def _reduce(self, run: Callable[..., None]) -> Callable[..., None]:
-        def reduce(engine: Any) -> None:
-            with self._phases.phase(Phase.BACKWARD):
-                run(engine)
-
-        return reduce
-
-    def _update(self, run: Callable[..., None]) -> Callable[..., None]:
-        def update(engine: Any) -> None:
-            if engine.gradient_clipping():  # the norm over all ranks waits for the slowest: not within the update
-                dist.all_reduce(torch.zeros((), device=self.job.device.torch_device))
-            with self._phases.phase(Phase.STEP):
-                self._norm.before_update()
-                run(engine)
-            self._norm.after_update()
-
-        return update
+    @contextmanager
+    def _update(self, engine: Any) -> Iterator[None]:
+        if engine.gradient_clipping():  # the norm over all ranks waits for the slowest: not within the update
+            dist.all_reduce(torch.zeros((), device=self.job.device.torch_device))
+        with self._phases.phase(Phase.STEP):
+            self._norm.before_update()
+            yield
+        self._norm.after_update()
 
     def _moved(self, kind: str, tensor: torch.Tensor) -> None:
         self.job.heard(kind, dist.get_world_size(), tensor.nbytes)

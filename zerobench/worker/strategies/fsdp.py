@@ -56,11 +56,8 @@ class Fsdp(TorchLoop):
         device, trial = self.job.device, self.job.trial
         dtype = None if trial.precision is Precision.FP32 else DTYPES[trial.precision]
         offload = CPUOffloadPolicy(pin_memory=device.is_cuda) if self._offloads else OffloadPolicy()
-        return {
-            "mesh": self._mesh(),
-            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype),
-            "offload_policy": offload,
-        }
+        policy = MixedPrecisionPolicy(param_dtype=dtype)
+        return {"mesh": self._mesh(), "mp_policy": policy, "offload_policy": offload}
 
     def _mesh(self) -> DeviceMesh:
         """All ranks in a row, or groups of neighbours in rows below each other.

@@ -58,7 +58,7 @@ class Stage(torch.nn.Module):
         self.whole_parameters: ParameterTensor = count_parameters_built(model)
         """Of the model that this is a stage of."""
         self.model = model
-        self.is_tied = _is_tied(model)
+        self.is_tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
         self._take_out(_NAMES[model.config.model_type])
 
     def _take_out(self, names: _Names) -> None:
@@ -140,7 +140,3 @@ def divide_model(model: Any, num_stages: int) -> list[range]:
 
 def _num_parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _is_tied(model: Any) -> bool:
-    return model.get_input_embeddings().weight is model.get_output_embeddings().weight

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -64,18 +64,15 @@ class Tensor(TorchLoop):
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.shape_model(on_meta=True)
-        mesh = self._mesh()
+        # A mesh of all ranks in a row reads its own out of a tensor, which must have values in every world.
+        with _disable_current_modes():
+            mesh = init_device_mesh(self.job.device.torch_device.type, (self.job.trial.world_size,))
         for block in blocks(model):
             parallelize_module(block, mesh, BLOCK_PLAN)
         parallelize_module(model, mesh, OUTER_PLAN)
         give_memory(model, self.job.device.torch_device, DTYPES[self.job.trial.precision])
         self.job.fill_weights(model)
         return model
-
-    def _mesh(self) -> DeviceMesh:
-        """All ranks in a row. A mesh reads its own ranks out of a tensor, which must have values in every world."""
-        with _disable_current_modes():
-            return init_device_mesh(self.job.device.torch_device.type, (self.job.trial.world_size,))
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """As the loop's. The loss is the same on every rank."""

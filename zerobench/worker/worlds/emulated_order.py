@@ -71,9 +71,8 @@ class EmulatedOrder:
 
         NCCL's group runs what is not asynchronous on the stream that is current, and gives no work to wait for.
         """
-        boxes = [
-            value for value in (out if isinstance(out, tuple) else (out,)) if isinstance(value, torch.ScriptObject)
-        ]
+        given = out if isinstance(out, tuple) else (out,)
+        boxes = [value for value in given if isinstance(value, torch.ScriptObject)]
         in_backward = torch._C._current_graph_task_id() >= 0
         if boxes and not _is_asynchronous(func, args):
             waited()
@@ -146,10 +145,8 @@ class EmulatedOrder:
 
 def _is_asynchronous(func: Any, args: Sequence[Any]) -> bool:
     """By the argument of torch's operations of this name (c10d/Ops.cpp), which has a default."""
-    at = next(
-        (index for index, argument in enumerate(func._schema.arguments) if argument.name == "async_op"), len(args)
-    )
-    return bool(args[at]) if at < len(args) else True
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
+    return bool(given.get("async_op", True))
 
 
 def _of(stream: Any) -> int:

@@ -27,7 +27,8 @@ def hold_store(rank: Rank, num_nodes: int, timeout: timedelta) -> TCPStore | Non
     if rank.rank != 0 or num_nodes > 1 or not _is_loopback(address):
         return None
     port = int(os.environ["MASTER_PORT"])
-    listener = socket.create_server((address, port), family=_family(address), backlog=socket.SOMAXCONN)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, port), family=family, backlog=socket.SOMAXCONN)
     return TCPStore(
         address,
         port,
@@ -45,7 +46,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

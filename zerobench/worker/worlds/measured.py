@@ -33,23 +33,17 @@ class MeasuredWorld(World):
             raise RuntimeError(f"started with {ranks}, but the trial has {self.trial.world_size}")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
-        info = strategy_info(self.trial.strategy)
+        info, limit = strategy_info(self.trial.strategy), timedelta(seconds=self.trial.peers_limit_s)
         if not info.is_reference:
-            self._store = hold_store(rank, self.trial.num_nodes, self._limit())
+            self._store = hold_store(rank, self.trial.num_nodes, limit)
         if uses_deepspeed(self.trial):
-            self._init_deepspeed(device)
+            import deepspeed
+
+            deepspeed.init_distributed(dist_backend=device.backend, auto_mpi_discovery=False, timeout=limit)
         elif not info.is_reference:
-            dist.init_process_group(device.backend, rank=rank.rank, world_size=rank.world_size, timeout=self._limit())
+            dist.init_process_group(device.backend, rank=rank.rank, world_size=rank.world_size, timeout=limit)
         _first_collective(device)
         _release_shared_memory()
-
-    def _init_deepspeed(self, device: Device) -> None:
-        import deepspeed
-
-        deepspeed.init_distributed(dist_backend=device.backend, auto_mpi_discovery=False, timeout=self._limit())
-
-    def _limit(self) -> timedelta:
-        return timedelta(seconds=self.trial.peers_limit_s)
 
     def counter(self, observe: Callable[[], object]) -> StorageCounter:
         """One that hears the ranks' collectives too."""
