@@ -21,12 +21,10 @@ from zerobench.spec.batch_ramp import RampRequest
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import MAX_RANKS
-from zerobench.spec.plain import as_number, as_written
+from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import (
-    Precision,
-)
+from zerobench.spec.trial import Precision
 from zerobench.sweeping.axis import Reader
 
 AUTO = "auto"
@@ -63,6 +61,15 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     return flat
 
 
+def full_key(name: str, option: str) -> str:
+    """`ds_config.` and DeepSpeed's full path of one of its keys. Raises UserError, which begins with `option`."""
+    try:
+        [path] = flat_overrides({name: None})
+    except UserError as error:
+        raise UserError(one_line(f"{option}: {error}")) from None
+    return f"ds_config.{path}"
+
+
 _EXAMPLE = "{reduce_bucket_size: 5e8}"
 
 
@@ -91,7 +98,7 @@ def choice(choices: type[StrEnum], also: tuple[str, ...] = ()) -> Reader:
         raw = "none" if raw is None and "none" in list(choices) else raw
         if isinstance(raw, str) and raw in list(choices):
             return [choices(raw)]
-        raise unknown_choice(axis, raw, [*map(str, choices), *also])
+        raise unknown_choice(axis, raw, [*choices, *also])
 
     return read
 
