@@ -28,6 +28,7 @@ from zerobench.resources import shipped
 from zerobench.running.emulator_environment import emulator_steps
 from zerobench.running.logs import last_line
 from zerobench.running.setup_steps import CHECK, Step
+from zerobench.store import read_json
 
 HOROVOD = "0.28.1"
 HOROVOD_BUILD = {
@@ -186,7 +187,6 @@ def _done_file(target: Environment) -> Path:
 def _read_done(target: Environment) -> dict[str, str]:
     """Digests of the steps that were done, by name; none where nothing can be read."""
     try:
-        document = json.loads(_done_file(target).read_bytes())
-    except (OSError, ValueError):
+        return read_json(_done_file(target))
+    except UserError:
         return {}
-    return document if isinstance(document, dict) else {}

@@ -68,16 +68,11 @@ def predict(
         try:
             added = added_for(played[0][0])
         except UserError as error:
-            _skip_all(played, run_id, str(error), started, ended)
+            for trial, folder in played:
+                started(trial)
+                ended(_skipped(trial, folder, run_id, str(error), "emulator"))
         else:
             _Simulations(deque(played), run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
-
-
-def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:
-    """Record that trials were not begun, and why."""
-    for trial, folder in trials:
-        started(trial)
-        ended(_skipped(trial, folder, run_id, reason, "emulator"))
 
 
 def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:

@@ -46,8 +46,9 @@ class Allocation:
         return f"{self.job_id}{task}" + (f".{self.restarts + 1}" if self.restarts else "")
 
     def state(self, timeout_s: float = _LAST_WORD_S) -> TaskState | None:
-        """Where Slurm says that we stand; None where it does not answer."""
-        return task_state(self.job_id, self.task_id, timeout_s)
+        """Where Slurm says that we stand; None where it does not answer or has forgotten us."""
+        states = job_states([self.job_id], timeout_s) or {}
+        return next((task for task in states.get(self.job_id, []) if task.task_id == self.task_id), None)
 
     @cached_property
     def ends_at_s(self) -> float | None:
@@ -58,12 +59,6 @@ class Allocation:
     def limit_is_over(self, now_s: float) -> bool:
         """Whether our time limit has come, as Slurm said when it was first asked."""
         return self.ends_at_s is not None and now_s >= self.ends_at_s
-
-
-def task_state(job_id: int, task_id: int | None, timeout_s: float) -> TaskState | None:
-    """Where a job, or one task of an array, stands; None where Slurm does not answer or has forgotten it."""
-    states = job_states([job_id], timeout_s)
-    return next((task for task in (states or {}).get(job_id, []) if task.task_id == task_id), None)
 
 
 def parse_job(name: str) -> tuple[int, int | None, int]:

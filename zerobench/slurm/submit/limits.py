@@ -52,7 +52,7 @@ def read_limits(options: SubmitOptions) -> Limits | None:
     if text is None:
         return None
     config = dict(_SETTING.findall(text))
-    times = _partition_times()
+    times = partition_times(run_client(["sinfo", "--noheader", "--all", "--format=%P|%l"], CLIENT_TIMEOUT_S) or "")
     return Limits(
         cluster=config.get("ClusterName") or None,
         max_array_size=_count(config.get("MaxArraySize")) or Limits.max_array_size,
@@ -100,10 +100,6 @@ def _submit_jobs_left(options: SubmitOptions) -> int | None:
         return None
     queued = run_client(["squeue", "--noheader", "--array", f"--user={user}", "--format=%i"], CLIENT_TIMEOUT_S)
     return max(0, most - len((queued or "").splitlines()))
-
-
-def _partition_times() -> dict[str, int | None]:
-    return partition_times(run_client(["sinfo", "--noheader", "--all", "--format=%P|%l"], CLIENT_TIMEOUT_S) or "")
 
 
 def _time_limit(times: dict[str, int | None], partitions: str | None, option: str) -> int | None:
