@@ -25,9 +25,8 @@ def _can_be(path: Path) -> Path:
 _LONGEST = 100
 REPORTS_OPTION = typer.Option("--reports", metavar="DIR", help="Folder of runs.", callback=_can_be)
 Reports = Annotated[Path, REPORTS_OPTION]
-RunName = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs)
-]
+RUN = typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs)
+RunName = Annotated[str | None, RUN]
 REPORTS = completion.REPORTS
 
 PLAN: Mapping[str, Any] = {

@@ -71,7 +71,7 @@ def _worlds(written: str | None) -> list[Evidence]:
     names = list(dict.fromkeys(part.strip() for part in written.split(",") if part.strip()))
     for name in names:
         if name not in PREDICTING:
-            raise unknown_choice("--worlds", name, map(str, PREDICTING))
+            raise unknown_choice("--worlds", name, PREDICTING)
     if not names:
         raise UserError(f"--worlds: {written!r} no world given; choices: {', '.join(PREDICTING)}")
     return [Evidence(name) for name in names]
