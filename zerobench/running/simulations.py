@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
@@ -25,6 +23,7 @@ from zerobench.running.logs import redact_logs
 from zerobench.running.oom import OomCounters, read_oom_counters
 from zerobench.running.outcome import Outcome
 from zerobench.running.quiet import Quiet
+from zerobench.running.readable import read_readable
 from zerobench.running.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
 from zerobench.running.simulator import Message, Pair, Simulator, added_for, alike
 from zerobench.running.stop import Stop
@@ -257,13 +256,8 @@ class _Simulations:
 
 def _rank_records(played: _PlayedTrial) -> list[RankRecord]:
     """What the trial's ranks left; none where that of one is missing or torn."""
-    try:
-        return [
-            RankRecord.model_validate_json(played.folder.rank_record(rank).read_bytes())
-            for rank in played.trial.played_ranks
-        ]
-    except (OSError, ValidationError):
-        return []
+    read, unreadable = read_readable(map(played.folder.rank_record, played.trial.played_ranks), RankRecord)
+    return [] if unreadable else read
 
 
 def _record(

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ValidationError
-
 from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.base import user_error
+from zerobench.spec.base import validated
 from zerobench.spec.batch_ramp import RampRequest
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.gpu_names import known_gpu
@@ -146,10 +144,7 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
         raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is not a number")
-    try:
-        return [RampRequest.model_validate(written)]
-    except ValidationError as error:
-        raise user_error(error, RampRequest, axis) from None
+    return [validated(RampRequest, written, axis)]
 
 
 def checkpoint(axis: str, raw: object) -> list[Any]:
@@ -157,10 +152,7 @@ def checkpoint(axis: str, raw: object) -> list[Any]:
     if raw in (None, "none"):
         return [None]
     fields = raw if isinstance(raw, dict) else {"every_steps": positive(f"{axis}.every_steps", raw)[0]}
-    try:
-        return [CheckpointSpec.model_validate(fields)]
-    except ValidationError as error:
-        raise user_error(error, CheckpointSpec, axis) from None
+    return [validated(CheckpointSpec, fields, axis)]
 
 
 def gpu(axis: str, raw: object) -> list[Any]:

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import from_json
 
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.progress import Progress
+from zerobench.progress import Progress, read_progress
 
 UNREADABLE = "unreadable"
 """In place of a status: the record is there and is none."""
@@ -105,7 +105,7 @@ def _open_trial(folder: TrialFolder) -> TrialTrace:
                     words.append((entry.stat().st_mtime, entry.path))
     except OSError:
         pass  # not laid out, or moved as we look: what was seen stands
-    ranks = [rank for _, path in sorted(words)[:_RANKS_READ] if (rank := _progress(path)) is not None]
+    ranks = [rank for _, path in sorted(words)[:_RANKS_READ] if (rank := read_progress(Path(path))) is not None]
     changed_s = max((changed for changed, _ in words), default=None)
     job = _job_of(folder) if begun_s is not None else None
     return TrialTrace(begun_s=begun_s, changed_s=changed_s, ranks=tuple(ranks), job=job)
@@ -116,12 +116,4 @@ def _job_of(folder: TrialFolder) -> str | None:
     try:
         return _text(from_json(folder.start.read_bytes()).get("job"))
     except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _progress(path: str) -> Progress | None:
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 -- the path comes from os.scandir
-            return Progress.model_validate_json(file.read())
-    except (OSError, ValidationError):
         return None
