@@ -136,6 +136,7 @@ def test_only_what_did_not_complete_and_no_job_will_come_to_is_missing(slurm: St
     assert missing(opened, {101: [over, waits, runs]}) == [ids[1]]
     assert missing(opened, {101: [over, waits], 102: []}) == [ids[1], *ids[4:]]
     assert missing(opened, {}) == ids[1:]
+    assert missing(opened, {101: [TaskState(None, ("RUNNING",))]}) == []
 
 
 def test_variables_of_the_users_shell_do_not_win_over_the_script_and_others_stay() -> None:
