@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
 
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Failure, RankRecord, Start, Status, TrialRecord
@@ -16,11 +19,12 @@ from zerobench.running import tree
 from zerobench.running.executor import Executor, Interruption
 from zerobench.running.launcher import launched_processes
 from zerobench.running.logs import redact_logs
-from zerobench.running.readable import read_readable
 from zerobench.running.recovery import remove_checkpoints
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run
+
+Document = TypeVar("Document", Start, RankRecord)
 
 
 def is_begun(folder: TrialFolder) -> bool:
@@ -30,7 +34,7 @@ def is_begun(folder: TrialFolder) -> bool:
 
 def read_start(folder: TrialFolder) -> Start | None:
     """Who began the trial; None where nobody did, or the word of it is torn."""
-    return next(iter(read_readable([folder.start], Start)[0]), None)
+    return _read(folder.start, Start)
 
 
 def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start | None], Interruption]) -> TrialRecord:
@@ -39,7 +43,7 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     Raises OSError: the folder cannot be written.
     """
     start = read_start(folder)
-    ranks, _ = read_readable(folder.rank_records(), RankRecord)
+    ranks = [rank for path in folder.rank_records() if (rank := _read(path, RankRecord)) is not None]
     expected = launched_processes(trial)
     whole = trial.checkpoint is None or trial.evidence is not Evidence.MEASURED  # else a second launch was to come
     completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
@@ -108,3 +112,10 @@ def _last_sign_of_life_s(folder: TrialFolder) -> float | None:
     paths = [*folder.path.glob("*"), *(folder.path / "logs").glob("*")]
     last_s = max((path.stat().st_mtime for path in paths if path != folder.lock), default=None)
     return None if last_s is None else min(last_s, time.time())
+
+
+def _read(path: Path, model: type[Document]) -> Document | None:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

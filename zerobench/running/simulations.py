@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
@@ -23,7 +25,6 @@ from zerobench.running.logs import redact_logs
 from zerobench.running.oom import OomCounters, read_oom_counters
 from zerobench.running.outcome import Outcome
 from zerobench.running.quiet import Quiet
-from zerobench.running.readable import read_readable
 from zerobench.running.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
 from zerobench.running.simulator import Message, Pair, Simulator, added_for, alike
 from zerobench.running.stop import Stop
@@ -67,11 +68,16 @@ def predict(
         try:
             added = added_for(played[0][0])
         except UserError as error:
-            for trial, folder in played:
-                started(trial)
-                ended(_skipped(trial, folder, run_id, str(error), "emulator"))
+            _skip_all(played, run_id, str(error), started, ended)
         else:
             _Simulations(deque(played), run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
+
+
+def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:
+    """Record that trials were not begun, and why."""
+    for trial, folder in trials:
+        started(trial)
+        ended(_skipped(trial, folder, run_id, reason, "emulator"))
 
 
 def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
@@ -256,8 +262,13 @@ class _Simulations:
 
 def _rank_records(played: _PlayedTrial) -> list[RankRecord]:
     """What the trial's ranks left; none where that of one is missing or torn."""
-    read, unreadable = read_readable(map(played.folder.rank_record, played.trial.played_ranks), RankRecord)
-    return [] if unreadable else read
+    try:
+        return [
+            RankRecord.model_validate_json(played.folder.rank_record(rank).read_bytes())
+            for rank in played.trial.played_ranks
+        ]
+    except (OSError, ValidationError):
+        return []
 
 
 def _record(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.architecture import check_dimensions
-from zerobench.spec.base import user_error, validated
+from zerobench.spec.base import user_error
 from zerobench.spec.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.released import RELEASED, bare, by_hub_id
@@ -169,7 +169,10 @@ def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
 
 
 def _from_named_config(value: dict[Any, Any]) -> ModelSpec:
-    spec = validated(ModelSpec, value, "model")
+    try:
+        spec = ModelSpec.model_validate(value)
+    except ValidationError as error:
+        raise user_error(error, ModelSpec, "model") from None
     return spec_from_config(spec.hf_config, name=spec.name, where="model")
 
 

@@ -8,7 +8,6 @@ that `--signal=B:` names in its batch script. None of them says why, but the job
 
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerobench.records import Start, Status
@@ -61,8 +60,11 @@ def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
 
 def _by_signs(allocation: Allocation, state: TaskState | None) -> Interruption:
     """Why we got SIGTERM, from the nodes' states, the clock, and whether we are to start again."""
-    if failed := _of_nodes(allocation.job, "down", down_nodes(allocation.nodes)):
-        return failed
+    down = down_nodes(allocation.nodes)
+    if down:
+        return _interruption(
+            Status.NODE_FAILURE, allocation.job, f"Slurm says: down: {', '.join(down)}", ", ".join(down)
+        )
     if allocation.limit_is_over(time.time()):
         return _interruption(Status.TIMEOUT, allocation.job, "SIGTERM at the time limit")
     if state is None:
@@ -94,16 +96,15 @@ def lost(start: Start | None) -> Interruption:
 def _failed_nodes(start: Start) -> Interruption | None:
     """What the nodes of a trial say of themselves: that they are down, or were started after the trial was."""
     job = start.job or ""
-    if down := _of_nodes(job, "down", down_nodes(start.nodes, _PATIENCE_S)):
-        return down
+    down = down_nodes(start.nodes, _PATIENCE_S)
+    if down:
+        return _interruption(Status.NODE_FAILURE, job, f"Slurm says: down: {', '.join(down)}", ", ".join(down))
     booted = [node for node, at_s in boot_times(start.nodes, _PATIENCE_S).items() if at_s > start.started_at_s]
-    return _of_nodes(job, "started since", booted)
-
-
-def _of_nodes(job: str, how: str, nodes: Sequence[str]) -> Interruption | None:
-    """That `nodes` failed; None where there are none."""
-    which = ", ".join(nodes)
-    return _interruption(Status.NODE_FAILURE, job, f"Slurm says: {how}: {which}", which) if nodes else None
+    if booted:
+        return _interruption(
+            Status.NODE_FAILURE, job, f"Slurm says: started since: {', '.join(booted)}", ", ".join(booted)
+        )
+    return None
 
 
 def is_alive(start: Start | None) -> bool:

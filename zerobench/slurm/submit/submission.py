@@ -6,7 +6,7 @@ refused; a name that was used once is never used again, since a job reads its ta
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from zerobench.errors import UserError
@@ -105,9 +105,10 @@ def covered(run: RunFolder, submission: Submission, states: JobStates) -> set[st
     for job in submission.jobs:
         if job.job_id is None or job.kind is JobKind.REPORT:
             continue
-        alive = {state.task_id for state in states.get(job.job_id, []) if state.stage is not Stage.OVER}
-        tasks = read_tasks(run.slurm_tasks(job.name)) if alive else []
-        trial_ids.update(trial_id for task, ids in enumerate(tasks) if alive & {None, task} for trial_id in ids)
+        alive = [state for state in states.get(job.job_id, []) if state.stage is not Stage.OVER]
+        if alive:
+            tasks = read_tasks(run.slurm_tasks(job.name))
+            trial_ids.update(_trials_of(tasks, {state.task_id for state in alive}))
     return trial_ids
 
 
@@ -129,6 +130,12 @@ def _hand_over(run: RunFolder, job: Job, limits: Limits) -> SubmittedJob:
     if stop.asked:
         raise KeyboardInterrupt
     return submitted
+
+
+def _trials_of(tasks: Sequence[Sequence[str]], task_ids: Collection[int | None]) -> Iterator[str]:
+    for number, trial_ids in enumerate(tasks):
+        if None in task_ids or number in task_ids:
+            yield from trial_ids
 
 
 def _usual_name(array: JobArray) -> str:
