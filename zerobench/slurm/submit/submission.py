@@ -7,7 +7,7 @@ refused; a name that was used once is never used again, since a job reads its ta
 import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
@@ -45,7 +45,7 @@ class Job:
 
     def submitted(self, job_id: int | None) -> SubmittedJob:
         """What is kept of it; `job_id` is None without Slurm."""
-        return SubmittedJob(**asdict(self), job_id=job_id, submitted_at_s=time.time())
+        return SubmittedJob(**vars(self), job_id=job_id, submitted_at_s=time.time())
 
 
 def plan_arrays(trials: Iterable[TrialSpec], options: SubmitOptions, limits: Limits) -> list[JobArray]:
