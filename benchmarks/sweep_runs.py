@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerobench.cli.run import RunRequest, start
+from zerobench.cli.requests import RunRequest
+from zerobench.cli.run import start
 from zerobench.errors import UserError
 from zerobench.report.trials import completed
 from zerobench.spec.trial import Evidence
@@ -13,9 +14,7 @@ from zerobench.store import Trial, load_run
 
 def run_whole(sweep: Path, world: Evidence, reports: Path) -> list[Trial]:
     """All trials of `sweep` in one world, its run's folder in `reports`. Raises UserError: one did not complete."""
-    request = RunRequest(
-        sweep=str(sweep), sets=[f"evidence={world}"], only=[], repeats=None, resume=None, reports=reports, hostfile=None
-    )
+    request = RunRequest(str(sweep), [f"evidence={world}"], reports=reports)
     trials = list(load_run(start(request).folder.path).trials())
     if failed := [trial for trial in trials if not completed(trial)]:
         raise UserError(f"{len(failed)} trials did not complete: {failed[0].spec.trial_id}: {failed[0].record.reason}")

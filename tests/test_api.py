@@ -18,7 +18,7 @@ import zerobench
 from tests.tools.imports import ROOT
 from zerobench.errors import UserError
 from zerobench.report.frames.tidy_tables import write_tables
-from zerobench.search.plan import request_of
+from zerobench.search.plan_request import request_of
 
 CLUSTER: dict[str, Any] = {"gpus": 8, "gpu": "h200", "host_memory": "1TB", "evidence": "formula"}
 

@@ -36,7 +36,8 @@ from zerobench.running.setup import resolved_configs
 from zerobench.running.this_machine import detect_machine
 from zerobench.search.changes import keep_config
 from zerobench.search.fastest import AS_FAST
-from zerobench.search.plan import read_plan, request_of
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import request_of
 from zerobench.search.predict import predict as run_predictions
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster

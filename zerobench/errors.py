@@ -45,7 +45,7 @@ def choices_for(
     Of more than a few, those near it, or some where none is, and `listed_by`, the command that lists all. `close` are
     the near ones where the caller knows better than their spelling.
     """
-    known = list(choices)
+    known = list(map(str, choices))
     many = listed_by is not None and len(known) > FEW
     near = _nearest(str(value), known, count=3 if many else 1) if close is None else close
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -18,13 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel
 from pydantic_core import from_json
 
 from zerobench.errors import UserError, choices_for
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import SCHEMA_VERSION, MemoryCourses, RankRecord, Record, Start, Status, TrialRecord
-from zerobench.spec.base import user_error
+from zerobench.spec.base import validated
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import counted
 
@@ -410,10 +410,7 @@ def parse(document: Document, model: type[Model], path: Path) -> Model:
     current = _upgrade(document, model, path)
     if "schema_version" not in model.model_fields:
         del current["schema_version"]
-    try:
-        return model.model_validate(current)
-    except ValidationError as error:
-        raise user_error(error, model, str(path)) from None
+    return validated(model, current, str(path))
 
 
 def _upgrade(document: Document, model: type[BaseModel], path: Path) -> Document:

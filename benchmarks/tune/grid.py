@@ -20,7 +20,8 @@ from benchmarks.tune.cases import CASES, HOST_MEMORY, SHARE, Case, grid
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
 from zerobench.search.formula import formula_row
-from zerobench.search.plan import Plan, PlanRequest, read_plan
+from zerobench.search.plan import Plan, read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.searched import WIDTH, Rounds, searched
 
 FAR_TOO_LARGE = 1.3

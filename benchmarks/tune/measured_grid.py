@@ -23,7 +23,8 @@ from zerobench.running.observer import Observer
 from zerobench.running.this_machine import detect_machine
 from zerobench.search.formula import formula_row
 from zerobench.search.measured_best import MeasuredRow, measure, measure_best
-from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.trial import Offload

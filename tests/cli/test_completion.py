@@ -17,6 +17,7 @@ NAMED = {
     "gpu": "h10",
     "model": "llama-7",
     "precision": "bf",
+    "blocks": "fu",
     "evidence": "sim",
     "sets": "strategy=zero",
     "only": "gpu=h",

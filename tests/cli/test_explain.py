@@ -152,6 +152,19 @@ def test_a_log_with_its_configuration_alone_is_told_what_could_be_changed_in_tha
     assert told == [*untried, "To have each predicted, with its cost in time, add --model, --gpu."]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["zero2", "--ds-config", "ds.json"], "--ds-config applies to logs; for a trial use --changes"),
+        (["--gpus", "8"], "--ds-config is missing: the DeepSpeed configuration of the logged training"),
+    ],
+)
+def test_what_a_logs_training_was_is_said_of_a_log_and_with_its_configuration(
+    call: Call, words: list[str], said: str
+) -> None:
+    assert call("explain", "train.log", *words) == (2, "", f"zerobench: {said}\n")
+
+
 def test_a_terminal_without_a_character_gets_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", ascii_only)

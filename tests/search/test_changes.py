@@ -20,7 +20,8 @@ from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search import changes
 from zerobench.search.changes import changed_trials, cluster_of, predict_changes
-from zerobench.search.plan import Plan, PlanRequest, read_plan
+from zerobench.search.plan import Plan, read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.plan_world import PlanWorld
 from zerobench.spec.trial import Evidence, OwnScript
 

@@ -15,7 +15,8 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
 from zerobench.search.fastest import AS_FAST, Cell, fastest, search
 from zerobench.search.formula import formula_row
-from zerobench.search.plan import Plan, PlanRequest, read_plan
+from zerobench.search.plan import Plan, read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.searched import Rounds, cells_by_formula, searched
 from zerobench.spec.batch import as_played
 from zerobench.spec.trial import TrialSpec

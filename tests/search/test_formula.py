@@ -1,7 +1,8 @@
 """A trial by formula, whatever world it was planned for."""
 
 from zerobench.search.formula import formula_trial
-from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.spec.trial import Evidence
 
 

@@ -12,7 +12,8 @@ from zerobench.report.plan.rows import PlanRow
 from zerobench.report.trials import UnsavedTrial
 from zerobench.search.fastest import Cell, fastest, search
 from zerobench.search.keys import refine
-from zerobench.search.plan import Plan, PlanRequest, read_plan
+from zerobench.search.plan import Plan, read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.spec.trial import TrialSpec
 
 pytestmark = pytest.mark.usefixtures("no_emulator")

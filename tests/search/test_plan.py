@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.spec.trial import Blocks
 
 
@@ -56,5 +57,5 @@ def test_whose_blocks_times_are_of_goes_with_each_trial(asked: PlanRequest) -> N
     for blocks in Blocks:
         found = read_plan(replace(asked, blocks=blocks))
         assert {item.trial.prediction.blocks for item in found.planned} == {blocks}
-    with pytest.raises(UserError, match="--blocks: 'fuse'; choices: transformers, fused"):
+    with pytest.raises(UserError, match=r"--blocks: 'fuse' is not known; did you mean 'fused'\? choices: t"):
         read_plan(replace(asked, blocks="fuse"))

@@ -6,7 +6,8 @@ from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixt
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.search import plan_world
-from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.spec.trial import Evidence
 
 ASKED = {"model": "gpt2-10m", "gpus": "8", "gpu": "h200", "sequence_length": "128"}

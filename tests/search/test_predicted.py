@@ -20,7 +20,8 @@ from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.search import predicted
-from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.sweeping.expand import PlannedTrial

@@ -13,7 +13,7 @@ from zerobench.spec.cluster import Cluster, read_cluster, read_rate, read_tokens
 from zerobench.spec.frontier_axes import FRONTIERS, with_layers
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, Offload, Precision
+from zerobench.spec.trial import FINE_TUNING, Evidence, Offload, Precision
 from zerobench.sweeping.expand import expand
 from zerobench.sweeping.plan import cells, document, read_stages, read_work
 from zerobench.sweeping.plan_own import own_config
@@ -199,6 +199,13 @@ def test_auto_is_answered_by_the_options(tmp_path: Path) -> None:
     built = build_ds_config(item.trial)
     assert built["train_batch_size"] == 4 * 16
     assert built["bf16"] == {"enabled": True}
+
+
+def test_ones_own_configuration_is_fine_tuned_with_the_clipping_that_it_has(tmp_path: Path) -> None:
+    asked = {**work(), "hyperparameters": FINE_TUNING}
+    for config, clipping in (({}, FINE_TUNING.gradient_clipping), ({"gradient_clipping": 0.5}, 0.5)):
+        [item] = own_config(own(tmp_path, {"zero_optimization": {"stage": 2}, **config}), asked, cluster())
+        assert item.trial.hyperparameters == FINE_TUNING.model_copy(update={"gradient_clipping": clipping})
 
 
 def test_zeropp_of_ones_own_configuration_is_planned_as_it_stands(tmp_path: Path) -> None:

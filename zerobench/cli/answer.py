@@ -12,10 +12,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -39,23 +39,42 @@ class Answer:
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., int]:
-    """`command` with the options `--json` and `--quiet`; it returns its exit status."""
+    """`command` with the options `--json` and `--quiet`; it returns its exit status.
+
+    A request that it takes, a dataclass, has an option for each field, by its metadata; or for each that the mapping
+    names with which the request is annotated.
+    """
     signature = inspect.signature(command, eval_str=True)
+    asked = {name: _made_of(parameter) for name, parameter in signature.parameters.items()}
 
     @wraps(command)
-    def answered(*, as_json: bool = False, quiet: bool = False, **options: Any) -> int:
+    def answered(*, as_json: bool = False, quiet: bool = False, **words: Any) -> int:
         with _aside(as_json=as_json, quiet=quiet):
-            answer = command(**options)
+            answer = command(**{name: make(*(words[one.name] for one in of)) for name, (make, of) in asked.items()})
             if not as_json:
                 answer.show()
         if as_json:
             print_document(command.__name__, answer.document())
         return answer.exit_code
 
+    parameters = [parameter for _, of in asked.values() for parameter in of]
     added = [inspect.Parameter(name, _KEYWORD, default=False, annotation=kind) for name, kind in _OPTIONS.items()]
-    parameters = [parameter.replace(kind=_KEYWORD) for parameter in signature.parameters.values()]
     answered.__signature__ = signature.replace(parameters=[*parameters, *added], return_annotation=int)  # type: ignore[attr-defined] # inspect reads it
     return answered
+
+
+def _made_of(parameter: inspect.Parameter) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
+    """What makes the value of a command's parameter, and the options of which."""
+    kind, *options = get_args(parameter.annotation) or [parameter.annotation]
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return (lambda word: word), [parameter.replace(kind=_KEYWORD)]
+    hints = get_type_hints(kind)
+    of = options[0] if options else {field.name: field.metadata["option"] for field in fields(kind)}
+    made = [
+        inspect.Parameter(name, _KEYWORD, default=getattr(kind, name), annotation=Annotated[hints[name], option])
+        for name, option in of.items()
+    ]
+    return (lambda *words: kind(**dict(zip(of, words, strict=True)))), made
 
 
 def print_document(command: str, document: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import typer
 
 from zerobench.baselines import find_baseline
 from zerobench.cli.answer import Answer
+from zerobench.cli.requests import CompareRequest
 from zerobench.errors import UserError
 from zerobench.folder import check_writable, write_pieces, write_whole, writing
 from zerobench.report.compare.comparison import Comparison, compare
@@ -25,21 +25,6 @@ from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.two_runs import TITLE, comparison_parts, document_parts, gate_part
 from zerobench.store import find_run, load_run
-
-
-@dataclass(frozen=True)
-class CompareRequest:
-    """What `zerobench compare` is asked for."""
-
-    base: str | None
-    new: str | None
-    against: str | None
-    """A baseline; BASE is then the run after."""
-    fail_on: str | None
-    markdown: Path | None
-    html: Path | None
-    reports: Path
-    details: bool = False
 
 
 def compare_runs(request: CompareRequest) -> Answer:

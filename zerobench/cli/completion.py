@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 Complete = Callable[[str], list[str]]
 
@@ -26,6 +27,11 @@ def _listed(module: str, name: str) -> Callable[[], Iterable[str]]:
     return lambda: getattr(import_module(f"zerobench.{module}"), name)
 
 
+def _made(module: str, name: str, *arguments: Any) -> Callable[[], Iterable[str]]:
+    """The names that a function of zerobench's gives, whose module is imported when they are asked for."""
+    return lambda: getattr(import_module(f"zerobench.{module}"), name)(*arguments)
+
+
 def _gpus() -> Iterable[str]:
     """Names of the catalogue, with dashes for the spaces, which a shell would have to quote."""
     from zerobench.spec.hardware import load_catalogue
@@ -39,23 +45,13 @@ def _runs() -> Iterable[str]:
     return [path.name for path in runs_under(REPORTS)]
 
 
-def _baselines() -> Iterable[str]:
-    from zerobench.baselines import baselines
-
-    return baselines(REPORTS)
-
-
-def _sweeps() -> Iterable[str]:
-    from zerobench.sweeping.sweep import shipped_sweeps
-
-    return shipped_sweeps()
-
-
 def _predictions() -> Iterable[str]:
     from zerobench.spec.trial import Evidence
 
     return [evidence for evidence in Evidence if evidence.is_predicted]
 
+
+_sweeps = _made("sweeping.sweep", "shipped_sweeps")
 
 _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "strategy": _listed("spec.strategy", "STRATEGIES"),
@@ -82,7 +78,8 @@ gpus = _beginning(_gpus)
 sweeps = _beginning(_sweeps)
 models_and_sweeps = _beginning(lambda: [*_VALUES["model"](), *_sweeps()])
 runs = _beginning(_runs)
-baselines = _beginning(_baselines)
+baselines = _beginning(_made("baselines", "baselines", REPORTS))
+blocks = _beginning(_listed("spec.trial", "Blocks"))
 precisions = _beginning(_VALUES["precision"])
 predictions = _beginning(_predictions)
 strategies = _beginning(lambda: [*_VALUES["strategy"](), *_VALUES["optimizer"]()])

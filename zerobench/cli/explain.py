@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zerobench import store
 from zerobench.cli.answer import Answer
 from zerobench.cli.live_predictions import prediction_view
+from zerobench.cli.requests import ExplainRequest
 from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.changes import changes_topic, unchanged_topic
@@ -26,7 +25,8 @@ from zerobench.report.notes import listed
 from zerobench.report.trials import Trial
 from zerobench.search.changes import changes_of_file, cluster_of, predict_changes
 from zerobench.search.changes_on_cpu import changes_on_cpu, judged_on_cpu, runs_on_cpu, unchanged_on_cpu
-from zerobench.search.plan import PlanRequest, read_plan
+from zerobench.search.plan import read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
 
@@ -40,32 +40,22 @@ _MOST_LOG_BYTES = 64 * 2**20
 """Of the end of a log: what is to be explained stands there."""
 
 
-def explain(
-    run: str,
-    trial: str | None,
-    other: str | None,
-    reports: Path,
-    *,
-    changes: bool = False,
-    what_if: str | None = None,
-    request: PlanRequest | None = None,
-    details: bool = False,
-) -> Answer:
-    """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
+def explain(run: str, asked: ExplainRequest, of_log: PlanRequest) -> Answer:
+    """Why a trial of `run` took what it took, or why the other differs from it; or what a log says.
 
-    Both trials may be given as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the log
-    says nothing of memory. `changes`: predict what makes the trial fit; `what_if`: other hardware, by which its
-    expected step is told; `request`: what the log's training was, of which the same is predicted; `details`: with the
-    arithmetic, and more than a screen.
+    Both trials may be given as `RUN:TRIAL`. `of_log`: what a log's training was, whose changes that fit are predicted,
+    and where runs lie. Raises UserError: there is no such run or trial, or several, or the log says nothing of memory.
     """
+    trial, other, what_if, reports = asked.trial, asked.other, asked.what_if, of_log.reports
+    is_told = _is_told(of_log, trial)
     if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
         (run, _, trial), other = run.rpartition(":"), trial
     if trial is None:
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
         topics = _of_log(run, reports)
-        if request is not None:
-            topics += _of_file(request, reports, of_host=any("killed" in topic.figures for topic in topics))
+        if is_told:
+            topics += _of_file(of_log, of_host=any("killed" in topic.figures for topic in topics))
         return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
@@ -73,11 +63,11 @@ def explain(
     if what_if is not None:
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
     named = find_trial(trial, named_trials(base)).trial
-    if changes:
+    if asked.changes:
         topics += _changes_of(named, base.environment, reports)
     elif second is None and what_if is None and _has_changes(named):
         topics.append(Topic("Changes that fit", says("With their cost in time: the same command with --changes.")))
-    return _answer(topics, details=details)
+    return _answer(topics, details=asked.details)
 
 
 def _has_changes(trial: Trial) -> bool:
@@ -106,7 +96,7 @@ def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool
     return [*unchanged_topic(made.unchanged), changes_topic(made.changes)]
 
 
-def _of_file(request: PlanRequest, reports: Path, *, of_host: bool) -> list[Topic]:
+def _of_file(request: PlanRequest, *, of_host: bool) -> list[Topic]:
     """Changes of a log's training: predicted where enough is said of it, else those that its configuration allows."""
     missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
     if missing and request.ds_config is not None:
@@ -114,20 +104,17 @@ def _of_file(request: PlanRequest, reports: Path, *, of_host: bool) -> list[Topi
         lines = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
         return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
     wanted = read_plan(request)
-    return _changes(wanted.planned[0].trial, wanted.cluster, reports, of_host=of_host)
+    return _changes(wanted.planned[0].trial, wanted.cluster, request.reports, of_host=of_host)
 
 
-def of_log(trial: str | None, arguments: Mapping[str, Any]) -> PlanRequest | None:
-    """What a log's training was, as the options say; None where they do not. Raises UserError: they do not fit."""
-    words = {field.name: arguments[field.name] for field in fields(PlanRequest) if field.name in arguments}
-    given = [name for name in ("model", "ds_config", "gpus", "gpu") if words[name] is not None]
-    if not given:
-        return None
-    if trial is not None:
+def _is_told(request: PlanRequest, trial: str | None) -> bool:
+    """Whether options say what a log's training was. Raises UserError: they do not fit."""
+    given = [name for name in ("model", "ds_config", "gpus", "gpu") if getattr(request, name) is not None]
+    if given and trial is not None:
         raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
-    if words["ds_config"] is None:
+    if given and request.ds_config is None:
         raise UserError("--ds-config is missing: the DeepSpeed configuration of the logged training")
-    return PlanRequest(**words)
+    return bool(given)
 
 
 def _of_log(name: str, reports: Path) -> list[Topic]:

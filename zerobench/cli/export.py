@@ -1,9 +1,9 @@
 """The body of `zerobench export`: what was asked, one library after the other, and a line for each."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from zerobench.cli.requests import ExportRequest
 from zerobench.errors import UserError
 from zerobench.report.exporters.exported import exported_trials
 from zerobench.report.exporters.memory_viz import write_memory_viz
@@ -39,20 +39,20 @@ _TOOLS: Mapping[str, tuple[str, Callable[[Run, Any], int], str]] = {
 """By an option: what it takes, what writes a run there and counts, and what of."""
 
 
-def export(name: str | None, reports: Path, destinations: Mapping[str, Path | str | None]) -> Iterator[str]:
-    """Export the run called `name` to each tool that `destinations` has one for, by the names of the options; yields
-    a line of what was done after each.
+def export(request: ExportRequest) -> Iterator[str]:
+    """Export the run to each tool that is asked for; yields a line of what was done after each.
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    wanted = {option: to for option, to in destinations.items() if to is not None}
+    asked = {option: getattr(request, option.replace("-", "_")) for option in _TOOLS}
+    wanted = {option: to for option, to in asked.items() if to is not None}
     if not wanted:
         choices = ", ".join(f"--{option} {metavar}" for option, (metavar, _, _) in _TOOLS.items())
         raise UserError(f"export: destination missing; choices: {choices}")
     if not str(wanted.get("wandb", "zerobench")).strip():
         raise UserError("--wandb: project name missing; for example zerobench")
-    run = load_run(find_run(name, reports))
-    for option, (_, write, what) in _TOOLS.items():
-        if option in wanted:
-            noun, _, where = what.format(to=wanted[option]).partition(" ")
-            yield f"{counted(write(run, wanted[option]), noun)} {where}"
+    run = load_run(find_run(request.run, request.reports))
+    for option, to in wanted.items():
+        _, write, what = _TOOLS[option]
+        noun, _, where = what.format(to=to).partition(" ")
+        yield f"{counted(write(run, to), noun)} {where}"

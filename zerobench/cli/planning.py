@@ -6,7 +6,7 @@ import io
 import json
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from zerobench.running.runner import RunResult
 from zerobench.running.this_machine import detect_machine
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.measured_best import MeasuredBest, check_measurable, measure_best
-from zerobench.search.plan import Plan, PlanRequest, read_plan, request_of
+from zerobench.search.plan import Plan, read_plan
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.search.searched import WIDTH, SearchOutcome, searched
@@ -48,8 +49,12 @@ _TRAINER = "trainer"
 _SEARCH = "search.json"
 
 
-def plan(request: PlanRequest, *, details: bool = False) -> Answer:
+def plan(request: PlanRequest) -> Answer:
     """Predict what is asked for; the exit status is 1 where nothing fits or a trial failed."""
+    if request.write_for not in {None, _TRAINER}:
+        raise unknown_choice("--for", request.write_for, [_TRAINER])
+    if request.tunes and request.global_batch is None and request.tokens_per_step is None:
+        raise UserError("--global-batch is missing: sequences per step (or --tokens-per-step)")
     training = read_training(request.tokens, request.price)
     asked = read_plan(request)
     if request.frontier is not None:
@@ -62,7 +67,7 @@ def plan(request: PlanRequest, *, details: bool = False) -> Answer:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
     best, proved = view.best, None
     if search is not None and machine is not None and request.measure is not None:
-        proved = measure_best(search, int(request.measure), machine, request.reports, screen())
+        proved = measure_best(search, request.measure, machine, request.reports, screen())
         best = proved.best or best
         _keep(result.folder.path, search, proved)
     notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
@@ -72,14 +77,14 @@ def plan(request: PlanRequest, *, details: bool = False) -> Answer:
         measured = (
             () if proved is None else (f"Measured on {proved.device}:", *(f"  {row.text}" for row in proved.rows))
         )
-        more = "" if details else "; --details for the reasons"
+        more = "" if request.details else "; --details for the reasons"
         last = [
             *measured,
             *(f"note: {note}" for note in notes),
             *_written_lines(best, request),
             f"Run: {shortest(result.folder.path)}{more}",
         ]
-        _show(view, _next(best, written, request), last, details=details)
+        _show(view, _next(best, written, request), last, details=request.details)
 
     def document() -> dict[str, Any]:
         if asked.varied is None:
@@ -98,25 +103,6 @@ def plan(request: PlanRequest, *, details: bool = False) -> Answer:
         }
 
     return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
-
-
-def tune(request: PlanRequest, *, details: bool = False) -> Answer:
-    """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
-    if request.global_batch is None and request.tokens_per_step is None:
-        raise UserError("--global-batch is missing: sequences per step (or --tokens-per-step)")
-    return plan(request, details=details)
-
-
-def requested(arguments: Mapping[str, Any]) -> PlanRequest:
-    """What the arguments of `plan` or `tune` ask for. Raises UserError: there is nothing to write for `--for`."""
-    words = {name: value for name, value in arguments.items() if name not in {"details", "write_for"}}
-    return request_of(words | {"for_trainer": _is_for_trainer(arguments["write_for"])})
-
-
-def _is_for_trainer(name: str | None) -> bool:
-    if name is not None and name != _TRAINER:
-        raise unknown_choice("--for", name, [_TRAINER])
-    return name is not None
 
 
 def _predicted(
@@ -178,7 +164,7 @@ def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> l
     if best is None:
         return []
     spec, lines = best.trial.spec, []
-    if written is not None and request.for_trainer:
+    if written is not None and request.write_for:
         arguments = [*training_arguments(spec).split(", "), f'deepspeed="{written}"']
         lines += _call_in_width("Next: ", "TrainingArguments", arguments)
     elif written is not None:
@@ -245,7 +231,7 @@ def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | N
     if spec.zero_stage is None:
         return None
     path = request.write or shortest(result.folder.path / "ds_config.json")
-    config = written_config(spec, for_trainer=request.for_trainer)
+    config = written_config(spec, for_trainer=request.write_for is not None)
     try:
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:

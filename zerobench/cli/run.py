@@ -12,6 +12,7 @@ import typer
 from zerobench.cli.answer import Answer
 from zerobench.cli.live import screen
 from zerobench.cli.paths import shortest
+from zerobench.cli.requests import RunRequest
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.redaction import redact_text
@@ -29,27 +30,6 @@ from zerobench.store import find_run, load_run
 from zerobench.sweeping.expand import PlannedTrial, expand
 from zerobench.sweeping.precision import said_of
 from zerobench.sweeping.sweep import Sweep, load_sweep, shipped_sweeps
-
-
-@dataclass(frozen=True)
-class SweepRequest:
-    """The sweep that a command line asks for, or the run that it resumes."""
-
-    sweep: str | None
-    sets: Sequence[str]
-    only: Sequence[str]
-    repeats: int | None
-    resume: str | None
-    reports: Path
-
-
-@dataclass(frozen=True)
-class RunRequest(SweepRequest):
-    """What `zerobench run` is asked for."""
-
-    hostfile: Path | None
-    frontier: str | None = None
-    capacity: str | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +122,7 @@ def read(request: RunRequest) -> RunPlan:
 def _sweep(request: RunRequest) -> Sweep | None:
     """The sweep that is named; None where `--resume` alone says what to run."""
     if request.sweep is not None:
-        return load_sweep(request.sweep, request.sets, request.only, request.repeats)
+        return load_sweep(request.sweep, request.sets or (), request.only or (), request.repeats)
     if request.resume is None:
         raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     if request.sets or request.only or request.repeats is not None:

@@ -19,6 +19,7 @@ from zerobench.cli import run
 from zerobench.cli.answer import Answer
 from zerobench.cli.live import screen
 from zerobench.cli.live_predictions import prediction_view
+from zerobench.cli.requests import RunRequest
 from zerobench.errors import UserError
 from zerobench.folder import write_whole, writing
 from zerobench.report.labels import labels
@@ -38,12 +39,12 @@ TRY_STEPS = StepsSpec(warmup=1, memory=1, timed=2)
 """Of each try: one step says whether it fits, two more how fast the largest that does would train."""
 
 
-def run_frontier(request: run.RunRequest, *, dry_run: bool = False) -> Answer:
+def run_frontier(request: RunRequest) -> Answer:
     """Measure what is asked for and show it; the exit status is 1 where a search had to be given up.
 
     Raises UserError: a mistake in the request, before anything is written or started.
     """
-    search = read_search(request, dry_run=dry_run)
+    search = read_search(request)
     with writing(f"--reports: {request.reports}"):
         folder = new_run_folder(request.reports, f"{search.name}-frontier-{search.axis.name}").path
     try:
@@ -53,9 +54,9 @@ def run_frontier(request: run.RunRequest, *, dry_run: bool = False) -> Answer:
         return Answer(lambda: {"runs": str(folder)}, exit_code=130)
 
 
-def read_search(request: run.RunRequest, *, dry_run: bool = False) -> MeasuredSearch:
+def read_search(request: RunRequest) -> MeasuredSearch:
     """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
-    axis, given_bytes = _read_options(request, dry_run=dry_run)
+    axis, given_bytes = _read_options(request)
     plan = run.read(request)
     name = "" if plan.sweep is None else plan.sweep.name
     planned = [item for item in plan.planned if item.trial.evidence.needs_device]
@@ -71,12 +72,12 @@ def read_search(request: run.RunRequest, *, dry_run: bool = False) -> MeasuredSe
     return MeasuredSearch(name, axis, cells, skipped, limit, plan.machine, executor)
 
 
-def _read_options(request: run.RunRequest, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
+def _read_options(request: RunRequest) -> tuple[FrontierAxis, int | None]:
     """The axis, and the capacity where it is given."""
     if request.frontier is None:
         raise UserError("--capacity needs --frontier AXIS")
     axis = frontier_axis(request.frontier)
-    others = {"--resume": request.resume, "--dry-run": dry_run or None, "--repeats": request.repeats}
+    others = {"--resume": request.resume, "--dry-run": request.dry_run or None, "--repeats": request.repeats}
     for option, value in others.items():
         if value is not None:
             raise UserError(f"{option} does not go with --frontier: the search chooses its trials")

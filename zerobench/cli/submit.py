@@ -12,7 +12,8 @@ import typer
 
 from zerobench.cli.answer import Answer
 from zerobench.cli.paths import shortest
-from zerobench.cli.run import SweepRequest, notes_of, running
+from zerobench.cli.requests import SubmitRequest
+from zerobench.cli.run import notes_of, running
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -54,15 +55,6 @@ from zerobench.units import counted
 
 
 @dataclass(frozen=True)
-class SubmitRequest(SweepRequest):
-    """What `zerobench submit` is asked for."""
-
-    options: Mapping[str, Any]
-    """By the names of SubmitOptions; None where nothing was said."""
-    local: bool = False
-
-
-@dataclass(frozen=True)
 class SubmissionPlan:
     """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
 
@@ -96,7 +88,7 @@ def submit(request: SubmitRequest) -> Answer:
 
 def show(request: SubmitRequest) -> Answer:
     """What would be submitted."""
-    asked = read(request, dry=True)
+    asked = read(request)
 
     def lines() -> None:
         typer.echo(in_width(_lines(asked)), nl=False)
@@ -112,20 +104,20 @@ def _notes(asked: SubmissionPlan) -> Iterator[str]:
         yield from said_of(running(asked.planned), asked.machine)
 
 
-def read(request: SubmitRequest, *, dry: bool = False) -> SubmissionPlan:
+def read(request: SubmitRequest) -> SubmissionPlan:
     """All that can be wrong in a request is found here, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
-    asked = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
+    asked = _resumed(request) if request.resume else _planned(request)
     if request.local:
         refuse_several_nodes(asked.arrays)
     return asked
 
 
-def _planned(request: SubmitRequest, *, dry: bool) -> SubmissionPlan:
+def _planned(request: SubmitRequest) -> SubmissionPlan:
     if request.sweep is None:
         raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
-    sweep = load_sweep(request.sweep, request.sets, request.only, request.repeats)
+    sweep = load_sweep(request.sweep, request.sets or (), request.only or (), request.repeats)
     machine = _machine(options, sweep if request.local else None)
     planned = expand(sweep, machine)
     trials = [item.trial for item in planned if item.skipped is None]
@@ -134,39 +126,40 @@ def _planned(request: SubmitRequest, *, dry: bool) -> SubmissionPlan:
         raise UserError(f"{sweep.where}: every trial is skipped; the first: {reasons[0]}")
     if not request.local:
         refuse_own_environments(trials)
-    if not dry:
+    if not request.dry_run:
         _check_interpreter(options, trials)
-    limits = _limits(options, required=not (dry or request.local))
+    limits = _limits(options, required=not (request.dry_run or request.local))
     arrays = plan_arrays(trials, options, limits)
     return SubmissionPlan(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
 
 
-def _resumed(request: SubmitRequest, *, dry: bool) -> SubmissionPlan:
+def _resumed(request: SubmitRequest) -> SubmissionPlan:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
         raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
     folder = RunFolder(find_run(request.resume, request.reports).resolve())
-    if not dry:
+    if not request.dry_run:
         mend_run(folder, capture_environment)
     run = load_run(folder.path)
     refuse_links(run.folder, ())
     options = _options(request, kept_options(run.folder))
     if not request.local:
         _machine(options, None)
-    limits = _limits(options, required=not (dry or request.local))
+    limits = _limits(options, required=not (request.dry_run or request.local))
     ids = [job.job_id for job in read_submission(run.folder).jobs if job.job_id is not None]
     states = job_states(ids) if ids else {}
     if states is None:
         raise UserError(f"--resume: {run.folder.path} has jobs that may still be queued, and squeue does not answer")
     refuse_own_script(run)
     trials = [run.spec_to_run(trial_id) for trial_id in missing(run, states)]
-    if not dry:
+    if not request.dry_run:
         _check_interpreter(options, trials)
     return SubmissionPlan(options, limits, plan_arrays(trials, options, limits), earlier=run)
 
 
 def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
     """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
-    given = {name: value for name, value in request.options.items() if value not in (None, [])}
+    asked = {name: getattr(request, name) for name in SubmitOptions.model_fields}
+    given = {name: value for name, value in asked.items() if value not in (None, [])}
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
     refused = sorted(elsewhere & set(given))
     if refused:

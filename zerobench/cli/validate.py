@@ -7,15 +7,14 @@ run it leaves is an ordinary one: `zerobench show` has its tables, `errors.csv` 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from zerobench.cli import run
 from zerobench.cli.answer import Answer
+from zerobench.cli.requests import RunRequest, ValidateRequest
+from zerobench.cli.run import start
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import check_writable, write_whole
 from zerobench.report.render.markdown import document
@@ -27,20 +26,6 @@ from zerobench.store import find_run
 
 PREDICTING: list[Evidence] = [world for world in Evidence if world is not Evidence.MEASURED]
 """The worlds that a sweep may be held against its measurement in."""
-
-
-@dataclass(frozen=True)
-class ValidateRequest:
-    """What `zerobench validate` is asked for."""
-
-    sweep: str | None
-    sets: Sequence[str]
-    only: Sequence[str]
-    worlds: str | None
-    run: str | None
-    reports: Path
-    markdown: Path | None
-    details: bool = False
 
 
 def validate(request: ValidateRequest) -> Answer:
@@ -56,16 +41,7 @@ def validate(request: ValidateRequest) -> Answer:
     if request.run is not None:
         path = find_run(request.run, request.reports)
         return _report(path, request)
-    run_request = run.RunRequest(
-        sweep=request.sweep,
-        sets=sets,
-        only=request.only,
-        repeats=None,
-        resume=None,
-        reports=request.reports,
-        hostfile=None,
-    )
-    result = run.start(run_request)
+    result = start(RunRequest(request.sweep, sets, request.only, reports=request.reports))
     path = result.folder.path
     stopped = Answer(lambda: {"run": str(path)}, exit_code=result.exit_code)
     return stopped if result.interrupted else _report(path, request)
@@ -81,11 +57,11 @@ def _sets(request: ValidateRequest) -> list[str]:
         return []
     if request.sweep is None:
         raise UserError("SWEEP is missing: a sweep file or a shipped one; or an earlier run, with --run RUN")
-    for text in request.sets:
+    for text in request.sets or ():
         if text.partition("=")[0].strip() == "evidence":
             raise UserError(f"--set: {text!r}: validate sets the axis evidence itself; choose worlds with --worlds")
     worlds = [Evidence.MEASURED, *_worlds(request.worlds)]
-    return [*request.sets, f"evidence={','.join(worlds)}"]
+    return [*(request.sets or ()), f"evidence={','.join(worlds)}"]
 
 
 def _worlds(written: str | None) -> list[Evidence]:
@@ -95,7 +71,7 @@ def _worlds(written: str | None) -> list[Evidence]:
     names = list(dict.fromkeys(part.strip() for part in written.split(",") if part.strip()))
     for name in names:
         if name not in PREDICTING:
-            raise unknown_choice("--worlds", name, map(str, PREDICTING))
+            raise unknown_choice("--worlds", name, PREDICTING)
     if not names:
         raise UserError(f"--worlds: {written!r} no world given; choices: {', '.join(PREDICTING)}")
     return [Evidence(name) for name in names]

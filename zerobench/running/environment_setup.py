@@ -28,6 +28,7 @@ from zerobench.resources import shipped
 from zerobench.running.emulator_environment import emulator_steps
 from zerobench.running.logs import last_line
 from zerobench.running.setup_steps import CHECK, Step
+from zerobench.store import read_json
 
 HOROVOD = "0.28.1"
 HOROVOD_BUILD = {
@@ -107,11 +108,6 @@ def unpack_and_patch(folder: Path) -> None:
         (source / name).write_text(text.replace(*_STANDARDS), encoding="utf-8")
 
 
-def steps_of(target: Environment, jobs: int) -> Iterable[Step]:
-    """What makes the environment `target`, in order."""
-    return emulator_steps(target) if target.name == ENVIRONMENT else steps(target, jobs)
-
-
 def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1) -> Environment:
     """Make the environment `name` in `folder`, by default `environments_folder()`, or go on where it was left.
 
@@ -123,7 +119,7 @@ def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1) -> Environme
     say(f"environment {name}: {target.path}")
     try:
         target.path.mkdir(parents=True, exist_ok=True)
-        _make(target, steps_of(target, jobs), say)
+        _make(target, emulator_steps(target) if name == ENVIRONMENT else steps(target, jobs), say)
     except OSError as error:
         raise UserError(f"setup {name}: {error.filename or target.path}: {error.strerror or error}") from None
     if target.path.parent != environments_folder():
@@ -186,7 +182,6 @@ def _done_file(target: Environment) -> Path:
 def _read_done(target: Environment) -> dict[str, str]:
     """Digests of the steps that were done, by name; none where nothing can be read."""
     try:
-        document = json.loads(_done_file(target).read_bytes())
-    except (OSError, ValueError):
+        return read_json(_done_file(target))
+    except UserError:
         return {}
-    return document if isinstance(document, dict) else {}

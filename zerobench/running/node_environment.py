@@ -19,6 +19,7 @@ from zerobench.errors import UserError
 from zerobench.folder import write_whole, writing
 from zerobench.running import remote
 from zerobench.running.environment import capture_environment
+from zerobench.store import read_json
 
 
 def record_node(folder: Path, name: str) -> Path:
@@ -62,10 +63,9 @@ def node_file(folder: Path, name: str) -> Path:
 def is_captured(path: Path) -> bool:
     """Whether the document at `path` holds an environment, and not why there is none."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return "fault" not in read_json(path)
+    except UserError:
         return False
-    return isinstance(document, dict) and "fault" not in document
 
 
 def main(arguments: Sequence[str]) -> int:

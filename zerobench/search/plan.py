@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError
+from zerobench.errors import UserError, unknown_choice
+from zerobench.search.plan_request import PlanRequest
 from zerobench.search.plan_world import PlanWorld, plan_world
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.frontier_axes import frontier_axis
-from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.presets import PRESETS, is_model
 from zerobench.spec.trial import FINE_TUNING, Blocks
 from zerobench.spec.varied import Variations, read_global_batch, varied
@@ -19,77 +19,6 @@ from zerobench.sweeping.plan import cells, document, in_world, read_stages, read
 from zerobench.sweeping.plan_own import own_config
 from zerobench.sweeping.plan_sweep import sweep_gpu, sweep_points
 from zerobench.sweeping.sweep import find_sweep
-from zerobench.sweeping.target import GPUS_PER_NODE
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """What the command line asks for, as written."""
-
-    sweep: str | None = None
-    """A model's name here means the model."""
-    model: str | None = None
-    gpus: str | None = None
-    gpu: str | None = None
-    gpus_per_node: str = str(GPUS_PER_NODE)
-    host_memory: str | None = None
-    host_bandwidth: str = HOST_BANDWIDTH
-    nvme: str | None = None
-    blocks: str = Blocks.TRANSFORMERS
-    """Whose times are expected."""
-    micro_batch: str | None = None
-    gradient_accumulation: str | None = None
-    global_batch: str | None = None
-    """Sequences a step; micro batch, accumulation and checkpointing are then varied, as far as they are not given."""
-    tokens_per_step: str | None = None
-    """The same in tokens."""
-    tunes: bool = False
-    """Whether selective checkpointing and DeepSpeed's keys are varied too."""
-    sequence_length: str | None = None
-    precision: str | None = None
-    activation_checkpointing: bool = False
-    lora: str | None = None
-    """Rank of the adapters that are trained beside a frozen model."""
-    stage: str | None = None
-    ds_config: str | None = None
-    write: Path | None = None
-    for_trainer: bool = False
-    """Whether the configuration is written for transformers' Trainer, which fills in what its arguments say."""
-    fine_tunes: bool = False
-    """Whether the hyperparameters are those of fine-tuning, not of training from the start."""
-    tokens: str | None = None
-    price: str | None = None
-    """Per GPU-hour, for what a training of `tokens` costs."""
-    frontier: str | None = None
-    evidence: str | None = None
-    """Where figures come from; None for the best that is at hand."""
-    formula: bool = False
-    """Short for evidence formula."""
-    measure: str | None = None
-    """How many of the best of a search are measured on this machine afterwards."""
-    sets: Sequence[str] = ()
-    reports: Path = Path("reports")
-
-
-_AS_OPTIONS = {
-    "micro_batch_size": "micro_batch",
-    "gradient_accumulation_steps": "gradient_accumulation",
-    "stages": "stage",
-    "fine_tune": "fine_tunes",
-}
-"""Arguments whose names are not those of PlanRequest."""
-
-
-def request_of(arguments: Mapping[str, Any]) -> PlanRequest:
-    """What a command's or a function's arguments ask for, None left out, numbers as a command line has them."""
-    given = {_AS_OPTIONS.get(name, name): value for name, value in arguments.items() if value is not None}
-    return PlanRequest(**{name: _as_written(value) for name, value in given.items()})
-
-
-def _as_written(value: Any) -> Any:
-    if isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value):
-        return ",".join(map(str, value))
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
@@ -159,14 +88,14 @@ def _of_sweep(request: PlanRequest, sweep: str) -> Plan:
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
-    read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
+    read, planned = sweep_points(sweep, cluster, request.sets or (), world.evidence)
     return Plan(read.name, read.document, with_blocks(planned, _blocks(request)), cluster, world)
 
 
 def _blocks(request: PlanRequest) -> Blocks:
-    if request.blocks not in set(Blocks):
-        raise UserError(f"--blocks: {request.blocks!r}; choices: {', '.join(Blocks)}")
-    return Blocks(request.blocks)
+    if request.blocks not in {None, *Blocks}:
+        raise unknown_choice("--blocks", request.blocks, Blocks)
+    return Blocks(request.blocks or Blocks.TRANSFORMERS)
 
 
 def _refuse(request: PlanRequest, beside: str, options: Sequence[str]) -> None:
@@ -198,7 +127,7 @@ def _work(request: PlanRequest) -> dict[str, Any]:
             "adapter": None if request.lora is None else f"lora-{request.lora}",
         }
     )
-    return work | ({"hyperparameters": FINE_TUNING} if request.fine_tunes else {})
+    return work | ({"hyperparameters": FINE_TUNING} if request.fine_tune else {})
 
 
 def _varied(request: PlanRequest, work: Mapping[str, Any], cluster: Cluster) -> Variations | None:

@@ -32,7 +32,7 @@ def plan_world(asked: str | None, gpu: Gpu, *, by_formula: bool) -> PlanWorld:
     """
     if asked is not None:
         if asked not in WORLDS:
-            raise unknown_choice("--evidence", asked, map(str, WORLDS))
+            raise unknown_choice("--evidence", asked, WORLDS)
         if by_formula and asked != Evidence.FORMULA:
             raise UserError(f"--formula contradicts --evidence {asked}: give one of them")
     elif by_formula:

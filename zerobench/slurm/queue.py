@@ -20,7 +20,11 @@ JobStates = dict[int, list[TaskState]]
 
 TIMEOUT_S = 10.0
 _COLUMNS = "%A|%F|%K|%T|%r|%D|%S|%e|%N"
-"""Job, array, task or tasks, state, reason, nodes, start, end, node list: short names that every version has."""
+"""Short names, which every version has, of what JSON calls as follows; the third is of one task or of several."""
+_NAMES = (
+    *("job_id", "array_job_id", "array_task_id", "job_state", "state_reason", "node_count"),
+    *("start_time", "end_time", "nodes"),
+)
 _NOTHING = {"", "None", "N/A", "(null)", "Unknown", "NONE"}
 
 
@@ -62,10 +66,14 @@ def squeue_json(text: str, job_ids: Iterable[int], cluster: str | None = None) -
     jobs = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(jobs, list) or document.get("errors"):
         return None
+    ours = [job for job in jobs if isinstance(job, dict)]
+    return _by_job((job for job in ours if not cluster or job.get("cluster") in (None, "", cluster)), job_ids)
+
+
+def _by_job(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates:
+    """What `jobs`, rows of squeue's as its JSON has them, say of each of `job_ids`."""
     states: JobStates = {job_id: [] for job_id in job_ids}
     for job in jobs:
-        if not isinstance(job, dict) or (cluster and job.get("cluster") not in (None, "", cluster)):
-            continue
         job_id = number_of(job.get("array_job_id")) or number_of(job.get("job_id"))
         if job_id in states:
             states[job_id] += _states_of(job)
@@ -91,26 +99,10 @@ def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
 
 def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
     """What squeue printed in our columns, of `job_ids`; None where a line has others."""
-    states: JobStates = {job_id: [] for job_id in job_ids}
-    for line in text.splitlines():
-        cells = line.split("|")
-        if len(cells) != _COLUMNS.count("|") + 1:
-            return None
-        job, array, tasks, state, reason, num_nodes, start, end, nodes = (text_of(cell.strip()) for cell in cells)
-        job_id = number_of(array) or number_of(job)
-        if job_id not in states:
-            continue
-        task = TaskState(
-            task_id=number_of(tasks),
-            states=_words(state),
-            reason=reason,
-            num_nodes=number_of(num_nodes),
-            nodes=nodes,
-            start_s=time_of(start),
-            end_s=time_of(end),
-        )
-        states[job_id] += _each(task, tasks or "")
-    return states
+    rows = [[text_of(cell.strip()) for cell in line.split("|")] for line in text.splitlines()]
+    if any(len(row) != len(_NAMES) for row in rows):
+        return None
+    return _by_job(({**dict(zip(_NAMES, row, strict=True)), "array_task_string": row[2]} for row in rows), job_ids)
 
 
 def _each(state: TaskState, tasks: str) -> Iterator[TaskState]:

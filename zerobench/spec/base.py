@@ -1,5 +1,7 @@
 """What every specification shares: frozen, no unknown fields, and one way to print what pydantic refuses."""
 
+from typing import TypeVar
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from zerobench.errors import UserError, choices_for
@@ -10,6 +12,17 @@ class Spec(BaseModel):
     """A frozen value that refuses fields it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Owner = TypeVar("Owner", bound=BaseModel)
+
+
+def validated(owner: type[Owner], fields: object, where: str) -> Owner:
+    """What `fields` are as an `owner`. Raises UserError (see user_error)."""
+    try:
+        return owner.model_validate(fields)
+    except ValidationError as error:
+        raise user_error(error, owner, where) from None
 
 
 def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> UserError:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from zerobench.errors import UserError
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import CATALOGUE_VARIABLE, Gpu
-from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links, links_of
 from zerobench.spec.machine import MAX_RANKS, Accelerator, Machine
 from zerobench.spec.plain import as_number, as_written, one_line
+from zerobench.spec.usual_node import GPUS_PER_NODE, HOST_BANDWIDTH
 from zerobench.units import parse_bytes
 
 _TOKENS = re.compile(r"(.+?)\s*([KMBT]?)", re.IGNORECASE)
@@ -77,7 +77,7 @@ def read_cluster(
     *,
     gpu: str,
     gpus: str,
-    gpus_per_node: str = "8",
+    gpus_per_node: str = str(GPUS_PER_NODE),
     host_memory: str | None = None,
     host_bandwidth: str | None = HOST_BANDWIDTH,
     nvme: str | None = None,

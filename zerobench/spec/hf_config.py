@@ -6,11 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from zerobench.errors import UserError
 from zerobench.spec.architecture import check_dimensions
-from zerobench.spec.base import user_error
+from zerobench.spec.base import validated
 from zerobench.spec.model import ModelSpec
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -107,10 +105,7 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
         kept["text_config"]["use_cache"] = False
     if origin is not None and isinstance(kept.get("auto_map"), dict):
         kept["auto_map"] = {key: _with_origin(code, origin) for key, code in kept["auto_map"].items()}
-    try:
-        spec = ModelSpec(name=name, hf_config=kept)
-    except ValidationError as error:
-        raise user_error(error, ModelSpec, where) from None
+    spec = validated(ModelSpec, {"name": name, "hf_config": kept}, where)
     check_dimensions(spec, where)
     return spec
 

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from zerobench.errors import UserError
-from zerobench.spec.base import Spec, user_error
+from zerobench.spec.base import Spec, validated
 from zerobench.spec.hardware import Bytes, find_gpu
 from zerobench.spec.plain import load_plain
 from zerobench.units import counted, format_bytes
@@ -217,10 +217,7 @@ def load_calibration(file: Path) -> Calibration:
     content = load_plain(text, f"calibration: {file}")
     if not isinstance(content, dict) or "gpus" not in content:
         raise UserError(f"calibration: {file}: not a calibration; write one with: zerobench calibrate RUN --out {file}")
-    try:
-        return Calibration.model_validate(content)
-    except ValidationError as error:
-        raise user_error(error, Calibration, f"calibration: {file}") from None
+    return validated(Calibration, content, f"calibration: {file}")
 
 
 def _named_by_environment() -> Path | None:

@@ -231,6 +231,11 @@ def uses_deepspeed(trial: TrialSpec) -> bool:
     return _is_deepspeeds(strategy_info(trial.strategy), trial.pipeline_schedule)
 
 
+def strategies_with(axis: str) -> str:
+    """Those that an axis means something to, for sentences."""
+    return ", ".join(name for name, info in STRATEGIES.items() if axis in info.axes)
+
+
 def axes_of(info: StrategyInfo, schedule: PipelineSchedule) -> set[str]:
     """Its axes, of a pipeline under its schedule."""
     return {*info.axes, *(_DEEPSPEED if _is_deepspeeds(info, schedule) else ())}

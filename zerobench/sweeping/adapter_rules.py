@@ -4,7 +4,7 @@ from zerobench.errors import UserError
 from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.resume import needs_universal
-from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import Compile, Evidence, Offload, TrialSpec
 from zerobench.sweeping.situation import Rule, Situation
@@ -14,8 +14,7 @@ def _frozen_needs_loop(s: Situation) -> str | None:
     what = _frozen_axis(s)
     if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
         return None
-    able = ", ".join(name for name, info in STRATEGIES.items() if "frozen" in info.axes)
-    return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {able}"
+    return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {strategies_with('frozen')}"
 
 
 def _frozen_is_not_cut(s: Situation) -> str | None:

@@ -12,21 +12,17 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ValidationError
-
 from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.base import user_error
+from zerobench.spec.base import validated
 from zerobench.spec.batch_ramp import RampRequest
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import MAX_RANKS
-from zerobench.spec.plain import as_number, as_written
+from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import (
-    Precision,
-)
+from zerobench.spec.trial import Precision
 from zerobench.sweeping.axis import Reader
 
 AUTO = "auto"
@@ -63,6 +59,15 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     return flat
 
 
+def full_key(name: str, option: str) -> str:
+    """`ds_config.` and DeepSpeed's full path of one of its keys. Raises UserError, which begins with `option`."""
+    try:
+        [path] = flat_overrides({name: None})
+    except UserError as error:
+        raise UserError(one_line(f"{option}: {error}")) from None
+    return f"ds_config.{path}"
+
+
 _EXAMPLE = "{reduce_bucket_size: 5e8}"
 
 
@@ -91,7 +96,7 @@ def choice(choices: type[StrEnum], also: tuple[str, ...] = ()) -> Reader:
         raw = "none" if raw is None and "none" in list(choices) else raw
         if isinstance(raw, str) and raw in list(choices):
             return [choices(raw)]
-        raise unknown_choice(axis, raw, [*map(str, choices), *also])
+        raise unknown_choice(axis, raw, [*choices, *also])
 
     return read
 
@@ -139,10 +144,7 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
         raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is not a number")
-    try:
-        return [RampRequest.model_validate(written)]
-    except ValidationError as error:
-        raise user_error(error, RampRequest, axis) from None
+    return [validated(RampRequest, written, axis)]
 
 
 def checkpoint(axis: str, raw: object) -> list[Any]:
@@ -150,10 +152,7 @@ def checkpoint(axis: str, raw: object) -> list[Any]:
     if raw in (None, "none"):
         return [None]
     fields = raw if isinstance(raw, dict) else {"every_steps": positive(f"{axis}.every_steps", raw)[0]}
-    try:
-        return [CheckpointSpec.model_validate(fields)]
-    except ValidationError as error:
-        raise user_error(error, CheckpointSpec, axis) from None
+    return [validated(CheckpointSpec, fields, axis)]
 
 
 def gpu(axis: str, raw: object) -> list[Any]:

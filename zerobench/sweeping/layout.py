@@ -12,9 +12,9 @@ from typing import Any
 from zerobench.errors import UserError
 from zerobench.spec.machine import MAX_RANKS, Machine
 from zerobench.spec.trial import Evidence
+from zerobench.spec.usual_node import GPUS_PER_NODE
 from zerobench.sweeping.axes import LAYOUT
 from zerobench.sweeping.axis_readers import AUTO
-from zerobench.sweeping.target import GPUS_PER_NODE
 
 
 def auto_ranks(axis: str, machine: Machine) -> int:

@@ -2,7 +2,7 @@
 
 from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
-from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.sweeping.situation import Rule, Situation
 
@@ -14,10 +14,9 @@ def _asked(trial: TrialSpec) -> str:
 def _loading_needs_transformers(s: Situation) -> str | None:
     if not s.trial.is_loaded or "weights" in strategy_info(s.trial.strategy).axes:
         return None
-    able = ", ".join(name for name, info in STRATEGIES.items() if "weights" in info.axes)
     return (
         f"{_asked(s.trial)} at {s.trial.strategy}: it divides a model that was made without memory, which "
-        f"from_pretrained does not fill; use {able}"
+        f"from_pretrained does not fill; use {strategies_with('weights')}"
     )
 
 

@@ -17,7 +17,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.plain import as_number, check_plain, one_line
 from zerobench.sweeping.axes import LISTED_BY, READERS
-from zerobench.sweeping.axis_readers import flat_overrides
+from zerobench.sweeping.axis_readers import full_key
 
 TRIAL_ID = "id"
 
@@ -83,11 +83,7 @@ def _text(value: Any) -> str:
 def _axis(axis: str) -> str:
     section, dot, field = axis.partition(".")
     if section == "ds_config" and dot:
-        try:
-            [path] = flat_overrides({field: None})
-        except UserError as error:
-            raise UserError(one_line(f"--only: {error}")) from None
-        return f"ds_config.{path}"
+        return full_key(field, "--only")
     choices = [name for name in READERS if name != "ds_config"]
     if axis not in choices:
         raise UserError(one_line(f"--only: {unknown_choice('axis', axis, [*choices, 'ds_config.KEY'], LISTED_BY)}"))

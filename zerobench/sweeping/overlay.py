@@ -12,16 +12,12 @@ from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.plain import check_plain, load_plain, one_line
-from zerobench.spec.trial import DataSpec, HyperparameterSpec, StepsSpec
 from zerobench.sweeping.axes import LISTED_BY, READERS, replace_axes, replaced_by
-from zerobench.sweeping.axis_readers import flat_overrides
+from zerobench.sweeping.axis_readers import flat_overrides, full_key
 from zerobench.sweeping.paths import absolute_axis, absolute_field
+from zerobench.sweeping.sections import SECTIONS as OWNERS
 
-SECTIONS: dict[str, list[str]] = {
-    "data": list(DataSpec.model_fields),
-    "hyperparameters": list(HyperparameterSpec.model_fields),
-    "steps": list(StepsSpec.model_fields),
-}
+SECTIONS = {section: list(owner.model_fields) for section, owner in OWNERS.items()}
 SINGLE = ("name", "description", "timeout_s", "repeats", "trust_remote_code")
 
 Sets = dict[str, list[Any]]
@@ -72,11 +68,7 @@ def _full_name(name: str) -> str:
     if name in READERS or name in SINGLE or (section in SECTIONS and field in SECTIONS[section]):
         return name
     if section == "ds_config" and dot:
-        try:
-            [path] = flat_overrides({field: None})
-        except UserError as error:
-            raise UserError(one_line(f"--set: {error}")) from None
-        return f"ds_config.{path}"
+        return full_key(field, "--set")
     if section in SECTIONS:
         raise UserError(one_line(f"--set: {unknown_choice(section, field, SECTIONS[section])}"))
     choices = [*READERS, "ds_config.KEY", *SINGLE, *(f"{part}.FIELD" for part in SECTIONS)]

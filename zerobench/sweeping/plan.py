@@ -11,7 +11,6 @@ from typing import Any
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.causal_models import takes_sdpa
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.trial import Attention, Blocks, Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.sweeping.axes import READERS, read_axis
@@ -80,11 +79,6 @@ def usual_precision(cluster: Cluster) -> Precision:
     return Precision.BF16 if cluster.machine.supports_bf16 else Precision.FP16
 
 
-def usual_attention(model: ModelSpec) -> Attention:
-    """sdpa, or eager for a model whose class has none."""
-    return Attention.SDPA if takes_sdpa(model) else Attention.EAGER
-
-
 def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
     """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
 
@@ -99,22 +93,23 @@ def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
 
 
 def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offload, param: Offload) -> TrialSpec:
-    swaps = Offload.NVME in {optimizer, param}
-    axes = {"precision": usual_precision(cluster), "attention": usual_attention(work["model"])} | dict(work)
-    return predicted(
-        TrialSpec(
-            **axes,
-            strategy=f"zero{stage}",
-            offload_optimizer=optimizer,
-            offload_param=param,
-            nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
-            num_nodes=cluster.num_nodes,
-            gpus_per_node=cluster.gpus_per_node,
-            optimizer=deepspeeds_adamw(offloaded=optimizer is not Offload.NONE),
-            steps=STEPS,
-        ),
-        cluster,
+    adamw = deepspeeds_adamw(offloaded=optimizer is not Offload.NONE)
+    axes = {"precision": usual_precision(cluster), "strategy": f"zero{stage}", "optimizer": adamw}
+    return trial_on(cluster, axes | {"offload_optimizer": optimizer, "offload_param": param} | dict(work))
+
+
+def trial_on(cluster: Cluster, axes: Mapping[str, Any]) -> TrialSpec:
+    """The trial of `axes` simulated on the cluster; attention as its model has it, unless they say."""
+    swaps = Offload.NVME in {axes["offload_optimizer"], axes["offload_param"]}
+    attention = Attention.SDPA if takes_sdpa(axes["model"]) else Attention.EAGER
+    trial = TrialSpec(
+        **{"attention": attention, **axes},
+        nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
+        num_nodes=cluster.num_nodes,
+        gpus_per_node=cluster.gpus_per_node,
+        steps=STEPS,
     )
+    return predicted(trial, cluster)
 
 
 def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:

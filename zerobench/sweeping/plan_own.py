@@ -14,9 +14,9 @@ from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_
 from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
-from zerobench.spec.trial import HyperparameterSpec, Offload, Precision, TrialSpec
-from zerobench.sweeping.expand import NOWHERE, PlannedTrial
-from zerobench.sweeping.plan import STEPS, checked, predicted, usual_attention, usual_precision
+from zerobench.spec.trial import HyperparameterSpec, Offload, Precision
+from zerobench.sweeping.expand import PlannedTrial
+from zerobench.sweeping.plan import checked, trial_on, usual_precision
 
 
 def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
@@ -26,28 +26,17 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
     """
     config = load_user_config(path)
     check_ds_config(config, path)
-    attention = usual_attention(work["model"])
-    axes = (
-        {"precision": _precision(config, cluster), "attention": attention}
-        | _batch(config, path, work, cluster)
-        | dict(work)
-    )
+    asked = {"precision": _precision(config, cluster), **_batch(config, path, work, cluster), **work}
     places = {name: Offload(_known(device_of(config, name), "none")) for name in ("offload_optimizer", "offload_param")}
-    swaps = Offload.NVME in places.values()
-    trial = TrialSpec(
-        **axes,
+    own = {
         **places,
         **zeropp_of(config),
-        strategy=f"zero{get(config, 'zero_optimization.stage')}",
-        nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
-        num_nodes=cluster.num_nodes,
-        gpus_per_node=cluster.gpus_per_node,
-        optimizer=_optimizer(config, path, places["offload_optimizer"]),
-        ds_config_file=str(Path(path).resolve()) if Path(path).exists() else path,
-        hyperparameters=_hyperparameters(config),
-        steps=STEPS,
-    )
-    return checked([predicted(trial, cluster)], cluster)
+        "strategy": f"zero{get(config, 'zero_optimization.stage')}",
+        "optimizer": _optimizer(config, path, places["offload_optimizer"]),
+        "ds_config_file": str(Path(path).resolve()) if Path(path).exists() else path,
+    }
+    held = {"hyperparameters": _hyperparameters(config, work.get("hyperparameters", HyperparameterSpec()))}
+    return checked([trial_on(cluster, own | asked | held)], cluster)
 
 
 def _known(value: Any, otherwise: Any) -> Any:
@@ -65,10 +54,10 @@ def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimize
     return optimizer_of(config, path)
 
 
-def _hyperparameters(config: Mapping[str, Any]) -> HyperparameterSpec:
+def _hyperparameters(config: Mapping[str, Any], asked: HyperparameterSpec) -> HyperparameterSpec:
     """The file's own clipping, which is held against the trial's; the others bear on no byte."""
     clipping = _known(config.get("gradient_clipping"), None)
-    return HyperparameterSpec() if clipping is None else HyperparameterSpec(gradient_clipping=clipping)
+    return asked if clipping is None else HyperparameterSpec(**{**asked.model_dump(), "gradient_clipping": clipping})
 
 
 def _batch(config: Mapping[str, Any], path: str, work: Mapping[str, Any], cluster: Cluster) -> dict[str, int]:

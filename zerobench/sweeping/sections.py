@@ -12,7 +12,7 @@ from zerobench.spec.base import user_error
 from zerobench.spec.plain import as_written, one_line
 from zerobench.spec.trial import DataKind, DataSpec, HyperparameterSpec, StepsSpec
 
-_SECTIONS: dict[str, type[BaseModel]] = {
+SECTIONS: dict[str, type[BaseModel]] = {
     "data": DataSpec,
     "hyperparameters": HyperparameterSpec,
     "steps": StepsSpec,
@@ -21,7 +21,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 
 def check_sections(document: Mapping[str, Any], where: str) -> None:
     """Raise UserError, which begins with `where`, for a section of a sweep with an unknown field or a wrong value."""
-    for section, owner in _SECTIONS.items():
+    for section, owner in SECTIONS.items():
         fields = document.get(section, {})
         if not isinstance(fields, dict):
             known = ", ".join(owner.model_fields)

@@ -6,7 +6,7 @@ from zerobench.ds_config import replaces_linear
 from zerobench.spec.architecture import complete
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.recomputation import OPERATIONS
-from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.trial import Compile, CrossEntropy, Precision
 from zerobench.sweeping.situation import Rule, Situation
 
@@ -15,16 +15,12 @@ PLAIN_HEADS = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
 models/*/modeling_*.py, ForCausalLM.forward); others cap or scale logits, or add losses of their own."""
 
 
-def _with(axis: str) -> str:
-    return ", ".join(name for name, info in STRATEGIES.items() if axis in info.axes)
-
-
 def _cross_entropy_needs_whole_head(s: Situation) -> str | None:
     if s.trial.cross_entropy is CrossEntropy.FULL:
         return None
     what = f"cross_entropy {s.trial.cross_entropy} at {s.trial.strategy}"
     if "cross_entropy" not in strategy_info(s.trial.strategy).axes:
-        return f"{what}: this strategy has its own loss; use it with {_with('cross_entropy')}"
+        return f"{what}: this strategy has its own loss; use it with {strategies_with('cross_entropy')}"
     if autotp_size(s.trial) > 1:
         return f"{what}: AutoTP splits the output head's vocabulary across ranks"
     return None
@@ -57,7 +53,7 @@ def _compile_needs_own_loop(s: Situation) -> str | None:
         return None
     what = f"compile {s.trial.compile} at {s.trial.strategy}"
     if "compile" not in strategy_info(s.trial.strategy).axes:
-        return f"{what}: not supported; use it with {_with('compile')}"
+        return f"{what}: not supported; use it with {strategies_with('compile')}"
     if autotp_size(s.trial) > 1:
         return f"{what}: not supported with AutoTP"
     if s.trial.compile is Compile.MODEL and s.trial.strategy == "fsdp":

@@ -18,10 +18,8 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.plain import one_line
 from zerobench.spec.trial import Evidence
+from zerobench.spec.usual_node import GPUS_PER_NODE
 from zerobench.sweeping.axis_readers import AUTO
-
-GPUS_PER_NODE = 8
-"""GPUs of a node that is not at hand: DGX and HGX systems, and the large clouds' instances, since the V100."""
 
 
 class Targets:

@@ -26,7 +26,6 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self
 
 import torch
-from pydantic import ValidationError
 
 from zerobench.errors import UserError
 from zerobench.memory.device import describe_device
@@ -37,7 +36,7 @@ from zerobench.memory.recorder import NvmeAccount
 from zerobench.memory.storages import StorageCounter, tensors_in
 from zerobench.progress import ProgressFile
 from zerobench.records import HostStanding, Phase, Status
-from zerobench.spec.base import user_error
+from zerobench.spec.base import validated
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec, TrialSpec
 from zerobench.tracking.agreement import Agreement, agree, this_rank
@@ -73,10 +72,7 @@ def track(
         raise UserError(
             f"engine: {type(engine).__name__} is not a DeepSpeed engine; give the engine from deepspeed.initialize"
         )
-    try:
-        steps = StepsSpec(warmup=warmup, memory=memory, timed=timed)
-    except ValidationError as error:
-        raise user_error(error, StepsSpec, "track") from None
+    steps = validated(StepsSpec, {"warmup": warmup, "memory": memory, "timed": timed}, "track")
     work = EngineWork(engine)
     trial = work.trial(name or _script_name(), steps, None)
     agreed = agree(this_rank(), lambda: make_folder(Path(reports), trial))

@@ -32,7 +32,7 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.tables.model import lines_of
 from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
+from zerobench.spec.usual_node import HOST_BANDWIDTH
 
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
 RAMP = {"start_tokens": 65_536, "over_tokens": 4 * 65_536}

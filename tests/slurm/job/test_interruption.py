@@ -19,9 +19,10 @@ START = Start(trial_id="a", started_at_s=STARTED_S, runner="process 7 on n1", no
 
 
 def says(slurm: Standins, state: str, **fields: object) -> None:
-    """Let squeue tell of task 3 of job 41."""
+    """Let squeue tell of task 3 of job 41, after another of its tasks."""
+    other = {"job_id": 44, "array_job_id": 41, "array_task_id": 2, "job_state": "SUSPENDED", "restart_cnt": 0}
     job = {"job_id": 45, "array_job_id": 41, "array_task_id": 3, "job_state": state, "restart_cnt": 0, **fields}
-    slurm.answer("squeue", f"cat <<'END'\n{json.dumps({'jobs': [job]})}\nEND")
+    slurm.answer("squeue", f"cat <<'END'\n{json.dumps({'jobs': [other, job]})}\nEND")
 
 
 def nodes_are(slurm: Standins, *states: str, booted_s: float = STARTED_S - 60) -> None:

@@ -136,6 +136,7 @@ def test_only_what_did_not_complete_and_no_job_will_come_to_is_missing(slurm: St
     assert missing(opened, {101: [over, waits, runs]}) == [ids[1]]
     assert missing(opened, {101: [over, waits], 102: []}) == [ids[1], *ids[4:]]
     assert missing(opened, {}) == ids[1:]
+    assert missing(opened, {101: [TaskState(None, ("RUNNING",))]}) == []
 
 
 def test_a_job_that_is_no_array_will_come_to_all_of_its_trials(slurm: Standins, run: RunFolder) -> None:

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
-from zerobench.cli.options import REPORTS, Reports
+from zerobench.cli.options import REPORTS, Reports, RunName
 from zerobench.errors import UserError, unknown_choice
 
 
@@ -16,10 +15,7 @@ from zerobench.errors import UserError, unknown_choice
 def baseline(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="`set` or `list` (the default).")] = "list",
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the baseline, for example main.")] = None,
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs),
-    ] = None,
+    run: RunName = None,
     reports: Reports = REPORTS,
 ) -> Answer:
     """Store a run as a named baseline, or list baselines. For `compare --against NAME`."""

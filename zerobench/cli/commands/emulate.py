@@ -7,16 +7,17 @@ from typing import Annotated
 import typer
 
 from zerobench.cli.answer import Answer, answering
-from zerobench.cli.options import GPU, GPUS, REPORTS, GpusPerNode, HostMemory, Reports
+from zerobench.cli.options import GPU, GPUS, PLAN, REPORTS, Reports
+from zerobench.spec.usual_node import GPUS_PER_NODE
 
 
 @answering
 def emulate(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run, as on the cluster.")],
-    gpus: Annotated[str, GPUS],
-    gpu: Annotated[str, GPU],
-    gpus_per_node: GpusPerNode = "8",
-    host_memory: HostMemory = None,
+    gpus: GPUS,
+    gpu: GPU,
+    gpus_per_node: Annotated[str, PLAN["gpus_per_node"]] = str(GPUS_PER_NODE),
+    host_memory: Annotated[str | None, PLAN["host_memory"]] = None,
     ranks: Annotated[str, typer.Option(metavar="N,...", help="Ranks to run: 0,last or all.")] = "0",
     steps: Annotated[str, typer.Option(metavar="N", help="Stop the script after this many optimizer steps.")] = "3",
     tries: Annotated[

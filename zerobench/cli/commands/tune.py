@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from zerobench.cli import completion, options
+from zerobench.cli import completion
 from zerobench.cli.answer import Answer, answering
-from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
+from zerobench.cli.options import GPU, GPUS, PLAN
+from zerobench.search.plan_request import PlanRequest
+
+_OF_PLAN = (
+    "global_batch tokens_per_step gpus_per_node host_memory host_bandwidth nvme blocks sequence_length precision lora "
+    "stage tokens price evidence write write_for fine_tune"
+)
+_TUNE = {
+    **{name: PLAN[name] for name in _OF_PLAN.split()},
+    "measure": typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest."),
+    "details": PLAN["details"],
+    "reports": PLAN["reports"],
+}
 
 
 @answering
@@ -19,33 +32,11 @@ def tune(
             metavar="MODEL", help="Preset, transformers config.json or hub id.", autocompletion=completion.models
         ),
     ],
-    gpus: Annotated[str, options.GPUS],
-    gpu: Annotated[str, options.GPU],
-    global_batch: options.GlobalBatch = None,
-    tokens_per_step: options.TokensPerStep = None,
-    gpus_per_node: options.GpusPerNode = "8",
-    host_memory: options.HostMemory = None,
-    host_bandwidth: options.HostBandwidth = HOST_BANDWIDTH,
-    nvme: options.Nvme = None,
-    blocks: options.BlocksName = None,
-    sequence_length: options.SequenceLength = None,
-    precision: options.PrecisionName = None,
-    lora: options.Adapters = None,
-    stage: options.Stages = None,
-    tokens: options.Tokens = None,
-    price: options.Price = None,
-    evidence: options.EvidenceName = None,
-    write: options.Write = None,
-    write_for: options.WriteFor = None,
-    fine_tune: options.FineTune = False,
-    measure: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest.")
-    ] = None,
-    details: options.Details = False,
-    reports: options.Reports = options.REPORTS,
+    gpus: GPUS,
+    gpu: GPU,
+    request: Annotated[PlanRequest, _TUNE],
 ) -> Answer:
     """Find the fastest configuration at a global batch. Varies stage, offload, micro batch, checkpointing and keys."""
-    arguments = locals()
-    from zerobench.cli.planning import requested, tune
+    from zerobench.cli.planning import plan
 
-    return tune(requested({**arguments, "tunes": True}), details=details)
+    return plan(replace(request, model=model, gpus=gpus, gpu=gpu, tunes=True))

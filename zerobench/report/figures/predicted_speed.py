@@ -10,9 +10,9 @@ from zerobench.report.step_time.expected import expected_step, roofline, timelin
 from zerobench.report.trials import Trial, UnsavedTrial, completed
 from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links
 from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.usual_node import HOST_BANDWIDTH
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Interval

@@ -45,15 +45,7 @@ class Job:
 
     def submitted(self, job_id: int | None) -> SubmittedJob:
         """What is kept of it; `job_id` is None without Slurm."""
-        return SubmittedJob(
-            name=self.name,
-            kind=self.kind,
-            job_id=job_id,
-            num_tasks=self.num_tasks,
-            num_nodes=self.num_nodes,
-            time_limit_s=self.time_limit_s,
-            submitted_at_s=time.time(),
-        )
+        return SubmittedJob(**vars(self), job_id=job_id, submitted_at_s=time.time())
 
 
 def plan_arrays(trials: Iterable[TrialSpec], options: SubmitOptions, limits: Limits) -> list[JobArray]:

@@ -1,4 +1,7 @@
-"""The host memory bandwidth of a node where nobody says it; by itself, so that the command line can show it at once."""
+"""What a node has where nobody says it; by itself, so that the command line can show it at once."""
+
+GPUS_PER_NODE = 8
+"""DGX and HGX systems, and the large clouds' instances, since the V100."""
 
 HOST_BANDWIDTH = "921.6GB/s"
 """Memory of two sockets of EPYC 9004, 24 channels of DDR5-4800 (https://www.amd.com/en/products/specifications/server-processor.html:
