@@ -1,7 +1,5 @@
 """zerobench from Python: the same answers as the command's, as objects."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Saves and loads by ranks of any framework: when, where, and what they leave in the record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

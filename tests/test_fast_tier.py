@@ -1,7 +1,5 @@
 """`make test-fast` runs what starts no process and imports no framework, and a test that does either fails."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

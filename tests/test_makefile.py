@@ -1,7 +1,5 @@
 """The commands of the Makefile that are more than one command, run by make itself in an environment that is there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The package as a user installs it: built as a wheel, installed beside no checkout, used from an empty folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

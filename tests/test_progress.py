@@ -1,7 +1,5 @@
 """What a rank says of itself while it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

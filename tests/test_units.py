@@ -1,7 +1,5 @@
 """What people read and write: bytes, counts and seconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What is so in a trial, and under which conditions on it DeepSpeed reads a key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

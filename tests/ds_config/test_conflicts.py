@@ -1,7 +1,5 @@
 """A configuration that is not its trial's is refused, and both sides are named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

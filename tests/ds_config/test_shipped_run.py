@@ -3,8 +3,6 @@
 DeepSpeed's CPU kernels are compiled at their first use on a machine, which takes minutes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The configuration that a plan writes is one that DeepSpeed and transformers' Trainer take as it stands."""
 
-from __future__ import annotations
-
 import json
 from ast import literal_eval
 from pathlib import Path

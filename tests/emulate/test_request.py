@@ -1,7 +1,5 @@
 """What `zerobench emulate` accepts, and how it says no."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

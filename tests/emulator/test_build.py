@@ -1,7 +1,5 @@
 """Stand-ins are made of what a torch at hand wants: a small library of the same kind shows it without a download."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 events, fused optimizers, convolutions; and CUDA graphs, which are refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Horovod: two real ranks in an environment of their own, by the same records, ledger and parity as every strategy."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

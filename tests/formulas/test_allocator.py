@@ -1,7 +1,5 @@
 """What the allocator holds by formula is what it holds in a simulated trial."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.prediction.simulated import gpu_trial

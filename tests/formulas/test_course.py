@@ -1,7 +1,5 @@
 """Courses drop what they made, once, at any depth; their sizes are those of the formulas."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

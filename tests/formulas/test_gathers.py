@@ -1,7 +1,5 @@
 """What the closed form has stage 3 gather, reduce and read is what DeepSpeed does in a simulated trial, to the byte."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

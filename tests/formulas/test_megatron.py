@@ -1,7 +1,5 @@
 """What tensor parallelism cuts, and what its ranks send each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

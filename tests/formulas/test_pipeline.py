@@ -1,7 +1,5 @@
 """What passes between the stages of a pipeline, and how long each of them waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ golden/records.json has what each trial's record says; `python -m tests.formulas
 whoever does so explains each line that then differs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Instants become rows: a phase ends with its last instant, and its peak is the instant that holds most."""
 
-from __future__ import annotations
-
 from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed.setting import NOTHING, Instants
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases

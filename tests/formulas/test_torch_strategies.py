@@ -1,7 +1,5 @@
 """Closed forms of DDP and FSDP2: their buckets, what they gather, and what they move."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

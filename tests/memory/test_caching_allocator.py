@@ -1,7 +1,5 @@
 """The model of torch's CUDA caching allocator: each rule by hand, all of them against a slower second writing."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

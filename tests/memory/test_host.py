@@ -1,7 +1,5 @@
 """The kernel's and malloc's figures move with what the process takes."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A name is evidence: identity before use before birth; a view into a bucket leaves the bucket its name."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

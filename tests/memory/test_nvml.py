@@ -1,7 +1,5 @@
 """Readings through the real pynvml from the stand-in driver; each machine is a child process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

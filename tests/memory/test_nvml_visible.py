@@ -1,7 +1,5 @@
 """Which devices a trial's sampler watches, for every way in which CUDA_VISIBLE_DEVICES names them."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.memory.nvml import DeviceInfo, DeviceListing

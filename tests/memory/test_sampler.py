@@ -1,7 +1,5 @@
 """The sampler process against the stand-in driver: what it catches, what it survives, what it leaves."""
 
-from __future__ import annotations
-
 import cmath
 import math
 import os

@@ -1,7 +1,5 @@
 """What the sampler samples and what its record says, whatever its pace: which devices, and why not."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A place of birth proves a category only where the table says so, and the table names functions that exist."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

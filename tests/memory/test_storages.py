@@ -1,7 +1,5 @@
 """The counter of storages counts every byte once, whatever it is for."""
 
-from __future__ import annotations
-
 import gc
 
 import torch

@@ -1,7 +1,5 @@
 """GPU links as the stand-in driver shows them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.nvml_standin.standin import Standin, uuid

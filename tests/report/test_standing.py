@@ -1,7 +1,5 @@
 """Memory held at the failed allocation is a table wherever a run is shown, like host memory for each parameter."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trials that formulas predict on a GPU of the catalogue, and what the time model says of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Seconds of single kernels, by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """When a pipeline's passes end, by hand and by what every schedule must keep to."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A step's issue order as it is taken down and kept."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -1,7 +1,5 @@
 """What tests ask of the ledger in a rank's record."""
 
-from __future__ import annotations
-
 from zerobench.records import Category, MemoryRow, Phase, RankRecord, StepKind
 
 FEW_BYTES = 4096

@@ -1,7 +1,5 @@
 """A rank's record with nothing measured, for tests of what is done with records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from zerobench.records import RankRecord, Status

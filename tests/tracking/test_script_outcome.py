@@ -1,7 +1,5 @@
 """How a watched script ended is typed from evidence, and what its tracker measured before is not lost."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 

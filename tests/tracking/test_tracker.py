@@ -1,7 +1,5 @@
 """The ledger in training that zerobench does not run: it says what zerobench's own worker says, and leaves no trace."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """A command of the user's own is run as it is, watched from outside, and leaves a run like any other."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

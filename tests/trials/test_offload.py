@@ -1,7 +1,5 @@
 """Offload on a CPU with DeepSpeed's real CPUAdam and real swapping through libaio: what moves is seen to move."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 With AdamW here; with SGD, at whose step a gradient of another size shows, in tests/worker/test_batch_ramp.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

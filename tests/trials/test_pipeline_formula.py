@@ -1,7 +1,5 @@
 """What a stage of a pipeline holds, moves and computes by formula, beside torch's own schedules, simulated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

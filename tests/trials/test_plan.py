@@ -1,7 +1,5 @@
 """`zerobench plan` as a command: the real DeepSpeed engine on a GPU that is not there, simulated and emulated."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

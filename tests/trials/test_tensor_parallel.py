@@ -3,8 +3,6 @@
 Its losses are held in test_parity.py, with a vocabulary that two ranks do not divide evenly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

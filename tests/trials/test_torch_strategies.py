@@ -1,7 +1,5 @@
 """DDP and FSDP2 in every world: what one process plays, and what no tensor backs, is what real ranks measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

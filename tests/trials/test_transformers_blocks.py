@@ -1,7 +1,5 @@
 """What transformers' own blocks move, as counted by hand, beside the operations of simulated ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One sweep in three worlds: what one process plays, and what no tensor backs, is what real ranks measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

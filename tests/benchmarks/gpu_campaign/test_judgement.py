@@ -1,7 +1,5 @@
 """The judgement says how far predictions were off, which were too small, and what was wrong about fitting."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The H100's figures are judged as committed, and constants come from kernels alone, each by its own shape."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

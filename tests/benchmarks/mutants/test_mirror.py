@@ -1,7 +1,5 @@
 """Every module that is mutated has its own tests, by the layout alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.mutants.judges import JUDGES

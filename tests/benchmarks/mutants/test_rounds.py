@@ -1,7 +1,5 @@
 """Tests of the fast tier kill first, and files that are not in it are read only where torch may be."""
 
-from __future__ import annotations
-
 from benchmarks.mutants.mirror import Mirror, Package
 from benchmarks.mutants.mutants import SLOWER_TESTS, rounds_of
 from benchmarks.mutants.trial import Round

@@ -1,7 +1,5 @@
 """What CPU ranks are judged by: a run of one rank says the rates, gloo by itself what a collective takes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

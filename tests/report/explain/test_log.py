@@ -3,8 +3,6 @@
 The messages are shortened from real threads, named at each.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.errors import UserError

@@ -1,7 +1,5 @@
 """Why two trials differ: held against real runs, to the byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

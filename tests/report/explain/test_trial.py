@@ -1,7 +1,5 @@
 """Why one trial took what it took: the arithmetic is held against ledgers of real runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run comes to: held against runs of the sample's arithmetic, and real ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

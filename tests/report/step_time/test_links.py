@@ -1,7 +1,5 @@
 """The least time of collectives on links, by numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """How a run stands: each trial from its folder and from what Slurm says."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Nothing is invented: what has no value is an error that names the place, and what has one keeps it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
