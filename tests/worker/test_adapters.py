@@ -6,7 +6,8 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.spec.machines import CPU
-from tests.worker.real_ranks import Ranks, RunTrial, Tiny
+from tests.tools.rank_memory import flops_by_phase
+from tests.worker.real_ranks import LLAMA, Ranks, RunTrial, Tiny
 from zerobench.formulas import formula_record
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
@@ -17,9 +18,7 @@ from zerobench.spec.trial import Evidence
 from zerobench.sweeping.expand import expand
 from zerobench.sweeping.sweep import load_sweep
 
-HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
-LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": 512}
-LLAMA |= {"num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 4}
+HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8  # of LLAMA
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 509}
 GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 LORA = {"adapter": f"lora-{RANK}"}
@@ -219,7 +218,7 @@ def test_closed_forms_of_a_model_partly_frozen_say_what_a_rank_holds_computes_an
     counts = formula.parameters.total, formula.parameters.trainable
     assert counts == (rank.parameters.total, rank.parameters.trainable)
     assert formula.flops_per_step == pytest.approx(rank.flops_per_step, rel=2e-3)
-    flops = [{row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY} for one in (rank, formula)]
+    flops = [flops_by_phase(one) for one in (rank, formula)]
     assert flops[1] == pytest.approx({phase: flops[0][phase] for phase in flops[1]}, rel=1e-3)
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         for category in (*STAYS, *[Category.ACTIVATIONS] * (phase is Phase.FORWARD)):
@@ -240,8 +239,7 @@ def moved(rank: RankRecord) -> dict[tuple[Phase, str], int]:
 def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: dict[str, Any]) -> None:
     [rank] = ran(spec(strategy="zero3", evidence="simulated", attention="eager", **work))
     assert (rank.flops_formula, rank.flops_per_step is None) == (FROZEN_FORMULA, False)
-    counted = sum(row.flops for row in rank.flops if row.step is StepKind.STEADY)
-    assert counted == pytest.approx(rank.flops_per_step, rel=0.005)
+    assert sum(flops_by_phase(rank).values()) == pytest.approx(rank.flops_per_step, rel=0.005)
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
