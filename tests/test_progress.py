@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress, ProgressFile, Rank, read_progress
 from zerobench.records import Category, HostStanding
@@ -18,9 +19,7 @@ def spoken(tmp_path: Path) -> tuple[ProgressFile, TrialFolder]:
 
 
 def word(folder: TrialFolder) -> Progress:
-    said = read_progress(folder.progress(5))
-    assert said is not None
-    return said
+    return known(read_progress(folder.progress(5)))
 
 
 def test_what_becomes_known_goes_out_with_the_next_word_and_is_not_taken_back(
@@ -55,8 +54,7 @@ def test_a_word_of_an_older_rank_is_read(tmp_path: Path) -> None:
             include={*old, "memory_bytes", "updated_at_s"}
         )
     )
-    said = read_progress(path)
-    assert said is not None
+    said = known(read_progress(path))
     assert said.peak_by_category == {}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.ds_config import reading
 from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
@@ -103,10 +104,8 @@ def test_stage_3_comes_to_what_deepspeeds_examples_publish(
     ],
 )
 def test_the_constants_are_those_of_the_installed_deepspeed(file: str, constant: str, ours: int) -> None:
-    package = importlib.util.find_spec("deepspeed")
-    assert package is not None
-    assert package.origin is not None
-    source = (Path(package.origin).parent / "runtime" / file).read_text()
+    package = known(importlib.util.find_spec("deepspeed"))
+    source = (Path(known(package.origin)).parent / "runtime" / file).read_text()
     (found,) = re.findall(constant, source, re.MULTILINE)
     assert math.prod(int(base) ** int(power or 1) for base, power in re.findall(r"(\d+)(?:\*\*(\d+))?", found)) == ours
 

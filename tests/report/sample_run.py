@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.tools.known import known
 from zerobench.folder import RunFolder
 from zerobench.records import (
     Category,
@@ -221,8 +222,7 @@ def gpu_uuid(index: int) -> str:
 
 
 def _parameters(asked: TrialSpec) -> ParameterTensor:
-    counts = count_parameters(asked.model)
-    assert counts is not None
+    counts = known(count_parameters(asked.model))
     return ParameterTensor(total=counts.total, trainable=counts.total, by_component=counts.by_component())
 
 
@@ -272,8 +272,7 @@ def _device_at_peak(asked: TrialSpec, rank: int, kind: StepKind, phase: Phase) -
 
 
 def _states(asked: TrialSpec) -> dict[Category, int]:
-    terms = paper_terms(asked, _parameters(asked).total)
-    assert terms is not None
+    terms = known(paper_terms(asked, _parameters(asked).total))
     shared = int(terms.optimizer_bytes) // 3 + PADDING_BYTES
     return {
         Category.PARAMETERS: int(terms.parameters_bytes) + PADDING_BYTES,

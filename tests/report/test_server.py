@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.sample_run import GIB, OPTIMIZER, SampleTrial, completed_trial, spec, trial_record, write_run
+from tests.tools.known import known
 from zerobench.records import Category, CollectiveTraffic, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.charts.rank_spread import spreads
 from zerobench.report.frames.run_frames import run_frames
@@ -84,9 +85,7 @@ def printed(folder: Path, width: int) -> str:
 def test_each_side_has_its_own_peak_states_waits_and_bytes(trial: SampleTrial) -> None:
     server, workers = sides(trial)
     assert (server.role, server.num_ranks, workers.role, workers.num_ranks) == ("server", 1, "worker", 2)
-    assert server.states is not None
-    assert workers.states is not None
-    assert server.states.optimizer_bytes > workers.states.optimizer_bytes == 0
+    assert known(server.states).optimizer_bytes > known(workers.states).optimizer_bytes == 0
     assert (server.sent_bytes, server.received_bytes) == (2 * WEIGHTS, 2 * WEIGHTS)
     assert (workers.sent_bytes, workers.received_bytes) == (WEIGHTS, WEIGHTS)
     assert workers.formula_bytes is not None
@@ -104,9 +103,8 @@ def test_a_trial_without_a_server_has_no_sides() -> None:
 def test_the_largest_peak_says_whose_it_is(trial: SampleTrial) -> None:
     for role, text in (("server", "0 server"), ("worker", "1")):
         peak = largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)
-        states = largest_model_states(trial, role)
+        states = known(largest_model_states(trial, role))
         assert peak is not None
-        assert states is not None
         assert peak.rank_text == states.rank_text == text
     whole, servers = (largest_peak(trial, StepKind.STEADY, Place.DEVICE, role) for role in (None, "server"))
     assert whole is not None

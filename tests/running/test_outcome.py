@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.progress import Progress
 from zerobench.records import Category, Failure, HostStanding, Phase, RankRecord, Status
 from zerobench.running.executor import Interruption, LocalExecutor
@@ -197,8 +198,7 @@ def test_no_word_from_any_rank_is_a_launcher_fault_with_its_last_words() -> None
     assert status is Status.LAUNCHER_FAULT
     assert failure is not None
     assert failure.message.endswith("exited with 1 before any rank reported; last line: ssh: no route to host")
-    assert failure.evidence is not None
-    assert "launcher exit status 1" in failure.evidence
+    assert "launcher exit status 1" in known(failure.evidence)
 
 
 def test_the_words_in_a_log_decide_nothing() -> None:
@@ -220,8 +220,7 @@ def test_ranks_gone_without_record_or_death_are_told_by_the_launchers_exit_statu
 
 
 def test_of_many_ranks_without_a_record_the_first_eight_are_named() -> None:
-    failure = classify(Ending(10, exit_code=1, first_rank_exit=1, progress=BOTH))[1]
-    assert failure is not None
+    failure = known(classify(Ending(10, exit_code=1, first_rank_exit=1, progress=BOTH))[1])
     assert failure.message == "no record from rank 0, 1, 2, 3, 4, 5, 6, 7: the first to end exited with 1"
 
 
@@ -229,22 +228,19 @@ def test_of_many_ranks_without_a_record_the_first_eight_are_named() -> None:
 def test_the_kernels_word_is_about_the_first_rank_whose_end_nobody_saw(
     deaths: tuple[RankDeath, ...], rank: int
 ) -> None:
-    failure = classify(Ending(2, exit_code=0, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE))[1]
-    assert failure is not None
+    failure = known(classify(Ending(2, exit_code=0, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE))[1])
     assert failure.rank == rank
 
 
 def test_without_a_killed_peer_a_crash_is_dated_when_it_was_written() -> None:
     records = [rank_record(0, Status.CRASH, "first"), rank_record(1, Status.OUT_OF_DEVICE_MEMORY, "second")]
-    failure = classify(Ending(2, exit_code=1, records=records, written_at_s={0: 10.0, 1: 10.5}))[1]
-    assert failure is not None
+    failure = known(classify(Ending(2, exit_code=1, records=records, written_at_s={0: 10.0, 1: 10.5}))[1])
     assert failure.rank == 0
 
 
 def test_a_rank_that_the_launcher_ended_is_not_the_cause() -> None:
     deaths = [RankDeath(0, 9.0, -signal.SIGTERM), RankDeath(1, 10.0, 3)]
-    failure = classify(Ending(2, exit_code=3, deaths=deaths, progress=BOTH))[1]
-    assert failure is not None
+    failure = known(classify(Ending(2, exit_code=3, deaths=deaths, progress=BOTH))[1])
     assert failure.rank == 1
 
 
@@ -257,8 +253,7 @@ def test_a_stopped_trial_is_interrupted_unless_it_had_completed() -> None:
 
 def test_the_reason_is_one_line() -> None:
     ending = Ending(1, exit_code=1, records=[rank_record(0, Status.CRASH, "first\n  second")])
-    failure = classify(ending)[1]
-    assert failure is not None
+    failure = known(classify(ending)[1])
     assert failure.message == "rank 0: first second"
 
 
@@ -314,8 +309,7 @@ def test_of_a_rank_that_the_kernel_killed_the_last_account_is_told_and_said_to_b
         accounts.append(account)
         words.append(at_step(rank).model_copy(update={"host_standing": account}))
     deaths = [RankDeath(rank=1, at_s=5.0, exit_code=-signal.SIGKILL)]
-    failure = classify(Ending(2, exit_code=247, deaths=deaths, progress=words, oom="oom_kill rose"))[1]
-    assert failure is not None
+    failure = known(classify(Ending(2, exit_code=247, deaths=deaths, progress=words, oom="oom_kill rose"))[1])
     assert failure.host_standing is not None
     assert failure.host_standing.by_category == {Category.PARAMETERS: 5}
     assert failure.host_standing.is_last_account
@@ -326,11 +320,9 @@ def test_of_a_rank_that_the_kernel_killed_the_last_account_is_told_and_said_to_b
     assert last_account([at_step(0)]) is None
     crashed = classify(Ending(2, exit_code=247, deaths=deaths, progress=words))
     assert crashed[0] is Status.CRASH  # by whom, nobody says: it may have been for want of memory all the same
-    assert crashed[1] is not None
-    assert crashed[1].host_standing == failure.host_standing
+    assert known(crashed[1]).host_standing == failure.host_standing
     deaths = [RankDeath(rank=1, at_s=5.0, exit_code=-signal.SIGSEGV)]
-    faulted = classify(Ending(2, exit_code=247, deaths=deaths, progress=words))[1]
-    assert faulted is not None
+    faulted = known(classify(Ending(2, exit_code=247, deaths=deaths, progress=words))[1])
     assert faulted.host_standing is None
 
 
@@ -339,6 +331,5 @@ def test_a_refused_rank_that_had_no_room_to_tell_what_it_held_is_told_by_its_las
     words = [at_step(0).model_copy(update={"host_standing": account})]
     for status, told in ((Status.OUT_OF_HOST_MEMORY, True), (Status.CRASH, False)):
         records = [rank_record(0, status, "refused")]
-        failure = classify(Ending(1, exit_code=1, records=records, progress=words))[1]
-        assert failure is not None
+        failure = known(classify(Ending(1, exit_code=1, records=records, progress=words))[1])
         assert (failure.host_standing is not None and failure.host_standing.is_last_account) is told

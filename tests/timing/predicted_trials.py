@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.timing.fsdp_trace import Fsdp
 from tests.report.sample_run import SampleTrial, trial_record
+from tests.tools.known import known
 from zerobench.formulas.record import formula_record
 from zerobench.report.step_time.expected import expected_step
 from zerobench.spec.hardware import Gpu, find_gpu
@@ -18,9 +19,7 @@ from zerobench.timing.step import ExpectedStep
 
 
 def gpu(name: str = "H100 SXM") -> Gpu:
-    found = find_gpu(name)
-    assert found is not None
-    return found
+    return known(find_gpu(name))
 
 
 def links(name: str = "H100 SXM", **given: Any) -> Links:
@@ -39,9 +38,7 @@ def predicted(name: str = "H100 SXM", blocks: Blocks = Blocks.TRANSFORMERS, **ax
 
 
 def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> ExpectedStep:
-    found = expected_step(trial, gpu(name), at or links(name))
-    assert found is not None
-    return found
+    return known(expected_step(trial, gpu(name), at or links(name)))
 
 
 def traced(trial: SampleTrial) -> SampleTrial:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.spec.adapter import Lora
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
@@ -54,8 +55,7 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
     gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
     assert gpu is not None
     assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    device = known(device_of(gpu, Precision.BF16))
     assert device.host is not None
     for engine in ("fsdp", "single", "zero3"):
         issue = block_issue(engine, is_gated=False)
@@ -73,8 +73,7 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
     gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
     assert gpu is not None
     assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    device = known(device_of(gpu, Precision.BF16))
     small = passes(decoder, device, 64, 64)
     assert small.head_s > 0
     assert device.host is not None
@@ -89,8 +88,7 @@ def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway(
     gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
     assert gpu is not None
     assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    device = known(device_of(gpu, Precision.BF16))
     small, large = passes(decoder, device, 64, 64), passes(decoder, device, 65536, 1024)
     short = Phases(forward_s=small.forward_s / 4, backward_s=small.backward_s / 4)
     calm = device.rates.model_copy(update={"contention": 0.0})
@@ -111,8 +109,7 @@ def test_frozen_matrices_have_no_gradient_of_their_own_and_adapters_take_what_th
     gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
     assert gpu is not None
     assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    device = known(device_of(gpu, Precision.BF16))
     endless = replace(device, memory_bytes_per_s=1e30)
     full, frozen = passes(decoder, endless, 4096, 2048), passes(decoder, endless, 4096, 2048, lora=Lora(16, ()))
     shapes = [(4096, 3 * 4096), (4096, 4096), (11008, 4096), (4096, 2 * 11008)]
@@ -129,8 +126,7 @@ def test_hidden_communication_leaves_one_block_and_open_communication_all() -> N
     gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
     assert gpu is not None
     assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    device = known(device_of(gpu, Precision.BF16))
     computing = passes(decoder, device, 4096, 2048)
     calm = device.rates.model_copy(update={"contention": 0.0, "jitter": 0.0, "step_s": 0.25})
     short = Phases(forward_s=0.032, backward_s=0.064, update_s=0.5)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.memory_view import model_states, peak_instant
 from zerobench.store import load_run
@@ -44,10 +45,8 @@ def test_a_plan_by_simulation_recommends_a_configuration_and_its_ledger_has_the_
     [run] = (tmp_path / "reports").iterdir()
     ran = [trial for trial in load_run(run).trials() if trial.ranks]
     for rank in [trial.ranks[0] for trial in ran]:
-        assert rank.parameters is not None
-        share = rank.parameters.total / 8
-        states = model_states(rank)
-        assert states is not None
+        share = known(rank.parameters).total / 8
+        states = known(model_states(rank))
         assert 2 * share <= states.parameters_bytes < 2.1 * share
         assert 12 * share <= states.optimizer_bytes < 12.6 * share
     on_device, offloaded = (peak_instant(trial.ranks[0], StepKind.STEADY, Place.DEVICE) for trial in (ran[0], ran[-1]))

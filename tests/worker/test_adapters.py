@@ -6,6 +6,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.spec.machines import CPU
+from tests.tools.known import known
 from tests.tools.rank_memory import flops_by_phase
 from tests.worker.real_ranks import LLAMA, Ranks, RunTrial, Tiny
 from zerobench.formulas import formula_record
@@ -123,9 +124,8 @@ def test_states_are_of_the_adapters_alone_and_the_frozen_model_is_parameters(ran
 
 def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTrial) -> None:
     rank = ran(spec(strategy="fsdp", precision="bf16", **LORA))[0]
-    assert rank.parameters is not None
     assert held(rank, Category.MASTER_WEIGHTS) == pytest.approx(4 * TRAINED / 2, rel=0.01)
-    assert held(rank, Category.PARAMETERS) == pytest.approx(2 * (rank.parameters.total - TRAINED) / 2, rel=0.01)
+    assert held(rank, Category.PARAMETERS) == pytest.approx(2 * (known(rank.parameters).total - TRAINED) / 2, rel=0.01)
 
 
 @pytest.mark.parametrize("evidence", ["solo", "simulated"])
@@ -163,9 +163,8 @@ STAYS = (
 def test_closed_forms_of_adapters_say_what_a_rank_holds(ran: RunTrial, strategy: str, fields: dict[str, Any]) -> None:
     asked = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA | fields)
     rank, formula = ran(asked)[0], formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
-    assert rank.parameters is not None
     assert formula.parameters is not None
-    assert (formula.parameters.total, formula.parameters.trainable) == (rank.parameters.total, TRAINED)
+    assert (formula.parameters.total, formula.parameters.trainable) == (known(rank.parameters).total, TRAINED)
     assert formula.flops_per_step == pytest.approx(rank.flops_per_step, rel=1e-3)
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         for category in (*STAYS, *[Category.ACTIVATIONS] * (phase is Phase.FORWARD)):
@@ -249,8 +248,7 @@ def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
 ) -> None:
     asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **work)
     explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
-    instant = end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE)
-    assert instant is not None
+    instant = known(end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE))
     found = {one.category: one for one in explainer.instant(instant)}
     states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
     assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)

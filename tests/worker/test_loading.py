@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
+from tests.tools.known import known
 from tests.tools.rank_memory import start_up_bytes
 from tests.worker.real_ranks import LLAMA, Ranks, RunTrial, Tiny
 from zerobench.records import Category, Place, RankRecord
@@ -18,8 +19,7 @@ spec = Tiny(LARGER, SMALL, {"steps": {"warmup": 0, "timed": 1, "memory": 1}}).sp
 
 
 def total(rank: RankRecord) -> int:
-    assert rank.parameters is not None
-    return rank.parameters.total
+    return known(rank.parameters).total
 
 
 def check_named(ranks: Ranks) -> None:
@@ -29,8 +29,7 @@ def check_named(ranks: Ranks) -> None:
 
 
 def at_load(holder: Holder) -> HeldBytes:
-    assert holder.load is not None
-    return holder.load
+    return known(holder.load)
 
 
 STRATEGIES: list[dict[str, Any]] = [{"strategy": name} for name in ("ddp", "zero0", "zero1", "zero2", "zero3")]
@@ -62,8 +61,7 @@ def test_what_is_read_as_it_is_stored_lies_in_the_page_cache_and_fp32_on_every_r
         assert start_up_bytes(rank, Category.PARAMETERS, Place.HOST) == pytest.approx(4 * total(rank), rel=0.01)
     for rank in stored:
         assert start_up_bytes(rank, Category.PARAMETERS, Place.HOST) == 0
-        assert rank.mapped_peak_bytes is not None
-        assert rank.mapped_peak_bytes > 0.9 * 2 * total(rank)
+        assert known(rank.mapped_peak_bytes) > 0.9 * 2 * total(rank)
     check_named(in_fp32)
     check_named(stored)
     held = {one.name: one for one in holders(sample(stored, weights="loaded", **asked))}

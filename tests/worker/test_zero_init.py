@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.known import known
 from tests.tools.rank_memory import apart, start_up_bytes
 from tests.worker.real_ranks import LLAMA, RunTrial, Tiny
 from zerobench.formulas.record import formula_record, formula_setting, trial_instants
@@ -35,8 +36,7 @@ def test_it_takes_the_steps_of_the_model_that_was_partitioned_as_it_was_built(ra
 def test_every_world_has_the_whole_model_on_the_device_at_start_up_bytes(ran: RunTrial, evidence: str) -> None:
     whole, cut = spec(zero_init=False, evidence=evidence), spec(evidence=evidence)
     ours, theirs = (formula_record(one) if evidence == "formula" else ran(one)[0] for one in (whole, cut))
-    assert ours.parameters is not None
-    model_bytes = 4 * ours.parameters.total
+    model_bytes = 4 * known(ours.parameters).total
     assert start_up_bytes(ours, Category.PARAMETERS) >= model_bytes
     assert start_up_bytes(theirs, Category.PARAMETERS) < 0.8 * model_bytes
     if evidence != "formula":  # which knows nothing of the embedding's gathering at the end of start-up
@@ -62,8 +62,7 @@ def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain
 ) -> None:
     key = {"zero_optimization.memory_efficient_linear": False}
     own, torchs = spec(ds_config=ALONE, evidence=evidence), spec(ds_config=ALONE | key, evidence=evidence)
-    counts = count_parameters(own.model)
-    assert counts is not None
+    counts = known(count_parameters(own.model))
     linear_bytes = 4 * (counts.attention + counts.mlp + counts.head)
     named = trial_instants(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
     [term] = account_of(named, Category.GATHERED_PARAMETERS)

@@ -17,6 +17,7 @@ from benchmarks.timing.cpu_ranks import (
     pairs,
 )
 from benchmarks.timing.cpu_ranks import calibrated as rates_of
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.timing.cpu_ranks import (
     MAPPING,
@@ -59,16 +60,14 @@ def alone(zero1_passes_s: float = 0.4, *between: Item) -> dict[str, Alone]:
     ("single", FEW, (0.2, 0.3)), ("single", MANY, (0.5, 0.6)), ("zero1", FEW, (0.4, 0.55)),
 ])  # fmt: skip
 def test_a_run_of_one_rank_is_replayed_at_its_own_times(engine, passes, expected):
-    timeline = replay(step(passes), calibrated(alone(), GLOO)[engine])
-    assert timeline is not None
+    timeline = known(replay(step(passes), calibrated(alone(), GLOO)[engine]))
     assert (timeline.passes_s, timeline.step_s) == pytest.approx(expected)
 
 
 def test_memory_that_an_engine_maps_is_not_taken_for_its_python():
     mapped = PageMapping(200_000_000)  # 0.1 s
     threads = calibrated(alone(0.4, mapped), GLOO)
-    timeline = replay(step(FEW, mapped), threads["zero1"])
-    assert timeline is not None
+    timeline = known(replay(step(FEW, mapped), threads["zero1"]))
     assert timeline.passes_s == pytest.approx(0.4)
     assert 5 * (calibrated(alone(), GLOO)["zero1"].between_s - threads["zero1"].between_s) == pytest.approx(0.1)
 

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
+from tests.tools.known import known
 from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
@@ -132,12 +133,10 @@ def test_every_table_of_bytes_says_that_it_is_predicted(tmp_path: Path) -> None:
 
 def test_the_parts_of_the_device_add_up_to_the_total() -> None:
     one = row(plan_trials(cluster())[0], cluster())
-    assert one.need is not None
     assert one.steady is not None
     reserved = max(r.peak_reserved_bytes for r in one.trial.ranks[0].device_memory)
-    context = one.trial.ranks[0].context
-    assert context is not None
-    assert one.need.total_bytes == reserved + (context.context_bytes or 0) + (context.collectives_bytes or 0)
+    context = known(one.trial.ranks[0].context)
+    assert known(one.need).total_bytes == reserved + (context.context_bytes or 0) + (context.collectives_bytes or 0)
 
 
 def test_the_host_holds_all_ranks_of_a_node_and_not_the_simulating_process() -> None:
@@ -198,8 +197,7 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
     assert taken(alone) is alone[rows.index(stage_3)]
     tied = [timed(one, 0.9 if one is stage_3 else 1.0) for one in rows]
     simplest = taken([replace(one, expected=None) for one in rows])
-    found = taken(tied)
-    assert found is not None
+    found = known(taken(tied))
     assert simplest is not None
     assert found.shown.label == simplest.shown.label
 
@@ -207,12 +205,10 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
 def test_what_is_offloaded_to_a_host_of_unknown_memory_is_counted_as_not_checked() -> None:
     unknown = replace(cluster(), host_memory_bytes=None)
     rows = [row(trial, unknown) for trial in plan_trials(unknown) if trial.ranks]
-    found = recommended(rows)
-    assert found is not None
+    found = known(recommended(rows))
     specs = [one.trial.spec for one in rows if one.has_room]
     assert found.num_unchecked == sum("cpu" in (spec.offload_optimizer, spec.offload_param) for spec in specs) > 0
-    checked = recommended([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks])
-    assert checked is not None
+    checked = known(recommended([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks]))
     assert checked.num_unchecked == 0
 
 
@@ -220,11 +216,9 @@ def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
     offloaded = [timed(one, 0.1) if one.offloads else replace(one, expected=None) for one in rows]
-    best = taken(offloaded)
-    assert best is not None
+    best = known(taken(offloaded))
     assert best.offloads
-    found = recommended([replace(one, expected=None) for one in rows])
-    assert found is not None
+    found = known(recommended([replace(one, expected=None) for one in rows]))
     assert (found.is_timed, found.best.offloads) == (False, False)
     assert "step times unknown" in found.reason
 
@@ -234,9 +228,8 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     write_run(tmp_path / "run", plan_trials(place), samples=False)
     console = Console(width=80, file=io.StringIO(), color_system=None)
     view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
-    assert view.answer is not None
     assert view.table is not None
-    print_parts([view.answer.with_next(["Next: one"], ["Run: two"]), shortened(view.table, 6)], console)
+    print_parts([known(view.answer).with_next(["Next: one"], ["Run: two"]), shortened(view.table, 6)], console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     lines = text.rstrip().splitlines()
@@ -294,8 +287,7 @@ def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
 def test_a_training_takes_as_long_as_its_steps_and_costs_and_draws_as_its_gpu_hours() -> None:
     place = cluster()
     one = row(plan_trials(place)[0], place)
-    found = takes(one, place.gpu, Training(300e9, 2.5))
-    assert found is not None
+    found = known(takes(one, place.gpu, Training(300e9, 2.5)))
     assert one.expected is not None
     steps = 300e9 / (8 * 2 * 1024)
     for told, step_s in zip(found, (one.expected.low_s, one.expected.step_s, one.expected.high_s), strict=True):

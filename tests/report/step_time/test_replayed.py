@@ -11,6 +11,7 @@ from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
 from tests.tools.kept_simulator import Simulate
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
@@ -221,9 +222,7 @@ def sample(spec: TrialSpec, record: RankRecord) -> SampleTrial:
 
 
 def line(trial: SampleTrial, name: str = "H200 SXM", **given: Any) -> Timeline:
-    found = timeline(trial, gpu(name), links(name, **given))
-    assert found is not None
-    return found
+    return known(timeline(trial, gpu(name), links(name, **given)))
 
 
 def closed(trial: SampleTrial) -> SampleTrial:
@@ -278,8 +277,7 @@ def test_what_the_closed_form_takes_for_an_engines_work_is_what_its_trace_holds(
 ) -> None:
     """The bytes of the update, and the launches of the passes."""
     trial = trials[name]
-    asked = timed_work(trial, gpu(), links())
-    assert asked is not None
+    asked = known(timed_work(trial, gpu(), links()))
     trace, issue = unpack(trial.ranks[0].step_trace or ""), issue_of(trial.spec, asked.decoder)
     works = [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
     moved_bytes = sum(work.moved_bytes for phase, work in works if phase == Phase.STEP)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.slurm.on_cluster import standin_trial
 from tests.slurm.standins import Standins
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.running.stop import Stop
@@ -108,8 +109,7 @@ def test_other_nodes_are_reached_by_a_step_beside_the_ranks(tmp_path: Path, slur
     slurm.answer("srun", "echo 'srun: error: n2: no such task' >&2; exit 2")
     trial = standin_trial("two")
     launch = executor().launch(trial, put(trial, tmp_path))
-    assert launch.elsewhere is not None
-    assert launch.elsewhere("stacks", "mark") == ["stacks: srun exited with 2: srun: error: n2: no such task"]
+    assert known(launch.elsewhere)("stacks", "mark") == ["stacks: srun exited with 2: srun: error: n2: no such task"]
     [call] = slurm.calls("srun")
     assert "--nodelist=n1,n2" in call
     assert call.endswith("-m zerobench.running.remote stacks mark")
@@ -124,8 +124,7 @@ def test_while_slurm_ends_the_job_no_step_is_begun(
     stop.ask(number)
     trial = standin_trial("two")
     launch = executor(stop=stop).launch(trial, put(trial, tmp_path))
-    assert launch.elsewhere is not None
-    assert launch.elsewhere("end", "mark") == []
+    assert known(launch.elsewhere)("end", "mark") == []
     assert len(slurm.calls("srun")) == steps
 
 
