@@ -13,6 +13,7 @@ from benchmarks.prediction.simulated import simulate as simulate_anew
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.tools.kept_simulator import Simulate
 from tests.tools.known import known
+from tests.tools.rank_memory import flops_by_phase
 from zerobench.formulas import formula_record
 from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
@@ -141,8 +142,8 @@ def test_the_bound_by_formula_is_that_by_simulation(pairs: Pairs, name: str) -> 
 @pytest.mark.parametrize("name", GRID)
 def test_the_flops_by_formula_are_those_that_were_counted(pairs: Pairs, name: str) -> None:
     _, simulated, formula = pairs[name]
-    found = [{row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY} for one in (simulated, formula)]
-    assert found[1] == {phase: found[0][phase] for phase in (Phase.FORWARD, Phase.BACKWARD)}
+    counted = flops_by_phase(simulated)
+    assert flops_by_phase(formula) == {phase: counted[phase] for phase in (Phase.FORWARD, Phase.BACKWARD)}
 
 
 @pytest.mark.parametrize("name", [name for name in GRID if "part" in name])
@@ -194,22 +195,18 @@ def test_the_bytes_on_the_drive_by_formula_are_those_that_were_swapped(pairs: Pa
     assert any(row.read_bytes for row in formula.nvme)
 
 
-@pytest.mark.parametrize("name", ["zero2 wide host n1", "zero2 wide n8", "zero2", "zero3"])
-def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str) -> None:
-    """One rank that offloads has no second copies, and what does not fit twice is flattened on the host."""
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in pairs[name][1:]]
-    assert known(peaks[1]).total_bytes == pytest.approx(known(peaks[0]).total_bytes, rel=WITHIN)
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_start_up_by_formula_draws_a_frozen_model(pairs: Pairs, name: str) -> None:
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in pairs[name][1:]]
-    assert known(peaks[1]).total_bytes == pytest.approx(known(peaks[0]).total_bytes, rel=0.001)
-
-
-def test_what_is_flattened_on_the_host_is_there_at_start_up(pairs: Pairs) -> None:
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.HOST) for rank in pairs["zero2 wide n8"][1:]]
-    assert known(peaks[1]).total_bytes == pytest.approx(known(peaks[0]).total_bytes, rel=WITHIN)
+@pytest.mark.parametrize(
+    ("name", "place", "within"),
+    [
+        # One rank that offloads has no second copies, and what does not fit twice is flattened on the host.
+        *((name, Place.DEVICE, WITHIN) for name in ("zero2 wide host n1", "zero2 wide n8", "zero2", "zero3")),
+        *((name, Place.DEVICE, 0.001) for name in FROZEN),
+        ("zero2 wide n8", Place.HOST, WITHIN),
+    ],
+)
+def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str, place: Place, within: float) -> None:
+    engine, formula = (known(phase_peak(rank, StepKind.FIRST, Phase.INIT, place)) for rank in pairs[name][1:])
+    assert formula.total_bytes == pytest.approx(engine.total_bytes, rel=within)
 
 
 @pytest.mark.parametrize("name", ["zero2 full", "zero3 ckpt full"])
