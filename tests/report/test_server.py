@@ -106,9 +106,7 @@ def test_the_largest_peak_says_whose_it_is(trial: SampleTrial) -> None:
         states = known(largest_model_states(trial, role))
         assert peak is not None
         assert peak.rank_text == states.rank_text == text
-    whole, servers = (largest_peak(trial, StepKind.STEADY, Place.DEVICE, role) for role in (None, "server"))
-    assert whole is not None
-    assert servers is not None
+    whole, servers = (known(largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)) for role in (None, "server"))
     assert whole.rank_text == ("0 server" if servers.total_bytes == whole.total_bytes else "1")
 
 

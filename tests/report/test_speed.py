@@ -47,9 +47,7 @@ def test_throughput_counts_the_sequences_of_all_ranks() -> None:
 def test_mfu_is_the_flops_of_one_gpu_over_its_catalogued_peak() -> None:
     steps = [step(0.5, 0.1)] * 3
     trial = with_steps(two_ranks(), steps, steps)
-    speed, flops = speed_of(trial), trial.ranks[0].flops_per_step
-    assert speed is not None
-    assert flops is not None
+    speed, flops = known(speed_of(trial)), known(trial.ranks[0].flops_per_step)
     assert speed.tflops_per_gpu == pytest.approx(flops / 0.5 / 1e12)
     assert speed.mfu == pytest.approx(flops / 0.5 / known(speed.peak_flops))
 

@@ -122,8 +122,7 @@ def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFol
     assert result.statuses == Counter({Status.PREEMPTED: 1})
     assert result.exit_code == 130
     trial = next(load_run(run.path).trials())
-    assert trial.record.failure is not None
-    assert known(trial.record.failure.evidence).startswith("Slurm says; the ranks ended: rank 0: ValueError")
+    assert known(known(trial.record.failure).evidence).startswith("Slurm says; the ranks ended: rank 0: ValueError")
     assert begun(run) == ["second"]
 
 

@@ -195,9 +195,7 @@ def test_the_reference_dies_and_goes_on_as_the_one_process_that_it_is(tmp_path: 
         "name: s\naxes: {model: llama-10m, strategy: [single, ddp], world_size: 2, evidence: measured,\n"
         "  checkpoint: {every_steps: 2, resume_world_size: 1, folder: here, fault: {rank: 1, step: 7}}}\n"
     )
-    single, ddp = (one.trial.checkpoint for one in expand(load_sweep(path), CPU))
-    assert single is not None
-    assert ddp is not None
+    single, ddp = (known(one.trial.checkpoint) for one in expand(load_sweep(path), CPU))
     assert (single.fault and single.fault.rank, single.resume_world_size) == (0, None)
     assert (ddp.fault and ddp.fault.rank, ddp.resume_world_size) == (1, 1)
     assert ddp.folder == str(tmp_path / "here")

@@ -44,9 +44,7 @@ def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None
 def traced(trial: SampleTrial) -> SampleTrial:
     """`trial` with the trace that torch's FSDP, which divides all that stage 3 does, would leave."""
     spec, [rank] = trial.spec, trial.ranks
-    decoder, counts = decoder_of(spec.model), count_parameters(spec.model)
-    assert decoder is not None
-    assert counts is not None
+    decoder, counts = known(decoder_of(spec.model)), known(count_parameters(spec.model))
     block = (counts.attention + counts.mlp) // decoder.layers
     engine = Fsdp(
         decoder,

@@ -52,9 +52,7 @@ def test_elementwise_work_is_bytes_over_bandwidth() -> None:
 
 
 def test_the_host_is_the_least_that_a_small_block_takes() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
-    assert gpu is not None
-    assert decoder is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
     device = known(device_of(gpu, Precision.BF16))
     assert device.host is not None
     for engine in ("fsdp", "single", "zero3"):
@@ -70,9 +68,7 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
 
 
 def test_the_host_launches_backward_while_the_head_is_computed() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
-    assert gpu is not None
-    assert decoder is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
     device = known(device_of(gpu, Precision.BF16))
     small = passes(decoder, device, 64, 64)
     assert small.head_s > 0
@@ -85,9 +81,7 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
 
 
 def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
-    assert gpu is not None
-    assert decoder is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
     device = known(device_of(gpu, Precision.BF16))
     small, large = passes(decoder, device, 64, 64), passes(decoder, device, 65536, 1024)
     short = Phases(forward_s=small.forward_s / 4, backward_s=small.backward_s / 4)
@@ -97,18 +91,14 @@ def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway(
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
-    gated, plain = decoder_of(resolve_model("llama-8b")), decoder_of(resolve_model("gpt2-125m"))
-    assert gated is not None
-    assert plain is not None
+    gated, plain = known(decoder_of(resolve_model("llama-8b"))), known(decoder_of(resolve_model("gpt2-125m")))
     assert (gated.mlp_matrices, plain.mlp_matrices) == (3, 2)
     assert gated.qkv_width == 4096 + 2 * 1024
     assert decoder_of(resolve_model("mixtral-8x7b")) is None
 
 
 def test_frozen_matrices_have_no_gradient_of_their_own_and_adapters_take_what_their_bytes_take() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
-    assert gpu is not None
-    assert decoder is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("llama-7b")))
     device = known(device_of(gpu, Precision.BF16))
     endless = replace(device, memory_bytes_per_s=1e30)
     full, frozen = passes(decoder, endless, 4096, 2048), passes(decoder, endless, 4096, 2048, lora=Lora(16, ()))
@@ -123,9 +113,7 @@ def test_frozen_matrices_have_no_gradient_of_their_own_and_adapters_take_what_th
 
 
 def test_hidden_communication_leaves_one_block_and_open_communication_all() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
-    assert gpu is not None
-    assert decoder is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("llama-7b")))
     device = known(device_of(gpu, Precision.BF16))
     computing = passes(decoder, device, 4096, 2048)
     calm = device.rates.model_copy(update={"contention": 0.0, "jitter": 0.0, "step_s": 0.25})

@@ -11,6 +11,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, gpu, links, predicted
+from tests.tools.known import known
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, why_no_time
@@ -75,8 +76,7 @@ def test_physics_holds_far_beyond_the_rows(
         return expected(predicted(name, **axes | {"num_nodes": nodes} | changed), name, at)
 
     trial = predicted(name, **axes, num_nodes=nodes)
-    bound, here = step_bound(trial, gpu(name), at), expected(trial, name, at)
-    assert bound is not None
+    bound, here = known(step_bound(trial, gpu(name), at)), expected(trial, name, at)
     assert bound.compute_s is not None, "a floor: all FLOPs at 100% of the matrix peak"
     assert here.compute_s > bound.compute_s
     assert here.low_s >= (bound.step_s or 0.0)
@@ -216,8 +216,7 @@ def test_more_ranks_never_raise_the_efficiency_of_cut_matrices() -> None:
 def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
     for axes in ({}, {"num_nodes": 2}, {"micro_batch_size": 8}, {"sequence_length": 512}):
         trial, at = _tensor(**axes), links()
-        found, bound = expected(trial, at=at), step_bound(trial, gpu(), at)
-        assert bound is not None
+        found, bound = expected(trial, at=at), known(step_bound(trial, gpu(), at))
         assert found.low_s > (bound.step_s or 0.0) > 0.0
         fast = at.model_copy(update={"link_gb_per_s": 2 * (at.link_gb_per_s or 0.0), "network_gb_per_s": 100.0})
         assert expected(trial, at=fast).step_s < found.step_s

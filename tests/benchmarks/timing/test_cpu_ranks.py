@@ -102,9 +102,7 @@ def test_who_computes_passes_nothing_on_meanwhile():
     thread = calibrated(alone(), GLOO)["single"]
     serial = one_at_a_time(trace)
     assert [item.call for item in serial.items if isinstance(item, CollectiveWait)] == [0, 1]
-    beside, after = replay(trace, thread), replay(serial, thread)
-    assert beside is not None
-    assert after is not None
+    beside, after = known(replay(trace, thread)), known(replay(serial, thread))
     assert after.step_s == pytest.approx(0.3 + 2 * 0.4)
     assert beside.step_s == pytest.approx(0.2 + 2 * 0.4)
 
