@@ -17,7 +17,7 @@ class Asking:
     """Of a small Llama on two ranks, unless `usual` or a test says otherwise."""
 
     def __init__(self, **usual: Any) -> None:
-        self.usual = {"model": "llama-10m", "gpus_per_node": 2} | usual
+        self.usual: dict[str, Any] = {"model": "llama-10m", "gpus_per_node": 2, **usual}
 
     def trial(self, **fields: Any) -> TrialSpec:
         """The trial of these fields; its model may be a name or a configuration."""
