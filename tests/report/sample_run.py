@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tools.known import known
+from tests.tools.rank_records import ledger_row
 from zerobench.folder import RunFolder
 from zerobench.records import (
     Category,
@@ -317,18 +318,7 @@ def _rows(kind: StepKind, phase: Phase, place: Place, live: Bytes, peak: Bytes) 
     """A row for each category, and the total of them."""
     figures = [(category, live.get(category, 0), peak.get(category, 0)) for category in dict.fromkeys([*live, *peak])]
     figures.append((Category.TOTAL, sum(live.values()), sum(peak.values())))
-    return [
-        MemoryRow(
-            step=kind,
-            phase=phase,
-            place=place,
-            category=category,
-            live_bytes=at_end,
-            at_peak_bytes=at_peak,
-            own_peak_bytes=max(at_end, at_peak),
-        )
-        for category, at_end, at_peak in figures
-    ]
+    return [ledger_row(kind, phase, place, category, at_peak, at_end) for category, at_end, at_peak in figures]
 
 
 def host_rows(asked: TrialSpec) -> list[MemoryRow]:

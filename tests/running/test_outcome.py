@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.tools.known import known
-from tests.tools.rank_records import rank_of_two
+from tests.tools.rank_records import progress, rank_of_two
 from zerobench.progress import Progress
 from zerobench.records import Category, Failure, HostStanding, Phase, Status
 from zerobench.running.executor import Interruption, LocalExecutor
@@ -16,8 +16,7 @@ from zerobench.running.ranks import RankDeath
 
 
 def at_step(rank: int) -> Progress:
-    where = {"phase": "timed", "step_index": 3, "num_steps": 8, "memory_bytes": None, "updated_at_s": 0.0}
-    return Progress.model_validate({"rank": rank, "pid": 100 + rank, "hostname": "here", **where})
+    return progress(rank, pid=100 + rank, step_index=3)
 
 
 BOTH = (at_step(0), at_step(1))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tools.known import known
-from tests.tools.rank_records import rank_record
+from tests.tools.rank_records import rank_record, trial_record
 from zerobench.checkpoint_files import Position, checkpoints_folder, last, unfinished, whole
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import CheckpointTransfer, Status, TrialRecord
@@ -32,9 +32,7 @@ def spec(strategy: str = "ddp", **checkpoint: Any) -> TrialSpec:
 
 
 def ended(trial: TrialSpec, status: Status, **fields: Any) -> TrialRecord:
-    return TrialRecord(
-        run_id="run", trial_id=trial.trial_id, config_hash="0", status=status, ranks_expected=1, **fields
-    )
+    return trial_record("run", trial, status, **fields)
 
 
 def leave_checkpoint(trial: TrialSpec, folder: TrialFolder, step: int) -> None:

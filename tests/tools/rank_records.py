@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from zerobench.records import Failure, Phase, RankRecord, Status, TrialRecord
+from zerobench.progress import Progress
+from zerobench.records import Category, Failure, MemoryRow, Phase, Place, RankRecord, Status, StepKind, TrialRecord
 from zerobench.spec.trial import TrialSpec
 
 
@@ -23,3 +24,18 @@ def trial_record(run_id: str, trial: TrialSpec, status: Status = Status.COMPLETE
     """How a trial ended."""
     ids = {"run_id": run_id, "trial_id": trial.trial_id, "config_hash": trial.config_hash}
     return TrialRecord.model_validate({**ids, "status": status, "ranks_expected": trial.world_size, **fields})
+
+
+def progress(rank: int, **fields: Any) -> Progress:
+    """What a rank says while its steps are timed, of which the first is not over."""
+    usual = {"pid": 1, "hostname": "here", "phase": "timed", "step_index": 0, "num_steps": 8, "memory_bytes": 1}
+    return Progress.model_validate({"rank": rank, "updated_at_s": 0.0, **usual, **fields})
+
+
+def ledger_row(
+    step: StepKind, phase: Phase, place: Place, category: Category, at_peak_bytes: int | None, live_bytes: int = 0
+) -> MemoryRow:
+    """A row of the ledger; the category's own peak is the larger one."""
+    own_bytes = None if at_peak_bytes is None else max(at_peak_bytes, live_bytes)
+    where = {"step": step, "phase": phase, "place": place, "category": category}
+    return MemoryRow(live_bytes=live_bytes, at_peak_bytes=at_peak_bytes, own_peak_bytes=own_bytes, **where)

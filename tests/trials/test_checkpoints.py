@@ -14,7 +14,10 @@ import pytest
 from pydantic_core import to_json
 
 from tests.tools.known import known
+from tests.tools.rank_memory import apart
+from tests.tools.rank_records import trial_record
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from tests.worker.real_ranks import LLAMA
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.formulas.checkpoint import checkpoint_bytes
@@ -29,8 +32,7 @@ from zerobench.spec.parameters import count_parameters
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 8192, "max_position_embeddings": 64}
+CONFIG = LLAMA | {"intermediate_size": 160, "vocab_size": 8192}
 STEPS = {"warmup": 0, "timed": 2, "memory": 1}
 NUM_STEPS = 4
 EVERY = {"every_steps": 2}
@@ -126,14 +128,7 @@ def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -
         broken = isinstance(own, BrokenProcessPool) or any(isinstance(fault, BrokenProcessPool) for fault in faults)
         if own is not None and not broken:
             raise own
-        return TrialRecord(
-            run_id="run",
-            trial_id=trial.trial_id,
-            config_hash=trial.config_hash,
-            status=Status.CRASH if broken else Status.COMPLETED,
-            started_at_s=1.0,
-            ranks_expected=trial.world_size,
-        )
+        return trial_record("run", trial, Status.CRASH if broken else Status.COMPLETED, started_at_s=1.0)
 
     def run(trial: TrialSpec) -> Ran:
         asked = trial.model_dump_json()
@@ -156,7 +151,7 @@ def distance_of(found: Ran) -> float:
     """The largest difference of a loss from the uninterrupted one, of all steps."""
     ours, theirs = found.recovery.losses, found.ranks[0].losses
     assert len(ours) == len(theirs) == NUM_STEPS
-    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+    return apart(ours, theirs)
 
 
 def has_size_by_formula(found: Ran) -> bool:
