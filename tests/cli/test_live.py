@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.report.sample_run import RUN_ID, sample_trials, write_run
 from tests.tools.rank_records import progress, trial_record
-from zerobench.cli.live import LiveView, PlainView
+from zerobench.cli.live import LiveView, PlainView, screen
 from zerobench.cli.live_bars import EndedTrial, bars
 from zerobench.cli.live_predictions import Doing, prediction_view
 from zerobench.cli.live_trial import COMPILING, describe, memory, speed
@@ -384,3 +384,15 @@ def test_bars_are_as_long_as_their_bytes_whatever_their_parts_round_to() -> None
     long, short = [line.count("\N{FULL BLOCK}") for line in screen.getvalue().splitlines()[:2]]
     assert abs(long - 2 * short) <= 1
     assert long > 100
+
+
+@pytest.mark.parametrize(
+    ("term", "is_terminal", "view"),
+    [("xterm-256color", "1", LiveView), ("dumb", "1", PlainView), ("xterm-256color", "0", PlainView)],
+)
+def test_only_a_terminal_that_can_move_its_cursor_has_a_moving_screen(
+    monkeypatch: pytest.MonkeyPatch, term: str, is_terminal: str, view: type[PlainView]
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("TTY_COMPATIBLE", is_terminal)
+    assert type(screen()) is view

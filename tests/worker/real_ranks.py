@@ -26,6 +26,8 @@ RunTrial = Callable[[TrialSpec], Ranks]
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}
+GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 509}
+GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,13 @@
 import pytest
 
 from tests.tools.rank_memory import FEW_BYTES, live_bytes, moved_bytes, total, unnamed
-from tests.worker.real_ranks import LLAMA, Tiny, check_same_steps
+from tests.worker.real_ranks import GPT2, LLAMA, Tiny, check_same_steps
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.pipeline import micro_batches_in_flight
 
 SIZES = LLAMA | {"vocab_size": 509, "num_hidden_layers": 4}
-GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 509, "n_positions": 64}
-GPT2 |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 HIDDEN_BYTES = 32 * 64  # elements of one micro-batch's hidden states
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 SCHEDULES = ("1f1b", "gpipe")

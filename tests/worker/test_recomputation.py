@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.tools.rank_memory import flops_by_phase, live_bytes
-from tests.worker.real_ranks import LLAMA, RunTrial, Tiny, check_same_steps
+from tests.worker.real_ranks import GPT2, LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord
@@ -14,8 +14,6 @@ from zerobench.report.labels import labels, shared_lines
 from zerobench.spec.trial import Evidence, TrialSpec
 
 CONFIG = LLAMA | {"num_hidden_layers": 4, "num_key_value_heads": 2}
-GPT2 = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256}
-GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
 TINY = Tiny(CONFIG, SMALL, {"micro_batch_size": 2, "sequence_length": 128})
 
