@@ -49,9 +49,7 @@ def lock(environ: dict[str, str]) -> Path:
     return build_root(environ) / "py311_cpu" / "cpu_adam" / "lock"
 
 
-def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(
-    lock: Path, environ: dict[str, str]
-) -> None:
+def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(lock: Path, environ: dict[str, str]):
     with compiling(lock):
         assert free_left_over(environ) == []
         assert lock.exists()
