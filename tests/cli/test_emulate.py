@@ -264,11 +264,7 @@ def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
             "The script failed on rank 0 (exit status 7): ValueError: no",
             7,
         ),
-        (
-            Account(rank=0, end=End.FINISHED),
-            "The script never used the GPU: no memory allocated on 8 x H200 SXM.",
-            0,
-        ),
+        (Account(rank=0, end=End.FINISHED), "The script never used the GPU: no memory allocated on 8 x H200 SXM.", 0),
     ],
 )
 def test_what_cannot_be_judged_is_said_to_be_so(one, first, code):

@@ -232,10 +232,7 @@ def test_the_last_rank_holds_no_more_than_the_first_where_nothing_is_padded() ->
         ({"strategy": "script"}, r"strategy: 'script' .*choices: "),
         ({"strategy": "zero1", "model": {"model_type": "mamba", "hidden_size": 64}}, r"model: .*closed form"),
         ({"strategy": "zero1", "ds_config": {"zero_optimization.stage": 2}}, r"stage"),
-        (
-            {"strategy": "zero1", "adapter": "lora-8", "activation_checkpointing": "ops"},
-            r"adapter lora-8: no formula",
-        ),
+        ({"strategy": "zero1", "adapter": "lora-8", "activation_checkpointing": "ops"}, r"adapter lora-8: no formula"),
     ],
     ids=["rank", "strategy", "model", "config", "adapter"],
 )

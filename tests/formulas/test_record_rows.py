@@ -63,11 +63,7 @@ TRIALS: dict[str, dict[str, Any]] = {
     },
     "zero3 eager ckpt of one block": {"strategy": "zero3", "attention": "eager", "activation_checkpointing": "every-2"},
     "zero2 ckpt of operations": {"strategy": "zero2", "activation_checkpointing": "ops"},
-    "zero3 eager ckpt of operations": {
-        "strategy": "zero3",
-        "attention": "eager",
-        "activation_checkpointing": "ops",
-    },
+    "zero3 eager ckpt of operations": {"strategy": "zero3", "attention": "eager", "activation_checkpointing": "ops"},
     "zero1 tied": {"strategy": "zero1", "tied": True, "precision": "fp16"},
 }
 

@@ -25,11 +25,7 @@ def test_activations_and_logits_lie_over_the_states_from_forward_to_the_heads_gr
     saved = {I: 8, A: 2 * 5 + 3}
     assert device_phases(MOMENTS, KEPT, LOGITS, input_tokens=1) == {
         Phase.INIT: [{P: 300}, {P: 100}],
-        Phase.FORWARD: [
-            {P: 101, **saved},
-            {P: 102, **saved, G: 23, T: 29, L: 13},
-            {P: 102, **saved, G: 23, L: 11},
-        ],
+        Phase.FORWARD: [{P: 101, **saved}, {P: 102, **saved, G: 23, T: 29, L: 13}, {P: 102, **saved, G: 23, L: 11}],
         Phase.BACKWARD: [
             {P: 102, **saved, G: 23, L: 17},
             {P: 103, **saved, L: 19},

@@ -171,10 +171,7 @@ def leaked(request):
 def test_a_tensor_that_the_model_leaks_has_no_name_from_the_next_step_on(leaked, phase):
     before, after, leaked_bytes = leaked
     grown = {c: after[p, c].live_bytes - row.live_bytes for (p, c), row in before.items() if p is phase}
-    assert {c: n for c, n in grown.items() if n} == {
-        Category.UNATTRIBUTED: leaked_bytes,
-        Category.TOTAL: leaked_bytes,
-    }
+    assert {c: n for c, n in grown.items() if n} == {Category.UNATTRIBUTED: leaked_bytes, Category.TOTAL: leaked_bytes}
 
 
 def test_a_leak_is_no_activation_at_the_peak_of_a_later_forward_pass(leaked):

@@ -3,16 +3,7 @@
 import pytest
 from rich.console import Console
 
-from tests.report.sample_run import (
-    GIB,
-    MIB,
-    SampleTrial,
-    completed_trial,
-    failed_trial,
-    on_cpu,
-    skipped_trial,
-    spec,
-)
+from tests.report.sample_run import GIB, MIB, SampleTrial, completed_trial, failed_trial, on_cpu, skipped_trial, spec
 from tests.tools.known import known
 from zerobench.records import Failure, Status
 from zerobench.report.memory_view import device_peak_bytes

@@ -141,10 +141,7 @@ def test_the_frames_keep_the_role_of_each_rank_and_leave_a_server_out_of_the_spr
     [(_, spread)] = spreads(frames)
     assert spread.maximum == spread.minimum  # the two workers hold the same
     notes = [note.note for trial in frames.figures for note in trial.notes if note.note.startswith("device peak of")]
-    assert [note.split("(")[0].strip() for note in notes] == [
-        "device peak of the server",
-        "device peak of a worker",
-    ]
+    assert [note.split("(")[0].strip() for note in notes] == ["device peak of the server", "device peak of a worker"]
 
 
 def written(folder: Path, trial: SampleTrial) -> Path:

@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.known import known
-from zerobench.report.stats import (
-    RankSpread,
-    median,
-    median_absolute_deviation,
-    median_interval,
-    spread_over_ranks,
-)
+from zerobench.report.stats import RankSpread, median, median_absolute_deviation, median_interval, spread_over_ranks
 
 NUMBERS = st.floats(-1e6, 1e6)
 

@@ -31,11 +31,7 @@ NVME_FILE = "zero3_offload_optimizer_nvme.json"
 """A shipped configuration with a key that no trial without NVMe reads."""
 
 CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
-    "hang": (
-        {0: "wait_for_a_peer_that_never_comes", 1: "ignore_sigterm"},
-        WORKER,
-        {"timeout_s": TIMEOUT_S},
-    ),
+    "hang": ({0: "wait_for_a_peer_that_never_comes", 1: "ignore_sigterm"}, WORKER, {"timeout_s": TIMEOUT_S}),
     "ended_by_us": (dict.fromkeys(range(2), "wait_for_a_peer_that_never_comes"), WORKER, {"timeout_s": TIMEOUT_S}),
     "completed": ({}, WORKER, {}),
     "crash": ({0: "wait_for_a_peer_that_never_comes", 1: "crash"}, WORKER, {}),

@@ -44,8 +44,7 @@ def within(mount: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mount", "what"),
-    [("-o size=64k", "/dev/shm has 64.00 KiB free"), ("-o ro", "/dev/shm cannot be written")],
+    ("mount", "what"), [("-o size=64k", "/dev/shm has 64.00 KiB free"), ("-o ro", "/dev/shm cannot be written")]
 )
 def test_a_small_and_a_read_only_mount_are_named_with_what_is_needed(mount: str, what: str) -> None:
     assert within(mount) == (
@@ -117,9 +116,7 @@ def test_a_trial_that_lacks_either_is_not_started_and_says_why(
 ) -> None:
     with_free(monkeypatch, 1024)
     monkeypatch.setattr(
-        runner,
-        "lacks_shared_memory",
-        lambda trial, *_: None if trial.is_loaded else Failure(message="no segments"),
+        runner, "lacks_shared_memory", lambda trial, *_: None if trial.is_loaded else Failure(message="no segments")
     )
     trials = [make_trial("drawn"), make_trial("loaded", weights="loaded").model_copy(update=SHAPE)]
     ended = run_sweep(

@@ -165,14 +165,7 @@ def test_without_page_locks_a_part_just_above_a_power_of_two_fits_a_smaller_host
 ) -> None:
     """28 bytes a parameter of a part above 2^30 parameters with them, 18 without (docs/out-of-memory.md)."""
     monkeypatch.setattr(changes, "plan_world", lambda *_, **__: PlanWorld(Evidence.SIMULATED))
-    shape = {
-        "model_type": "gpt2",
-        "n_embd": 4096,
-        "n_layer": 5,
-        "n_head": 32,
-        "n_positions": 1024,
-        "vocab_size": 15358,
-    }
+    shape = {"model_type": "gpt2", "n_embd": 4096, "n_layer": 5, "n_head": 32, "n_positions": 1024, "vocab_size": 15358}
     (tmp_path / "gpt2.json").write_text(json.dumps(shape))
     words = {"gpus": "1", "gpus_per_node": "1", "gpu": "h200", "host_memory": "24GB", "stage": "2"}
     plan = asked(model=str(tmp_path / "gpt2.json"), **words)

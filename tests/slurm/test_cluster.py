@@ -16,15 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, missing_programs
-from tests.slurm.scenarios import (
-    HOSTILE,
-    MAX_ARRAY_SIZE,
-    NUM_NODES,
-    PARTITIONS,
-    SCENARIOS,
-    Played,
-    Swept,
-)
+from tests.slurm.scenarios import HOSTILE, MAX_ARRAY_SIZE, NUM_NODES, PARTITIONS, SCENARIOS, Played, Swept
 from tests.tools.known import known
 from zerobench.records import Status
 from zerobench.slurm.jobs import read_submission, read_tasks

@@ -139,10 +139,7 @@ def test_ranks_that_divide_the_model_hold_its_states_once_together():
 
 @pytest.mark.parametrize(
     ("fields", "rule"),
-    [
-        ({"evidence": "simulated"}, "deepspeed_pipeline_needs_ranks"),
-        ({"tied": True}, "deepspeed_pipeline_unties"),
-    ],
+    [({"evidence": "simulated"}, "deepspeed_pipeline_needs_ranks"), ({"tied": True}, "deepspeed_pipeline_unties")],
 )
 def test_what_deepspeeds_engine_cannot_do_is_refused_and_torchs_schedules_are_named(fields, rule):
     skip = why_skipped(Situation(trial(pipeline_schedule="deepspeed", **fields), CPU, None))

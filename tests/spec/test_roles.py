@@ -36,11 +36,7 @@ def test_without_a_server_each_rank_takes_its_own() -> None:
     ("fields", "rule", "told"),
     [
         ({"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
-        (
-            {"gpus_per_node": 3},
-            "workers_cannot_share_batch",
-            "2 workers cannot evenly share a step's 3 micro-batches",
-        ),
+        ({"gpus_per_node": 3}, "workers_cannot_share_batch", "2 workers cannot evenly share a step's 3 micro-batches"),
         (
             {"gpus_per_node": 4, "gradient_accumulation_steps": 2},
             "workers_cannot_share_batch",
@@ -85,9 +81,5 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
     )
     planned = expand(load_sweep(str(file)), CPU)
     found = [(one.trial.strategy, one.trial.consistency.value, one.skipped) for one in planned]
-    assert found == [
-        ("single", "sync", None),
-        ("parameter-server", "sync", None),
-        ("parameter-server", "async", None),
-    ]
+    assert found == [("single", "sync", None), ("parameter-server", "sync", None), ("parameter-server", "async", None)]
     assert len({one.trial.parity_hash for one in planned}) == 1

@@ -57,10 +57,7 @@ TENSORFLOW: list[tuple[dict[str, Any], str, str]] = [
         "2 workers cannot evenly share a step's 3 micro-batches",
     ),
     (
-        {
-            "tf_strategy": "mirrored",
-            "checkpoint": CheckpointSpec(every_steps=2, fault=FaultSpec(rank=1, step=8)),
-        },
+        {"tf_strategy": "mirrored", "checkpoint": CheckpointSpec(every_steps=2, fault=FaultSpec(rank=1, step=8))},
         "fault_out_of_place",
         "rank 1 of 1",
     ),

@@ -27,9 +27,7 @@ UNPREDICTABLE = {
 }
 """Rules against simulating what depends on values, or on neighbours that answer: no sweep can avoid them."""
 
-MULTIPLIED = {
-    "optimizers": {"cpu_adam_needs_offload", "cpu_lion_needs_offload", "fused_adamw_needs_device_states"},
-}
+MULTIPLIED = {"optimizers": {"cpu_adam_needs_offload", "cpu_lion_needs_offload", "fused_adamw_needs_device_states"}}
 """What a sweep that multiplies all by all skips in every world."""
 
 

@@ -58,11 +58,7 @@ skip = ASKING.skip
             "precision fp16: DeepSpeed does not support it on this CPU; use bf16 or fp32",
         ),
         ({"num_nodes": 2}, "nodes_exceed_machine", "num_nodes 2: only 1 available"),
-        (
-            {"gpus_per_node": 9},
-            "ranks_exceed_cores",
-            "9 ranks on 2 CPU cores: at most 8 (4 per core)",
-        ),
+        ({"gpus_per_node": 9}, "ranks_exceed_cores", "9 ranks on 2 CPU cores: at most 8 (4 per core)"),
         (
             {"model": "gpt2-10m", "sequence_length": 1025},
             "sequence_exceeds_positions",

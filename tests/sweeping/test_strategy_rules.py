@@ -21,11 +21,7 @@ trial, skip = ASKING.trial, ASKING.skip
     [
         ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at ddp: it cannot offload"),
         ({"strategy": "zero2", "compression": "fp16"}, "compression_needs_ddp", "compression fp16 at zero2"),
-        (
-            {"strategy": "fsdp", "compression": "onebit"},
-            "compression_needs_ddp",
-            "compression hooks need ddp",
-        ),
+        ({"strategy": "fsdp", "compression": "onebit"}, "compression_needs_ddp", "compression hooks need ddp"),
         ({"compression": "fp16", "precision": "bf16"}, "compression_needs_fp32", "gradients are 16-bit already"),
         ({"compression": "bf16"}, "bf16_compression_needs_nccl", "compression bf16 on gloo"),
         ({"compression": "powersgd"}, "powersgd_needs_one_bucket", "set bucket_bytes to 4"),

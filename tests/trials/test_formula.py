@@ -56,10 +56,7 @@ ON_HOST = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
 ON_DRIVE = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
 PLAIN = {"activation_checkpointing": False}
 PARTLY = {
-    name: {
-        "zero_optimization.offload_optimizer.ratio": ratio,
-        "zero_optimization.sub_group_size": 200_000,
-    }
+    name: {"zero_optimization.offload_optimizer.ratio": ratio, "zero_optimization.sub_group_size": 200_000}
     for name, ratio in (("half", 0.5), ("most", 0.7), ("none", 0.0))
 }
 """Of the optimizer offloaded, in sub-groups of which one rank has several."""

@@ -106,11 +106,7 @@ PARTS = [
         2,
         2 * STEP,
         {"all_reduce": (2 * (3 * 21 + 1), 2 * (3 * 4 * N + 4)), "all_gather": (2, 2 * 4 * N)},
-        {
-            **states(N // 2, master_weights=4 * N // 2),
-            "parameters": 4 * N,
-            "other_optimizer_states": 4,
-        },
+        {**states(N // 2, master_weights=4 * N // 2), "parameters": 4 * N, "other_optimizer_states": 4},
     ),
 ]
 

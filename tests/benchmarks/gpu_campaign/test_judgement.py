@@ -68,11 +68,7 @@ def _ran(*, out_of_memory: bool, **how: object) -> Trial:
 
 @pytest.mark.parametrize(
     ("needed_gib", "out_of_memory", "verdict"),
-    [
-        (100, True, "MISSED: said to fit"),
-        (200, True, "as predicted"),
-        (200, False, "FALSE REFUSAL"),
-    ],
+    [(100, True, "MISSED: said to fit"), (200, True, "as predicted"), (200, False, "FALSE REFUSAL")],
 )
 def test_cells_that_do_not_fit_are_held_against_what_was_said(needed_gib: int, out_of_memory: bool, verdict: str):
     trial = _ran(out_of_memory=out_of_memory)

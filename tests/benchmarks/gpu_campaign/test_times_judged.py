@@ -39,8 +39,7 @@ def test_products_that_a_gpu_of_known_rates_ran_tell_these_rates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "product"),
-    [("forward", (64, 512, 256)), ("by input", (64, 256, 512)), ("by weight", (512, 256, 64))],
+    ("kind", "product"), [("forward", (64, 512, 256)), ("by input", (64, 256, 512)), ("by weight", (512, 256, 64))]
 )
 def test_a_linear_layers_passes_have_products_of_their_own(kind: str, product: tuple[int, int, int]) -> None:
     assert Kernel(f"product {kind}", "64x512x256", 1.0, 1.0, 0.0).product == product

@@ -19,15 +19,7 @@ from benchmarks.timing.cpu_ranks import (
 from benchmarks.timing.cpu_ranks import calibrated as rates_of
 from tests.tools.known import known
 from zerobench.errors import UserError
-from zerobench.timing.cpu_ranks import (
-    MAPPING,
-    Gloo,
-    Thread,
-    Timed,
-    one_at_a_time,
-    shipped_threads,
-    threads,
-)
+from zerobench.timing.cpu_ranks import MAPPING, Gloo, Thread, Timed, one_at_a_time, shipped_threads, threads
 from zerobench.timing.replay import replay
 from zerobench.timing.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
 

@@ -49,12 +49,7 @@ def test_memory_over_world_size_joins_trials_of_one_model_and_stage(
 
 
 def test_a_run_of_one_model_and_one_world_size_has_no_lines(cpu_frames: RunFrames) -> None:
-    for make in (
-        memory.model_size_figure,
-        memory.world_size_figure,
-        efficiency.weak_figure,
-        efficiency.strong_figure,
-    ):
+    for make in (memory.model_size_figure, memory.world_size_figure, efficiency.weak_figure, efficiency.strong_figure):
         assert make(cpu_frames) is None
 
 

@@ -115,10 +115,7 @@ def test_cpu_ranks_are_held_to_their_resident_size_too(tmp_path: Path) -> None:
     process = [row.model_copy(update={"peak_rss_bytes": 2 * (row.peak_rss_bytes or 0)}) for row in rank.process_memory]
     new = [dataclasses.replace(base[0], ranks=[rank.model_copy(update={"process_memory": process})])]
     failures = verdict(compared(tmp_path, base, new), "memory:50%").failures
-    assert [line.partition(" peak ")[0] for line in failures] == [
-        "zero1, resident",
-        "zero1, resident start-up",
-    ]
+    assert [line.partition(" peak ")[0] for line in failures] == ["zero1, resident", "zero1, resident start-up"]
 
 
 def test_host_memory_is_compared_where_states_are_kept_there_and_only_there(tmp_path: Path) -> None:

@@ -105,11 +105,7 @@ def test_what_the_driver_said_is_its_largest_over_all_phases() -> None:
     assert row.reserved_peak_bytes == max(one.peak_reserved_bytes for one in seen)
     assert row.nvml_used_peak_bytes == max(one.nvml_used_bytes or 0 for one in seen)
     assert row.alloc_retries == 3
-    assert (row.context_bytes, row.collectives_bytes, row.other_processes_bytes) == (
-        514 * MIB,
-        320 * MIB,
-        3 * MIB,
-    )
+    assert (row.context_bytes, row.collectives_bytes, row.other_processes_bytes) == (514 * MIB, 320 * MIB, 3 * MIB)
     assert len({one.peak_allocated_bytes for one in seen}) > 1
 
 
@@ -270,11 +266,7 @@ def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:
 def test_the_summary_has_when_it_ran_and_the_rule_that_skipped_it() -> None:
     found = summary_of(with_record(ZERO2, rule="a_rule"))
     record = ZERO2.record
-    assert (found.started_at_s, found.ended_at_s, found.rule) == (
-        record.started_at_s,
-        record.ended_at_s,
-        "a_rule",
-    )
+    assert (found.started_at_s, found.ended_at_s, found.rule) == (record.started_at_s, record.ended_at_s, "a_rule")
     assert found.void  # its allocator had to try again
     assert not summary_of(completed_trial(spec("zero2"))).void
 

@@ -13,15 +13,7 @@ import pytest
 from tests.report.frames.at_hand import errors_frame, memory_frame, memory_table, trials_frame
 from tests.report.plan.run import predicted_trial
 from tests.report.sample_predictions import foretelling
-from tests.report.sample_run import (
-    RUN_ID,
-    completed_trial,
-    rank_record,
-    sample_trials,
-    skipped_trial,
-    spec,
-    write_run,
-)
+from tests.report.sample_run import RUN_ID, completed_trial, rank_record, sample_trials, skipped_trial, spec, write_run
 from zerobench.errors import UserError
 from zerobench.report.frames import schema
 from zerobench.report.frames.sinks import ROWS_PER_GROUP, WRITER, table_files

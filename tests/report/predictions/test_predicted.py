@@ -147,10 +147,7 @@ def test_what_neither_side_has_a_byte_of_is_no_cell() -> None:
 def test_a_peak_that_was_not_watched_is_not_compared() -> None:
     real = measured(asked(), ledger(FORWARD, {PARAMETERS: (400, 400)}))
     said = predicted(asked(), [row(FORWARD, PARAMETERS, 400, None), row(FORWARD, TOTAL, 400, None)])
-    assert set(errors(only(join([real, said])))) == {
-        "forward device parameters live",
-        "forward device total live",
-    }
+    assert set(errors(only(join([real, said])))) == {"forward device parameters live", "forward device total live"}
 
 
 def test_a_measured_trial_that_did_not_complete_is_not_compared_and_says_so() -> None:

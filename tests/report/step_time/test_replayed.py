@@ -193,11 +193,7 @@ ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
 LARGER = ("zero1", "zero3", "offloaded", "tensor")
 TWICE = {name: ASKED[name].model_copy(update={"micro_batch_size": 2 * ASKED[name].micro_batch_size}) for name in LARGER}
 SHORT: dict[str, Any] = {**USUAL, "model": SHAPE.model_copy(update={"num_layers": 3}).to_model(), "micro_batch_size": 4}
-LONG: dict[str, dict[str, Any]] = {
-    "zero1": {"stage": 1},
-    "offloaded": {"stage": 2, **ON_HOST},
-    "zero3": {"stage": 3},
-}
+LONG: dict[str, dict[str, Any]] = {"zero1": {"stage": 1}, "offloaded": {"stage": 2, **ON_HOST}, "zero3": {"stage": 3}}
 PASSES = {
     (name, number): gpu_trial(**SHORT | axes, gradient_accumulation_steps=number)
     for name, axes in LONG.items()

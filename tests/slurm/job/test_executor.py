@@ -42,8 +42,7 @@ def test_a_trial_that_takes_more_than_the_job_has_is_refused(fields: dict[str, o
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"num_nodes": 1}, {"num_nodes": 64, "gpus_per_node": 16, "evidence": Evidence.SOLO}],
+    "fields", [{}, {"num_nodes": 1}, {"num_nodes": 64, "gpus_per_node": 16, "evidence": Evidence.SOLO}]
 )
 def test_a_trial_that_fits_or_that_one_rank_plays_alone_is_taken(fields: dict[str, object]) -> None:
     executor().check(standin_trial("fits", None, **fields))

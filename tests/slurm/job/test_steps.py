@@ -86,10 +86,7 @@ def test_each_node_gives_deepspeeds_launcher_its_own_number(tmp_path: Path) -> N
     assert said[5:] == argv[argv.index("--hostfile") :]
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)],
-)
+@pytest.mark.parametrize(("body", "status"), [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
 def test_a_task_becomes_a_rank_and_leaves_its_exit_status_behind(tmp_path: Path, body: str, status: int) -> None:
     script, seen = tmp_path / "rank.sh", tmp_path / "seen"
     script.write_text(rank_script_text())

@@ -204,10 +204,7 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
 
     monkeypatch.setattr(simulator, "find_emulator", missing)
     [(record, _)] = play([trial(Evidence.EMULATED, strategy="zero1")], tmp_path)
-    assert (record.status, record.reason) == (
-        Status.SKIPPED,
-        "emulator: not set up; run: zerobench setup emulator",
-    )
+    assert (record.status, record.reason) == (Status.SKIPPED, "emulator: not set up; run: zerobench setup emulator")
 
 
 @pytest.fixture(scope="module")
