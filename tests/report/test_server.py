@@ -2,14 +2,13 @@
 
 import dataclasses
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.report.sample_run import GIB, OPTIMIZER, SampleTrial, completed_trial, spec, trial_record, write_run
 from tests.tools.known import known
+from tests.tools.printed import shown_run
 from zerobench.records import Category, CollectiveTraffic, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.charts.rank_spread import spreads
 from zerobench.report.frames.run_frames import run_frames
@@ -17,7 +16,6 @@ from zerobench.report.memory_view import largest_model_states, largest_peak
 from zerobench.report.page import page_html
 from zerobench.report.server import sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank
-from zerobench.report.terminal.show import show_run
 from zerobench.spec.roles import Role
 from zerobench.store import load_run
 
@@ -76,12 +74,6 @@ def folder(trial: SampleTrial, tmp_path_factory: pytest.TempPathFactory) -> Path
     return write_run(tmp_path_factory.mktemp("runs") / "run", [trial], samples=False).path
 
 
-def printed(folder: Path, width: int) -> str:
-    out = StringIO()
-    show_run(folder, Console(file=out, width=width))
-    return out.getvalue()
-
-
 def test_each_side_has_its_own_peak_states_waits_and_bytes(trial: SampleTrial) -> None:
     server, workers = sides(trial)
     assert (server.role, server.num_ranks, workers.role, workers.num_ranks) == ("server", 1, "worker", 2)
@@ -119,7 +111,7 @@ def test_steps_and_their_spread_are_the_workers(trial: SampleTrial) -> None:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is_named(folder: Path, width: int):
-    text = printed(folder, width)
+    text = shown_run(folder, width)
     tables = {section.splitlines()[0]: section for section in text.strip().split("\n\n")}
     for start in ("Device memory at the peak", "Model states of one rank"):
         [table] = [section for title, section in tables.items() if title.startswith(start)]

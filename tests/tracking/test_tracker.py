@@ -1,6 +1,5 @@
 """The ledger in training that zerobench does not run: it says what zerobench's own worker says, and leaves no trace."""
 
-import io
 import os
 import re
 import signal
@@ -11,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.conftest import Swept
 from tests.tools.known import known
+from tests.tools.printed import shown_run
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
 from zerobench.report.memory_causes import MOMENTS
-from zerobench.report.terminal.show import show_run
 from zerobench.running.launcher import deepspeed_program, free_port
 from zerobench.store import Run, Trial, load_run
 from zerobench.tracking.own_run import LEDGER_ALONE
@@ -156,9 +154,7 @@ def test_the_engine_is_let_go_when_the_tracked_steps_are_done(looped):
 
 
 def shown(run: Run) -> str:
-    file = io.StringIO()
-    show_run(run.folder.path, Console(width=160, file=file, highlight=False))
-    return file.getvalue()
+    return shown_run(run.folder.path, 160)
 
 
 @pytest.fixture(scope="module")

@@ -3,19 +3,19 @@
 Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 """
 
-import io
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
-from rich.console import Console
 
 from tests.report.compare.runs import after, before, compared, environment, lay_out, repeats
 from tests.report.sample_run import SampleTrial, completed_trial, model, skipped_trial, spec
+from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.render.markdown import document
@@ -37,11 +37,9 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 def shown(comparison: Comparison, width: int, limits: str = "memory:2%,speed:5%") -> str:
     """What the terminal shows, without blanks at the ends of lines."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
     verdicts = judge(comparison, parse_limits(limits))
-    print_parts([*comparison_parts(comparison), *([gate_part(verdicts)] if verdicts else [])], console)
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
+    parts = [*comparison_parts(comparison), *([gate_part(verdicts)] if verdicts else [])]
+    return without_trailing_blanks(printed(partial(print_parts, parts), width, highlight=False))
 
 
 def as_looked_at(text: str, name: str) -> None:

@@ -5,21 +5,21 @@ Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
 from tests.tools.known import known
+from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
@@ -48,13 +48,11 @@ def shown(
 ) -> tuple[str, PlanRow | None]:
     """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
-    console = Console(width=width, file=io.StringIO(), color_system=None)
     view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
-    print_parts(view.details, console)
+    parts = [*view.details]
     if view.answer is not None and view.table is not None:
-        print_parts([view.answer.with_next([], []), view.table], console)
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
+        parts += [view.answer.with_next([], []), view.table]
+    return without_trailing_blanks(printed(partial(print_parts, parts), width)), view.best
 
 
 def taken(rows: Sequence[PlanRow]) -> PlanRow | None:
@@ -224,18 +222,15 @@ def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides
 def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_why(tmp_path: Path) -> None:
     place = cluster()
     write_run(tmp_path / "run", plan_trials(place), samples=False)
-    console = Console(width=80, file=io.StringIO(), color_system=None)
     view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
-    assert view.table is not None
-    print_parts([known(view.answer).with_next(["Next: one"], ["Run: two"]), shortened(view.table, 6)], console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    answer, table = known(view.answer).with_next(["Next: one"], ["Run: two"]), known(view.table)
+    text = printed(partial(print_parts, [answer, shortened(table, 6)]))
     lines = text.rstrip().splitlines()
     assert len(lines) <= 22
     assert [line.partition(": ")[0] for line in lines[1:4]] == ["Memory", "Speed", "Next"]
     kept = [line.split("  ")[0] for line in lines if line.startswith("zero")]
     assert len(kept) == 6
-    assert lines[-1] == f"{len(view.table.lines) - 6} more with --details"
+    assert lines[-1] == f"{len(table.lines) - 6} more with --details"
     assert view.best is not None
     assert view.best.shown.label in kept
     assert f": choose {view.best.shown.label}" in text
@@ -313,14 +308,12 @@ def test_a_room_is_a_share_of_what_there_is() -> None:
 
 
 def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
-    place, console = cluster(), Console(width=140, file=io.StringIO(), color_system=None)
+    place = cluster()
     text, _ = shown(tmp_path, plan_trials(place), place)
     assert "predicted with" not in text
     (tmp_path / "run" / "environment.json").write_text('{"versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}}')
-    print_parts(plan_view(tmp_path / "run", place).details, console)
-    assert isinstance(console.file, io.StringIO)
     said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may differ"
-    assert said in console.file.getvalue()
+    assert said in printed(partial(print_parts, plan_view(tmp_path / "run", place).details), 140)
 
 
 def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 import dataclasses
 import io
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.report.sample_run import (
     trial_record,
     write_run,
 )
+from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status
@@ -40,10 +40,8 @@ RUNS = {"gpu": sample_trials, "cpu": cpu_trials, "predicted": predicted_trials}
 
 def shown(run: Path, width: int = 80, *, on_screen: bool = False, **options: int) -> str:
     """What `show_run` prints, without colour and without blanks at the ends of lines."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, force_terminal=on_screen)
-    show_run(run, console, **options)
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
+    text = printed(lambda console: show_run(run, console, **options), width, force_terminal=on_screen)
+    return without_trailing_blanks(text)
 
 
 def shown_trials(path: Path, trials: Sequence[SampleTrial], width: int = 80) -> str:
@@ -100,10 +98,8 @@ def test_the_largest_figures_still_fit_eighty_columns(tmp_path: Path) -> None:
 
 def test_the_tables_say_which_figures_are_not_to_be_believed(tmp_path: Path) -> None:
     write_run(tmp_path / "run", sample_trials())
-    console = Console(width=140, file=io.StringIO(), force_terminal=True, color_system="standard")
-    show_run(tmp_path / "run", console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    colours = {"force_terminal": True, "color_system": "standard"}
+    text = printed(lambda console: show_run(tmp_path / "run", console), 140, **colours)
     rows = [line for line in text.splitlines() if "! zero1 mb4 ga2" in line]
     assert len(rows) == 7  # the header, and the six tables that it is in
     assert all("\x1b[9;31m" in row for row in rows[1:])  # struck through, and red
