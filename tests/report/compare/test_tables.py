@@ -3,7 +3,6 @@
 Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from rich.cells import cell_len
 
 from tests.report.compare.runs import after, before, compared, environment, lay_out, repeats
 from tests.report.sample_run import SampleTrial, completed_trial, model, skipped_trial, spec
+from tests.tools.golden import as_looked_at
 from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
@@ -42,17 +42,10 @@ def shown(comparison: Comparison, width: int, limits: str = "memory:2%,speed:5%"
     return without_trailing_blanks(printed(partial(print_parts, parts), width, highlight=False))
 
 
-def as_looked_at(text: str, name: str) -> None:
-    golden = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_tables_of_an_upgrade_are_those_that_were_looked_at(upgraded: Comparison, width: int) -> None:
     text = shown(upgraded, width)
-    as_looked_at(text, f"compare_{width}.txt")
+    as_looked_at(text, GOLDEN / f"compare_{width}.txt")
     assert max(cell_len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
@@ -81,7 +74,7 @@ def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> N
 
 def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) -> None:
     gate = gate_part(judge(upgraded, parse_limits("memory:2%")))
-    as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), "compare.md")
+    as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), GOLDEN / "compare.md")
 
 
 def test_a_long_comparison_shows_what_grew_most_and_counts_the_rest(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from rich.cells import cell_len
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
+from tests.tools.golden import as_looked_at
 from tests.tools.known import known
 from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.records import Category, Place, Status
@@ -70,10 +70,7 @@ def row(trial: SampleTrial, place: Cluster) -> PlanRow:
 def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, width: int) -> None:
     place = cluster(nvme="7GB/s")
     text, _ = shown(tmp_path, plan_trials(place), place, width, tokens=300e9)
-    golden = GOLDEN / f"plan_{width}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    as_looked_at(text, GOLDEN / f"plan_{width}.txt")
 
 
 def test_names_leave_the_optimizer_out_where_it_follows_from_the_offload_and_nowhere_else(tmp_path: Path) -> None:

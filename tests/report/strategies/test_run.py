@@ -4,12 +4,12 @@ It was run with shorter sequences and fewer timed steps than the sweep has now. 
 that did other work too, and are here for their place in the tables.
 """
 
-import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.tools.golden import as_looked_at
 from tests.tools.printed import shown_run
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.charts import model_states
@@ -55,10 +55,7 @@ def section(width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_terminal_shows_the_comparison_and_the_claims(width: int):
-    golden = GOLDEN / f"compared_{width}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(section(width), encoding="utf-8")
-    assert section(width) == golden.read_text()
+    as_looked_at(section(width), GOLDEN / f"compared_{width}.txt")
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut():

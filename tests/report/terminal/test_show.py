@@ -24,6 +24,7 @@ from tests.report.sample_run import (
     trial_record,
     write_run,
 )
+from tests.tools.golden import as_looked_at
 from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -74,10 +75,7 @@ def test_a_run_of_more_trials_than_are_shown_leaves_its_summary_to_the_report(tm
 def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, kind: str, width: int) -> None:
     write_run(tmp_path / "run", RUNS[kind]())
     write_tables(load_run(tmp_path / "run"))
-    text, golden = shown(tmp_path / "run", width), GOLDEN / f"{kind}_{width}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    as_looked_at(shown(tmp_path / "run", width), GOLDEN / f"{kind}_{width}.txt")
 
 
 @pytest.mark.parametrize("width", [80, 100, 119, 120, 140])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.on_cluster import standin_trial
+from tests.tools.golden import as_looked_at
 from zerobench.folder import TrialFolder
 from zerobench.slurm.job.steps import Interpreter, beside, deepspeed_argv, hostfile_text, rank_script_text, srun_argv
 from zerobench.slurm.options import ContainerRuntime
@@ -54,9 +55,7 @@ def test_the_command_of_a_trials_ranks_is_the_golden_one(
     interpreter: Interpreter,
 ) -> None:
     text = "".join(f"{word}\n" for word in argv(trial, folder, interpreter))
-    if os.environ.get("UPDATE_GOLDEN"):
-        (GOLDEN / golden).write_text(text, encoding="utf-8")
-    assert text == (GOLDEN / golden).read_text(encoding="utf-8")
+    as_looked_at(text, GOLDEN / golden)
 
 
 def test_no_word_of_a_command_has_two_lines_so_that_cmd_txt_runs_it_again() -> None:
