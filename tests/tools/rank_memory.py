@@ -1,5 +1,6 @@
 """What tests ask of a rank's record: its ledger, what it moves and computes, its losses."""
 
+import math
 from collections.abc import Sequence
 
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
@@ -52,5 +53,6 @@ def flops_by_phase(rank: RankRecord) -> dict[Phase, float]:
 
 
 def apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The largest difference of the losses of two trainings."""
-    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+    """The largest difference of the losses of two trainings; no number where one of them is none."""
+    found = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return math.nan if any(map(math.isnan, found)) else max(found)
