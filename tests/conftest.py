@@ -148,12 +148,7 @@ def _of_text(tmp_path_factory: pytest.TempPathFactory, sweep_once: Sweeper) -> C
 
 
 def memory_row(
-    rank: RankRecord,
-    phase: Phase,
-    category: Category,
-    *,
-    step: StepKind = StepKind.STEADY,
-    place: Place = Place.DEVICE,
+    rank: RankRecord, phase: Phase, category: Category, *, step: StepKind = StepKind.STEADY, place: Place = Place.DEVICE
 ) -> MemoryRow:
     """One row of a rank's ledger."""
     (row,) = [r for r in rank.memory if (r.step, r.phase, r.place, r.category) == (step, phase, place, category)]

@@ -4,8 +4,6 @@ A test is in the tier unless SLOWER names it, so that a new one is in it from it
 each test of the tier that does what the tier is without, so that the list cannot become untrue.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

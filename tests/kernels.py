@@ -1,7 +1,5 @@
 """DeepSpeed's kernels, compiled in the background while tests run that need none."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

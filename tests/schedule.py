@@ -26,13 +26,7 @@ ALONE = {
 }
 """What runs by itself, and why: the beginnings of test names."""
 
-WITHOUT_KERNELS = (
-    "tests/running",
-    "tests/worker",
-    "tests/report",
-    "tests/memory",
-    "tests/trials/test_plan.py",
-)
+WITHOUT_KERNELS = ("tests/running", "tests/worker", "tests/report", "tests/memory", "tests/trials/test_plan.py")
 """The longest of what needs no kernels: it runs while they are compiled."""
 
 WITH_KERNELS = (

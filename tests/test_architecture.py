@@ -3,8 +3,6 @@
 Each violation is reported as file:line.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterable

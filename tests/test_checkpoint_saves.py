@@ -1,7 +1,5 @@
 """Saves and loads by ranks of any framework: when, where, and what they leave in the record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -60,9 +58,7 @@ def checkpoints(trial: TrialSpec, folder: TrialFolder, words: Words) -> tuple[Ch
     return Checkpoints(trial, folder, RANK, words, record), record
 
 
-def test_all_wait_for_all_and_the_checkpoint_before_is_gone_once_the_next_is_whole(
-    trial: TrialSpec, tmp_path: Path
-) -> None:
+def test_all_wait_for_all_and_the_checkpoint_before_is_gone_once_the_next_is_whole(trial: TrialSpec, tmp_path: Path):
     folder, words = TrialFolder(tmp_path), Words()
     found, record = checkpoints(trial, folder, words)
     assert [step for step in range(1, 7) if found.is_due(step)] == [2, 4]  # none after the last
@@ -77,9 +73,7 @@ def test_all_wait_for_all_and_the_checkpoint_before_is_gone_once_the_next_is_who
     assert words.waited >= 2 * 4
 
 
-def test_a_second_launch_goes_on_from_what_the_first_wrote_and_saves_nothing_more(
-    trial: TrialSpec, tmp_path: Path
-) -> None:
+def test_a_second_launch_goes_on_from_what_the_first_wrote_and_saves_nothing_more(trial: TrialSpec, tmp_path: Path):
     first, words = TrialFolder(tmp_path), Words()
     checkpoints(trial, first, words)[0].save(words, 2, [3.0, 2.0])
     whole = last(checkpoints_folder(trial, first))

@@ -1,7 +1,5 @@
 """The memory limit of control groups, read from trees as the kernel shows them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

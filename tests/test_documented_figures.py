@@ -1,7 +1,5 @@
 """What the README and the pages of docs/ say in figures is what tests, kept tables and files of figures hold."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from pathlib import Path

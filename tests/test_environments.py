@@ -1,7 +1,5 @@
 """Where environments of their own lie, when one counts as made, and how its Python finds zerobench."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

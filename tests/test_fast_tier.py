@@ -1,7 +1,5 @@
 """`make test-fast` runs what starts no process and imports no framework, and a test that does either fails."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -26,9 +24,7 @@ def test_a_test_of_the_tier_that_starts_a_process_fails() -> None:
 
 
 @pytest.mark.parametrize("framework", sorted(name for name in FRAMEWORKS if find_spec(name)))
-def test_a_test_of_the_tier_that_imports_a_training_framework_fails(
-    framework: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_test_of_the_tier_that_imports_a_training_framework_fails(framework: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, framework, raising=False)
     with pytest.raises(pytest.fail.Exception, match=f"imports {framework}"):
         importlib.import_module(framework)

@@ -1,7 +1,5 @@
 """Values together that have a key in common."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.grouped import grouped

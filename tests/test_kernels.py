@@ -1,7 +1,5 @@
 """Which of DeepSpeed's kernels a configuration loads, and which of them must be compiled."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -170,15 +170,9 @@ def test_a_plan_by_formula_ends_in_a_recommendation_that_knows_the_step(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "quickstart"],
-        ["plan", "--model", "llama-7b", "--gpus", "8", "--gpu", "h200"],
-    ],
+    "arguments", [["run", "quickstart"], ["plan", "--model", "llama-7b", "--gpus", "8", "--gpu", "h200"]]
 )
-def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(
-    login: Login, tmp_path: Path, arguments: list[str]
-) -> None:
+def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(login: Login, tmp_path: Path, arguments: list[str]):
     said = login(*arguments)
     assert said.returncode == 2
     assert re.fullmatch(
@@ -190,11 +184,7 @@ def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["explain", "RUN", "zero1", "zero2"], "Answer"),
-        (["compare", "RUN", "RUN"], "zero2"),
-    ],
+    ("arguments", "words"), [(["explain", "RUN", "zero1", "zero2"], "Answer"), (["compare", "RUN", "RUN"], "zero2")]
 )
 def test_a_run_of_the_nodes_is_read(login: Login, measured: Path, arguments: list[str], words: str) -> None:
     said = login(*[str(measured) if one == "RUN" else one for one in arguments])

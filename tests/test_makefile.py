@@ -1,7 +1,5 @@
 """The commands of the Makefile that are more than one command, run by make itself in an environment that is there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -32,9 +30,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_measured_half_that_failed_does_not_keep_the_prediction_and_still_fails_the_whole(
-    cell: Path, tmp_path: Path
-) -> None:
+def test_a_measured_half_that_failed_does_not_keep_the_prediction_and_still_fails_the_whole(cell: Path, tmp_path: Path):
     ended = make(
         *THIS, "sweep", "SWEEP=no-such-sweep", f"PREDICTED={cell} --gpus 2 --gpu h200 --formula --reports {tmp_path}"
     )

@@ -1,7 +1,5 @@
 """The package as a user installs it: built as a wheel, installed beside no checkout, used from an empty folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -129,9 +127,7 @@ def test_a_dry_run_of_the_quickstart_lists_its_trials_and_writes_nothing(install
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["sweeps"], ["run", "quickstart", "--dry-run"]], ids=" ".join)
-def test_help_and_plans_import_neither_a_training_framework_nor_pandas(
-    installed: Installed, arguments: list[str]
-) -> None:
+def test_help_and_plans_import_neither_a_training_framework_nor_pandas(installed: Installed, arguments: list[str]):
     told = installed.ask(NOTHING_HEAVY_PROBE, *arguments)
     assert told["code"] == 0
     assert HEAVY & set(told["modules"]) == set()

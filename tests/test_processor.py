@@ -1,7 +1,5 @@
 """The processor's name, from the files of recorded machines."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

@@ -1,11 +1,10 @@
 """What a rank says of itself while it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress, ProgressFile, Rank, read_progress
 from zerobench.records import Category, HostStanding
@@ -20,14 +19,10 @@ def spoken(tmp_path: Path) -> tuple[ProgressFile, TrialFolder]:
 
 
 def word(folder: TrialFolder) -> Progress:
-    said = read_progress(folder.progress(5))
-    assert said is not None
-    return said
+    return known(read_progress(folder.progress(5)))
 
 
-def test_what_becomes_known_goes_out_with_the_next_word_and_is_not_taken_back(
-    spoken: tuple[ProgressFile, TrialFolder],
-) -> None:
+def test_what_becomes_known_goes_out_with_the_next_word_and_is_not_taken_back(spoken: tuple[ProgressFile, TrialFolder]):
     progress, folder = spoken
     progress.say("import", -1, always=True)
     first = word(folder)
@@ -57,14 +52,11 @@ def test_a_word_of_an_older_rank_is_read(tmp_path: Path) -> None:
             include={*old, "memory_bytes", "updated_at_s"}
         )
     )
-    said = read_progress(path)
-    assert said is not None
+    said = known(read_progress(path))
     assert said.peak_by_category == {}
 
 
-def test_what_the_host_holds_goes_out_at_once_with_the_last_word_again(
-    spoken: tuple[ProgressFile, TrialFolder],
-) -> None:
+def test_what_the_host_holds_goes_out_at_once_with_the_last_word_again(spoken: tuple[ProgressFile, TrialFolder]):
     progress, folder = spoken
     progress.say("first", 0, 42, always=True)
     standing = HostStanding(at="the peak of start-up", by_category={Category.PARAMETERS: 3})

@@ -1,7 +1,5 @@
 """A test's memory is gated by its marker, as pytest runs it in somebody's own project."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -1,7 +1,5 @@
 """What is taken out of command lines and logs, and what is left."""
 
-from __future__ import annotations
-
 import string
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What needs compiled kernels is run once they can be there."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

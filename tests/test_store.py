@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.tools.rank_records import rank_record
+from tests.tools.rank_records import rank_record, trial_record
 from zerobench import store
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -48,19 +48,8 @@ def make_run(path: Path, *, ended: int = 2, planned: int = 3) -> RunFolder:
         if number < ended:
             for rank in range(2):
                 folder.rank_record(rank).write_text(completed_rank(spec.trial_id, rank).model_dump_json())
-            folder.record.write_text(trial_record(run, spec).model_dump_json())
+            folder.record.write_text(trial_record(run.run_id, spec, ranks_reported=2).model_dump_json())
     return run
-
-
-def trial_record(run: RunFolder, spec: TrialSpec) -> TrialRecord:
-    return TrialRecord(
-        run_id=run.run_id,
-        trial_id=spec.trial_id,
-        config_hash=spec.config_hash,
-        status=Status.COMPLETED,
-        ranks_expected=2,
-        ranks_reported=2,
-    )
 
 
 def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -204,9 +193,7 @@ def tear(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [tear, Path.unlink, lambda path: path.write_bytes(bytes(100))])
 @pytest.mark.parametrize("name", ["rank_1.json", "record.json"])
-def test_a_trial_with_a_torn_or_lost_record_has_not_ended(
-    run: RunFolder, name: str, spoil: Callable[[Path], object]
-) -> None:
+def test_a_trial_with_a_torn_or_lost_record_has_not_ended(run: RunFolder, name: str, spoil: Callable[[Path], object]):
     first, second = (trial_spec(repeat).trial_id for repeat in range(2))
     spoil(run.trial(first).path / name)
     found = load_run(run.path)

@@ -1,7 +1,5 @@
 """What the pages say of the simulated world against torch's own allocator is what the kept rows say."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

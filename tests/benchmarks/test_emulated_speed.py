@@ -1,7 +1,5 @@
 """The table of how long emulated trials take is of processor seconds, and names what missed its goal."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

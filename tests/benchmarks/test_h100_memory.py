@@ -1,7 +1,5 @@
 """What an H100 measured beside what was predicted: kept figures hold what the READMEs say."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping

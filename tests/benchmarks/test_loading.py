@@ -1,7 +1,5 @@
 """Checkpoints of random values are those that transformers reads, and the table says bytes a parameter."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

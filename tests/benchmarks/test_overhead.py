@@ -1,7 +1,5 @@
 """overhead.py runs, both sides under the launcher and the sampler too; what figures come out is not tested."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What overhead.py prints, from launches whose times are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The predicting worlds' benchmarks: what joins, what adds up, what is refused. No trial is simulated here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

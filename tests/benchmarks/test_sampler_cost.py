@@ -1,7 +1,5 @@
 """sampler_cost.py measures a sampler that samples; what figures come out is not tested."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the docs say of `zerobench tune` against a full grid is worked out of the committed figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of DeepSpeed's releases: what it is asked for, and that the page says what was found."""
 
-from __future__ import annotations
-
 from benchmarks.versions.cells import cells
 from benchmarks.versions.matrix import PEAKS, read
 from benchmarks.versions.pages import PAGE, columns, jumps, with_tables

@@ -1,7 +1,5 @@
 """`zerobench doctor` as it is met: a table, and an exit status."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.conftest import Call

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.cli.emulate import as_plain, exit_code, lines
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.emulation import Emulation
@@ -13,7 +14,7 @@ from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import EmulationRequest
 from zerobench.folder import RunFolder
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
+from zerobench.records import Category, Phase, Place, Standing, Status, StepKind
 from zerobench.report.render.terminal import in_width
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.model import ModelSpec
@@ -50,15 +51,7 @@ def refused(**more):
 
 
 def row(phase, place, category, nbytes):
-    return MemoryRow(
-        step=StepKind.FIRST,
-        phase=phase,
-        place=place,
-        category=category,
-        live_bytes=0,
-        at_peak_bytes=nbytes,
-        own_peak_bytes=nbytes,
-    )
+    return ledger_row(StepKind.FIRST, phase, place, category, nbytes)
 
 
 def record():
@@ -71,19 +64,7 @@ def record():
         row(Phase.STEP, Place.DEVICE, Category.TOTAL, 90 * GIB + 4096),
         row(Phase.STEP, Place.HOST, Category.TOTAL, 200 * GIB),
     ]
-    return RankRecord(
-        trial_id="train",
-        rank=0,
-        local_rank=0,
-        world_size=8,
-        hostname="here",
-        pid=1,
-        status=Status.COMPLETED,
-        device_type="cuda",
-        device_name="NVIDIA H200",
-        micro_batch_size=1,
-        memory=rows,
-    )
+    return rank_record("train", world_size=8, status=Status.COMPLETED, memory=rows)
 
 
 def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
@@ -283,11 +264,7 @@ def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
             "The script failed on rank 0 (exit status 7): ValueError: no",
             7,
         ),
-        (
-            Account(rank=0, end=End.FINISHED),
-            "The script never used the GPU: no memory allocated on 8 x H200 SXM.",
-            0,
-        ),
+        (Account(rank=0, end=End.FINISHED), "The script never used the GPU: no memory allocated on 8 x H200 SXM.", 0),
     ],
 )
 def test_what_cannot_be_judged_is_said_to_be_so(one, first, code):

@@ -108,9 +108,7 @@ def declared(path: str, value: Any, fields: Mapping[str, Field]) -> bool:
         (["export", "before", "--prometheus", "zb.prom"], 0, "exported"),
     ],
 )
-def test_a_command_prints_one_document_whose_fields_are_declared(
-    runs: Call, arguments: list[str], code: int, has: str
-) -> None:
+def test_a_command_prints_one_document_whose_fields_are_declared(runs: Call, arguments: list[str], code: int, has: str):
     found, out, _ = runs(*arguments, "--json")
     document = json.loads(out)
     assert (found, document["command"]) == (code, arguments[0])

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from tests.report.sample_run import RUN_ID, sample_trials, write_run
-from zerobench.cli.live import LiveView, PlainView
+from tests.tools.rank_records import progress, trial_record
+from zerobench.cli.live import LiveView, PlainView, screen
 from zerobench.cli.live_bars import EndedTrial, bars
 from zerobench.cli.live_predictions import Doing, prediction_view
 from zerobench.cli.live_trial import COMPILING, describe, memory, speed
@@ -28,29 +29,13 @@ TRIAL = TrialSpec(model=ModelSpec(name="small", hf_config={"model_type": "gpt2"}
 
 
 def word(rank: int, phase: str, step: int, memory_bytes: int | None = 2**20) -> Progress:
-    return Progress(
-        rank=rank,
-        pid=1,
-        hostname="here",
-        phase=phase,
-        step_index=step,
-        num_steps=9,
-        memory_bytes=memory_bytes,
-        updated_at_s=float(rank),
-    )
+    said = {"phase": phase, "step_index": step, "num_steps": 9, "memory_bytes": memory_bytes}
+    return progress(rank, updated_at_s=float(rank), **said)
 
 
 def record(status: Status, seconds: float, reason: str | None = None) -> TrialRecord:
-    return TrialRecord(
-        run_id=RUN.run_id,
-        trial_id=TRIAL.trial_id,
-        config_hash=TRIAL.config_hash,
-        status=status,
-        reason=reason,
-        started_at_s=100.0,
-        ended_at_s=100.0 + seconds,
-        ranks_expected=2,
-    )
+    times = {"started_at_s": 100.0, "ended_at_s": 100.0 + seconds}
+    return trial_record(RUN.run_id, TRIAL, status, reason=reason, ranks_expected=2, **times)
 
 
 def plain() -> tuple[PlainView, io.StringIO]:
@@ -399,3 +384,15 @@ def test_bars_are_as_long_as_their_bytes_whatever_their_parts_round_to() -> None
     long, short = [line.count("\N{FULL BLOCK}") for line in screen.getvalue().splitlines()[:2]]
     assert abs(long - 2 * short) <= 1
     assert long > 100
+
+
+@pytest.mark.parametrize(
+    ("term", "is_terminal", "view"),
+    [("xterm-256color", "1", LiveView), ("dumb", "1", PlainView), ("xterm-256color", "0", PlainView)],
+)
+def test_only_a_terminal_that_can_move_its_cursor_has_a_moving_screen(
+    monkeypatch: pytest.MonkeyPatch, term: str, is_terminal: str, view: type[PlainView]
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("TTY_COMPATIBLE", is_terminal)
+    assert type(screen()) is view

@@ -63,9 +63,7 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan", "--modle", "llama-7b"], "--model"),
     ],
 )
-def test_a_mistake_is_one_line_and_nothing_is_written(
-    call: Call, tmp_path: Path, arguments: list[str], words: str
-) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(call: Call, tmp_path: Path, arguments: list[str], words: str):
     code, out, err = call(*arguments)
     assert code == 2
     assert out == ""

@@ -18,6 +18,7 @@ from tests.cli.conftest import Call
 from tests.report.plan.run import predicted_rank
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu
 from tests.search.test_plan_world import Made
+from tests.tools.known import known
 from zerobench.cli import run
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
@@ -97,8 +98,7 @@ class Bench:
         done = completed_trial(spec)
         if self.machine.accelerator is Accelerator.CPU:
             return on_cpu(done)
-        assert self.machine.device_memory_bytes is not None
-        if on_gpu_bytes(done) > self.machine.device_memory_bytes:
+        if on_gpu_bytes(done) > known(self.machine.device_memory_bytes):
             return failed_trial(spec, Failure(message="the device ran out of memory"))
         return done
 
@@ -178,9 +178,7 @@ def test_what_is_named_fits_and_one_step_more_does_not(call: Call, axis: str, un
     assert code == 0
     assert f"Measured: largest {axis.replace('-', ' ')} that fits" in out
     for cell in answer()["cells"]:
-        largest, next_one = (tries(cell)[cell["measured"] + more] for more in (0, unit))
-        assert largest is not None
-        assert next_one is not None
+        largest, next_one = (known(tries(cell)[cell["measured"] + more]) for more in (0, unit))
         assert largest <= GIB < next_one
 
 

@@ -131,11 +131,7 @@ def test_an_ordinary_run_says_that_nothing_was_submitted(call: Call, tmp_path: P
     run = make_run(tmp_path / "reports" / "stages_20250101-120000", ["a", "b"])
     end(run, "a", Status.COMPLETED)
     end(run, "b", Status.COMPLETED)
-    assert call("status") == (
-        0,
-        "stages_20250101-120000: 2 trials, 2 completed\n",
-        "",
-    )
+    assert call("status") == (0, "stages_20250101-120000: 2 trials, 2 completed\n", "")
 
 
 def test_an_ordinary_run_that_was_left_says_how_to_go_on(call: Call, tmp_path: Path) -> None:

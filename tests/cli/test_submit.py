@@ -153,9 +153,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert slurm.calls("sbatch") == []
 
 
-def test_without_slurm_one_line_says_what_needs_none(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_slurm_one_line_says_what_needs_none(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = call(*SUBMIT)
     assert (code, out) == (2, "")
@@ -163,9 +161,7 @@ def test_without_slurm_one_line_says_what_needs_none(
 
 
 @pytest.mark.parametrize("limit", ["1:00", "2:00"])
-def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(
-    call: Call, slurm: Standins, limit: str
-) -> None:
+def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(call: Call, slurm: Standins, limit: str):
     (slurm.folder / "partitions").write_text(f"short|{limit}\nmain*|1-00:00:00\n")
     asked = [*SUBMIT, "--partition", "short", "--only", "strategy=zero1"]
     for more in ([], ["--dry-run"]):
@@ -176,9 +172,7 @@ def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(
     assert call(*asked, "--partition", "main", "--dry-run")[2] == ""
 
 
-def test_jobs_too_short_for_any_trial_are_warned_of_by_the_limit_that_was_asked_for(
-    call: Call, slurm: Standins
-) -> None:
+def test_jobs_too_short_for_any_trial_are_warned_of_by_the_limit_that_was_asked_for(call: Call, slurm: Standins):
     _, _, err = call(*SUBMIT, "--only", "strategy=zero1", "--time", "2", "--dry-run")
     assert "warning: jobs of trials get 00:02:00" in err
     assert call(*SUBMIT, "--only", "strategy=zero1", "--time", "3", "--dry-run")[2] == ""

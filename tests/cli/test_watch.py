@@ -1,7 +1,5 @@
 """`zerobench watch` on the screen: the command's own output above all, one line of ours, then the tables."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

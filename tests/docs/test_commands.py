@@ -1,7 +1,5 @@
 """Every `zerobench` command on a page is one that zerobench takes: its name, options and kinds of value."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

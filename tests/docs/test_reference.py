@@ -1,7 +1,5 @@
 """The reference is made from the code, and leaves nothing of it out."""
 
-from __future__ import annotations
-
 import pytest
 from typer.main import get_command
 

@@ -1,7 +1,5 @@
 """The pages as mkdocs builds them: every link leads somewhere, and the site fetches nothing."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

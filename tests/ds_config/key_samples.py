@@ -1,7 +1,5 @@
 """For any of DeepSpeed's keys, a value other than its default, and trials in which it may be read."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

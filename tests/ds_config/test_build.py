@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ from zerobench.spec.trial import HyperparameterSpec, TrialSpec
 
 DATA = Path(__file__).parents[1] / "data" / "ds_config"
 LLAMA = ModelSpec(
-    name="llama-tiny",
-    hf_config={"model_type": "llama", "hidden_size": 256, "vocab_size": 8000, "num_hidden_layers": 2},
+    name="llama-tiny", hf_config={"model_type": "llama", "hidden_size": 256, "vocab_size": 8000, "num_hidden_layers": 2}
 )
 LLAMA_70B = ModelSpec(name="llama-70b", hf_config={"model_type": "llama", "hidden_size": 8192, "vocab_size": 128256})
 

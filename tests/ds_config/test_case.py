@@ -1,7 +1,5 @@
 """What a DeepSpeed configuration comes to on so many ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is so in a trial, and under which conditions on it DeepSpeed reads a key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,11 +34,7 @@ SWAPPED = {"offload_optimizer": "nvme", "offload_param": "cpu", "nvme_path": "/n
         ("zero3", {"offload_param": "nvme"}, {"stage": 3, "offload_param": "nvme", "swaps": True}),
         ("zero2", {"checkpoint": {"every_steps": 2}}, {"checkpoint": True}),
         ("zero1", {"ds_config": {"tensor_parallel.autotp_size": 2}}, {"stage": 1, "autotp": True}),
-        (
-            "pipeline",
-            {"pipeline_schedule": "deepspeed"},
-            {"stage": 0, "pipeline": True, "bf16_optimizer": True},
-        ),
+        ("pipeline", {"pipeline_schedule": "deepspeed"}, {"stage": 0, "pipeline": True, "bf16_optimizer": True}),
     ],
     ids=str,
 )

@@ -1,7 +1,5 @@
 """A configuration that is not its trial's is refused, and both sides are named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -47,9 +45,7 @@ def test_a_trials_own_configuration_agrees_with_it(fields: dict[str, Any]) -> No
         ({}, {"memory_breakdown": True}, "memory_breakdown: true resets the peaks"),
     ],
 )
-def test_each_fact_that_differs_is_named_on_both_sides(
-    fields: dict[str, Any], changed: dict[str, Any], said: str
-) -> None:
+def test_each_fact_that_differs_is_named_on_both_sides(fields: dict[str, Any], changed: dict[str, Any], said: str):
     asked = trial(**fields)
     with pytest.raises(UserError, match=said) as refused:
         refuse_conflicts({**build_ds_config(asked), **changed}, asked, "here")

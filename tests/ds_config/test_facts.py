@@ -1,7 +1,5 @@
 """What becomes of every key that DeepSpeed knows, held against the table, the rules and DeepSpeed itself."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

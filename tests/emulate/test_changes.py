@@ -1,7 +1,5 @@
 """What is tried where a command does not fit."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What an emulation knows of a script's work."""
 
-from __future__ import annotations
-
 from tests.report.sample_run import completed_trial, spec
 from zerobench.emulate.emulation import again_compiled, known_work
 from zerobench.emulate.part import Account, End

@@ -1,7 +1,5 @@
 """What a playing process says of itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.emulate.part import Refusal

@@ -1,7 +1,5 @@
 """What `zerobench emulate` accepts, and how it says no."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,7 @@ def request(**asked):
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks"),
-    [("0", (0,)), ("0,last", (0, 15)), ("last, 0, 15", (15, 0)), ("all", tuple(range(16)))],
+    ("text", "ranks"), [("0", (0,)), ("0,last", (0, 15)), ("last, 0, 15", (15, 0)), ("all", tuple(range(16)))]
 )
 def test_the_ranks_that_play(text, ranks):
     assert request(ranks=text).ranks == ranks
@@ -38,10 +35,7 @@ def test_the_ranks_that_play(text, ranks):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (
-            {"ranks": "16"},
-            "--ranks: '16'; choices: comma-separated ranks from 0 to 15, last, or all",
-        ),
+        ({"ranks": "16"}, "--ranks: '16'; choices: comma-separated ranks from 0 to 15, last, or all"),
         ({"ranks": "first"}, "--ranks: 'first'; choices"),
         ({"steps": "0"}, "--steps: '0' is not a whole number from 1 to 1000"),
         ({"gpus": "12"}, "--gpus: 12 GPUs are not a multiple of 8 per node; see --gpus-per-node"),

@@ -1,7 +1,5 @@
 """Changes of a command are tried until three of them fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The account of an emulated node: what one process holds, all others see, through CUDA as through NVML."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

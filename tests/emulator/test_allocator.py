@@ -1,7 +1,5 @@
 """torch's own caching allocator on the emulated GPU: its settings, counters, errors and snapshots are the real ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

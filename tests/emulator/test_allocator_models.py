@@ -1,7 +1,5 @@
 """The models of torch's caching allocator, which predictions use, held against torch's own on the emulated GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

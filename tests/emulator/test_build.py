@@ -1,7 +1,5 @@
 """Stand-ins are made of what a torch at hand wants: a small library of the same kind shows it without a download."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys
@@ -10,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from zerobench.emulator import build as builder
-from zerobench.emulator.build import (
-    declared_functions,
-    sources_digest,
-    stem_of,
-    wanted_libraries,
-)
+from zerobench.emulator.build import declared_functions, sources_digest, stem_of, wanted_libraries
 from zerobench.emulator.compiler import C
 from zerobench.emulator.elf import wanted_by
 from zerobench.errors import UserError

@@ -1,7 +1,5 @@
 """No process of the emulated GPU may meet a driver that the machine has: that is made sure of before anything runs."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

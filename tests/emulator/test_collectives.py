@@ -1,7 +1,5 @@
 """Small collectives of the emulated NCCL answer as if all ranks were alike, whatever the number of ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """torch.compile on the emulated GPU: Inductor generates, Triton's ptxas compiles for that GPU, nothing is computed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.tools.emulated import Emulated

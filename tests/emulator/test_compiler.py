@@ -1,7 +1,5 @@
 """What a machine's compilers cannot do is said in one line."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

@@ -2,8 +2,6 @@
 events, fused optimizers, convolutions; and CUDA graphs, which are refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -194,9 +192,7 @@ print(json.dumps(said))
 """
 
 
-def test_recurrent_layers_train_with_their_weights_in_one_buffer_and_keep_what_backward_reads(
-    emulated: Emulated,
-) -> None:
+def test_recurrent_layers_train_with_their_weights_in_one_buffer_and_keep_what_backward_reads(emulated: Emulated):
     said = emulated(RECURRENT)
     steps, hidden = 5 * 8, 64
     kept = {  # elements a step: gates and cells of each layer and direction, and what lies between two layers

@@ -1,7 +1,5 @@
 """A measured trial on an emulated GPU: the whole path that ranks on CUDA take, driver and sampler included."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Stand-ins of earlier sources are removed when nobody has found them for a day and no process is on them."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.prediction.simulated import simulate
+from tests.tools.known import known
 from zerobench.emulator.emulator import Emulator
 from zerobench.memory.held import UNSEEN
 from zerobench.records import Category, Phase, Place, Status, StepKind
@@ -107,12 +108,10 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     assert 0 < start[Category.TOTAL] <= rank["start_peak_bytes"]
     assert start[Category.PARAMETERS] >= 2 * 17_990_912
     assert (trial.folder.path / "memory_snapshot_0.pickle").stat().st_size > 0
-    seen = waterfall(trial)
-    assert seen is not None
+    seen = known(waterfall(trial))
     assert (seen.context_bytes or 0) + (seen.collectives_bytes or 0) == rank["outside_torch_bytes"]
     assert (seen.used_bytes, seen.unexplained_bytes) == (rank["nvml_bytes"], 0)
-    need = device_need(trial)
-    assert need is not None
+    need = known(device_need(trial))
     # The page's need and the command's, of which start-up's segments that are empty by now are no part.
     assert need.total_bytes == rank["needed_bytes"] < rank["nvml_bytes"]
 
@@ -229,9 +228,7 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     assert moved["host_node_bytes"] < 10**8
     (trial,) = load_run(Path(told["run"])).trials()
     assert trial.record.status is Status.OUT_OF_HOST_MEMORY
-    assert trial.record.failure is not None
-    held = trial.record.failure.host_standing
-    assert held is not None
+    held = known(known(trial.record.failure).host_standing)
     assert "unknown" not in held.by_site
     assert held.by_site[UNSEEN] == held.by_category[Category.UNATTRIBUTED]  # the script's own batches
     assert sum(held.by_module.values()) == 4 * held.by_category[Category.MASTER_WEIGHTS]

@@ -1,7 +1,5 @@
 """Copies to the emulated GPU and back: real as long as they are small, no memory where they are large."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

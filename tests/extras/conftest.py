@@ -1,7 +1,5 @@
 """Tests of strategies in environments of their own: all marked `extra`, skipped where nobody has made it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,12 +1,11 @@
 """Horovod: two real ranks in an environment of their own, by the same records, ledger and parity as every strategy."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.known import known
 from tests.tools.rank_memory import unnamed
 from zerobench.environments import environment
 from zerobench.formulas.checkpoint import checkpoint_bytes
@@ -68,15 +67,13 @@ def test_the_norm_of_the_averaged_gradients_is_that_of_the_single_process(swept,
     norms = recorded_grad_norms(reference)
     for trial in swept.trials(strategy="horovod", compression=Compression.NONE):
         assert recorded_grad_norms(trial) == pytest.approx(norms, rel=1e-5), trial.spec.trial_id
-        parity = ParityJudge([reference, trial]).judge(trial)
-        assert parity is not None
+        parity = known(ParityJudge([reference, trial]).judge(trial))
         assert parity.norms_agree
 
 
 def test_halved_gradients_are_off_by_a_distance_that_is_shown_and_not_judged(with_adamw):
     halved = with_adamw.trial(compression=Compression.FP16)
-    parity = ParityJudge([with_adamw.trial(strategy="single"), halved]).judge(halved)
-    assert parity is not None
+    parity = known(ParityJudge([with_adamw.trial(strategy="single"), halved]).judge(halved))
     assert 0 < parity.difference < 1e-3
     assert not parity.is_judged
 

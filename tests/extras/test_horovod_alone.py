@@ -1,7 +1,5 @@
 """Horovod alone in its group takes the plain loop's steps, holds what it names, and goes on from its file."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

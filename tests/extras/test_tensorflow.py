@@ -1,7 +1,5 @@
 """tf.distribute: real processes in an environment without torch, held against the same single process."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

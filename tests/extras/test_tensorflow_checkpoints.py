@@ -1,7 +1,5 @@
 """tf.distribute's strategies saved and resumed in fresh processes: the same losses, to the bit."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.formulas.checkpoint import checkpoint_bytes

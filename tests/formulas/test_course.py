@@ -1,7 +1,5 @@
 """Courses drop what they made, once, at any depth; their sizes are those of the formulas."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -52,9 +50,7 @@ def test_what_a_forward_pass_leaves_is_the_formulas_activations_within_a_percent
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_gradient_is_handed_on_once_after_it_was_made_and_before_the_first_block_is_computed_again(
-    kind: str,
-) -> None:
+def test_the_first_gradient_is_handed_on_once_after_it_was_made_and_before_the_first_block_is_computed_again(kind: str):
     backward = course_of(kind, trial(kind, 2, 4, checkpoints=True), StepKind.STEADY)[Phase.BACKWARD]
     [place] = [index for index, event in enumerate(backward) if event.number == BUCKETED]
     assert [event.is_gradient for event in backward[:place]].count(True) == 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.ds_config import reading
 from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
@@ -85,9 +86,7 @@ def after_step(asked: Setting) -> dict[Category, int]:
     ],
     ids=["offload_states", "bf16_master_weight"],
 )
-def test_stage_3_comes_to_what_deepspeeds_examples_publish(
-    tensors: tuple[int, ...], bucket: int, measured: float
-) -> None:
+def test_stage_3_comes_to_what_deepspeeds_examples_publish(tensors: tuple[int, ...], bucket: int, measured: float):
     held = after_step(setting(3, 4, tensors, reduce_bucket_size=bucket))
     assert sum(held.values()) == pytest.approx(measured, rel=4e-3)
 
@@ -103,10 +102,8 @@ def test_stage_3_comes_to_what_deepspeeds_examples_publish(
     ],
 )
 def test_the_constants_are_those_of_the_installed_deepspeed(file: str, constant: str, ours: int) -> None:
-    package = importlib.util.find_spec("deepspeed")
-    assert package is not None
-    assert package.origin is not None
-    source = (Path(package.origin).parent / "runtime" / file).read_text()
+    package = known(importlib.util.find_spec("deepspeed"))
+    source = (Path(known(package.origin)).parent / "runtime" / file).read_text()
     (found,) = re.findall(constant, source, re.MULTILINE)
     assert math.prod(int(base) ** int(power or 1) for base, power in re.findall(r"(\d+)(?:\*\*(\d+))?", found)) == ours
 

@@ -6,8 +6,6 @@ shows as that line. `python -m tests.formulas.test_deepspeed_instants` writes it
 each line that then differs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

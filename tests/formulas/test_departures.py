@@ -6,8 +6,6 @@ golden/departures.json has the sentences; `python -m tests.formulas.test_departu
 whoever does so explains each line that then differs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

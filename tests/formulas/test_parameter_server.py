@@ -1,7 +1,5 @@
 """What a parameter server and its workers move, by the paper's algorithm."""
 
-from __future__ import annotations
-
 from zerobench.formulas.parameter_server import bytes_per_step
 from zerobench.spec.roles import Role
 

@@ -1,7 +1,5 @@
 """The device memory that formulas tell of a step is the engine's in a simulated trial."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What passes between the stages of a pipeline, and how long each of them waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -26,9 +24,7 @@ def trial(strategy: str = "pipeline", **fields: Any) -> TrialSpec:
 
 
 @pytest.mark.parametrize(("precision", "element"), [("fp32", 4), ("bf16", 2)])
-def test_hidden_states_cross_each_border_once_and_their_gradients_once_the_other_way(
-    precision: str, element: int
-) -> None:
+def test_hidden_states_cross_each_border_once_and_their_gradients_once_the_other_way(precision: str, element: int):
     micro_batches = 2 * STAGES
     border = micro_batches * 3 * SEQUENCE * HIDDEN * element
     found = [passed_per_step(trial(precision=precision), stage) for stage in range(STAGES)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.formulas import formula_record
 from zerobench.formulas.deepspeed.stage_3 import persistent_tensors
@@ -66,8 +67,7 @@ def test_the_categories_sum_to_the_total_at_the_end_and_at_the_peak_of_each_phas
         parts = [row for row in rows if row.category is not Category.TOTAL]
         assert sum(row.live_bytes for row in parts) == total.live_bytes, where
         assert sum(row.at_peak_bytes or 0 for row in parts) == total.at_peak_bytes, where
-        assert total.at_peak_bytes is not None
-        assert total.at_peak_bytes >= total.live_bytes, where
+        assert known(total.at_peak_bytes) >= total.live_bytes, where
         assert all((row.own_peak_bytes or 0) >= max(row.live_bytes, row.at_peak_bytes or 0) >= 0 for row in rows), where
 
 
@@ -92,11 +92,9 @@ def test_the_first_step_leaves_what_every_later_one_leaves(fields: dict[str, Any
 def test_model_states_equal_the_papers_to_within_padding_and_a_tensor_at_an_edge(strategy: str) -> None:
     asked = trial(strategy=strategy, model="llama-7b")
     record = formula_record(asked)
-    states = states_of(record)
-    assert states is not None
-    assert record.parameters is not None
+    states = known(states_of(record))
     sizes = bytes_per_parameter(asked.precision, asked.optimizer)
-    paper = model_states(record.parameters.total, 8, int(strategy[-1]), sizes)
+    paper = model_states(known(record.parameters).total, 8, int(strategy[-1]), sizes)
     assert states.parameters_bytes == pytest.approx(paper.parameters_bytes, rel=1e-6)
     assert states.optimizer_bytes == pytest.approx(paper.optimizer_bytes, rel=1e-6)
     edge = 2 * 2 * 11008 * 4096
@@ -175,10 +173,9 @@ def test_collectives_move_what_deepspeed_does_and_with_its_settings_what_the_pap
     strategy: str, settings: dict[str, Any], volume: int
 ) -> None:
     record = formula_record(trial(strategy=strategy, ds_config=settings, model="llama-20m"))
-    assert record.parameters is not None
     rows = [row for row in record.collectives if row.step is StepKind.STEADY]
     moved = sum(row.message_bytes * (2 if row.kind == "all_reduce" else 1) for row in rows)
-    assert moved == pytest.approx(volume * 2 * record.parameters.total, rel=1e-6)
+    assert moved == pytest.approx(volume * 2 * known(record.parameters).total, rel=1e-6)
     assert {row.group_size for row in rows} == {8}
 
 
@@ -235,10 +232,7 @@ def test_the_last_rank_holds_no_more_than_the_first_where_nothing_is_padded() ->
         ({"strategy": "script"}, r"strategy: 'script' .*choices: "),
         ({"strategy": "zero1", "model": {"model_type": "mamba", "hidden_size": 64}}, r"model: .*closed form"),
         ({"strategy": "zero1", "ds_config": {"zero_optimization.stage": 2}}, r"stage"),
-        (
-            {"strategy": "zero1", "adapter": "lora-8", "activation_checkpointing": "ops"},
-            r"adapter lora-8: no formula",
-        ),
+        ({"strategy": "zero1", "adapter": "lora-8", "activation_checkpointing": "ops"}, r"adapter lora-8: no formula"),
     ],
     ids=["rank", "strategy", "model", "config", "adapter"],
 )
@@ -251,8 +245,7 @@ def test_what_has_no_formula_gets_one_line(fields: dict[str, Any], line: str) ->
 def test_a_trillion_parameters_on_a_thousand_ranks_take_no_time() -> None:
     shape = {"family": "llama", "num_layers": 128, "hidden_size": 25600, "num_heads": 160}
     record = formula_record(trial(strategy="zero3", model=shape, num_nodes=128, activation_checkpointing=True))
-    assert record.parameters is not None
-    assert record.parameters.total > 9e11
+    assert known(record.parameters).total > 9e11
 
 
 def test_without_deepspeeds_linear_layer_the_last_product_of_a_block_is_not_computed_again() -> None:
@@ -296,9 +289,7 @@ def test_a_part_of_the_optimizer_offloaded_to_nvme_has_no_formula() -> None:
 
 
 @pytest.mark.parametrize(("base", "simulated_mib"), [("nf4", 5878.0 - 64 - 49.5), ("int8", 8920.7 - 64 - 97.3)])
-def test_beside_a_quantised_model_the_matrix_that_a_product_makes_whole_is_counted(
-    base: str, simulated_mib: float
-) -> None:
+def test_beside_a_quantised_model_the_matrix_that_a_product_makes_whole_is_counted(base: str, simulated_mib: float):
     """The simulated peak of backward on 8 H100, less workspaces and what the allocator rounds up."""
     asked = {"strategy": "zero2", "model": "llama-7b", "micro_batch_size": 1, "sequence_length": 2048}
     asked |= {"precision": "bf16", "optimizer": "fused_adamw", "activation_checkpointing": True}

@@ -4,8 +4,6 @@ golden/records.json has what each trial's record says; `python -m tests.formulas
 whoever does so explains each line that then differs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -65,11 +63,7 @@ TRIALS: dict[str, dict[str, Any]] = {
     },
     "zero3 eager ckpt of one block": {"strategy": "zero3", "attention": "eager", "activation_checkpointing": "every-2"},
     "zero2 ckpt of operations": {"strategy": "zero2", "activation_checkpointing": "ops"},
-    "zero3 eager ckpt of operations": {
-        "strategy": "zero3",
-        "attention": "eager",
-        "activation_checkpointing": "ops",
-    },
+    "zero3 eager ckpt of operations": {"strategy": "zero3", "attention": "eager", "activation_checkpointing": "ops"},
     "zero1 tied": {"strategy": "zero1", "tied": True, "precision": "fp16"},
 }
 

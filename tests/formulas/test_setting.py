@@ -1,7 +1,5 @@
 """The words of the terms that DeepSpeed's formulas make of a setting, which explanations show."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.ds_config.case import Case

@@ -1,7 +1,5 @@
 """Accounts of what lies in one place: their terms, and as mappings their sums by category."""
 
-from __future__ import annotations
-
 from zerobench.formulas.terms import Term, Terms, add, hold, of_elements
 from zerobench.records import Category
 

@@ -1,7 +1,5 @@
 """Instants become rows: a phase ends with its last instant, and its peak is the instant that holds most."""
 
-from __future__ import annotations
-
 from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed.setting import NOTHING, Instants
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
@@ -27,11 +25,7 @@ def test_activations_and_logits_lie_over_the_states_from_forward_to_the_heads_gr
     saved = {I: 8, A: 2 * 5 + 3}
     assert device_phases(MOMENTS, KEPT, LOGITS, input_tokens=1) == {
         Phase.INIT: [{P: 300}, {P: 100}],
-        Phase.FORWARD: [
-            {P: 101, **saved},
-            {P: 102, **saved, G: 23, T: 29, L: 13},
-            {P: 102, **saved, G: 23, L: 11},
-        ],
+        Phase.FORWARD: [{P: 101, **saved}, {P: 102, **saved, G: 23, T: 29, L: 13}, {P: 102, **saved, G: 23, L: 11}],
         Phase.BACKWARD: [
             {P: 102, **saved, G: 23, L: 17},
             {P: 103, **saved, L: 19},

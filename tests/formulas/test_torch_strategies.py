@@ -1,12 +1,11 @@
 """Closed forms of DDP and FSDP2: their buckets, what they gather, and what they move."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.formulas import formula_record
 from zerobench.formulas.record import formula_setting
 from zerobench.formulas.torch_strategies import Shards, bucket_count, ddp_moves, fsdp_moves
@@ -82,11 +81,9 @@ def test_fsdp_gathers_blocks_twice_unless_it_keeps_them_and_reduces_with_every_m
 
 def test_keeping_blocks_gathered_costs_their_bytes_in_forward():
     kept, freed = (
-        row(trial(strategy="fsdp", reshard_after_forward=reshards), Phase.FORWARD, Category.GATHERED_PARAMETERS)
+        known(row(trial(strategy="fsdp", reshard_after_forward=reshards), Phase.FORWARD, Category.GATHERED_PARAMETERS))
         for reshards in (False, True)
     )
-    assert kept is not None
-    assert freed is not None
     layer, blocks = block_tensors(resolve_model("gpt2-350m"))
     assert kept.live_bytes - freed.live_bytes == 2 * blocks * sum(layer)
 

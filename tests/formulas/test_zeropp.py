@@ -1,7 +1,5 @@
 """What ZeRO++'s second copy of the parameters takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.formulas.zero_paper import BytesPerParameter

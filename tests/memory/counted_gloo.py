@@ -1,7 +1,5 @@
 """Collectives of gloo between two ranks under the ledger, beside the C library's count; started by test_counted.py."""
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -3,8 +3,6 @@
 For processes that test_counted.py starts with that count preloaded.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a user asks of torch's allocator is obeyed by the model of it, or said not to be."""
 
-from __future__ import annotations
-
 from zerobench.memory.allocator_settings import allocator_model, asked_settings, settings_notes
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator

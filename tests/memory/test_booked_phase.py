@@ -1,7 +1,5 @@
 """Of a booked phase every block is what a storage on it is; what no tensor held is told from the operation."""
 
-from __future__ import annotations
-
 from zerobench.memory.booked_phase import BookedPhase, Verdict
 from zerobench.memory.cpu_book import GLOO, HOROVOD, Change, Pages
 from zerobench.memory.storages import Storage

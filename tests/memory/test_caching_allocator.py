@@ -1,7 +1,5 @@
 """The model of torch's CUDA caching allocator: each rule by hand, all of them against a slower second writing."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re
@@ -316,9 +314,7 @@ EVENTS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.integers(0, 10**6)), ma
 
 
 @given(EVENTS)
-def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(
-    events: list[tuple[int, int, int]],
-) -> None:
+def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(events: list[tuple[int, int, int]]):
     allocator, plain = CachingAllocator(), PlainAllocator()
     live: list[int] = []
     for key, (size, frees, choice) in enumerate(events):
@@ -333,9 +329,7 @@ def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(
 
 
 @given(EVENTS)
-def test_at_every_instant_the_counters_are_sums_over_segments_that_never_overlap(
-    events: list[tuple[int, int, int]],
-) -> None:
+def test_at_every_instant_the_counters_are_sums_over_segments_that_never_overlap(events: list[tuple[int, int, int]]):
     allocator = CachingAllocator()
     live: dict[int, int] = {}
     peak = 0

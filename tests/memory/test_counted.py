@@ -1,7 +1,5 @@
 """The ledger's total on a CPU is what torch's allocator took from the C library, counted there and not by torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A phase's course: a few instants of it by category, the peak and both ends among them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The book is compiled once for each version of torch, and where it cannot be, the reason is said."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.memory.test_ledger import Trained

@@ -1,7 +1,5 @@
 """The CUDA allocator's history is matched to the tensors that owned its blocks (on recorded histories; see `gpu`)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The ledger on torch's own CUDA allocator, over the emulated GPU: every byte named, and those that are not, seen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the sampler keeps of a device: peak, largest gap, energy, and each fault once. The readings are the test's."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

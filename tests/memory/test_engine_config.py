@@ -1,7 +1,5 @@
 """A model as built is counted whole: each weight once, with its full size, trained or not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

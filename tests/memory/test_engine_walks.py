@@ -1,7 +1,5 @@
 """The tensors that DeepSpeed's own engines hold after a backward pass are walked, each under its name and place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The model of expandable segments: each rule by hand; against torch's own allocator: tests/emulator."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What FSDP's first version holds in a flat tensor is walked under its name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

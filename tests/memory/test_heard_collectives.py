@@ -1,7 +1,5 @@
 """Every collective between two real ranks is heard once, with its group and the bytes of its whole message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """What tensors hold is told by what for, by module and by place of birth; each sums to what was seen."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -62,6 +62,11 @@ class Trained:
                 self.optimizer.step()
                 self.optimizer.zero_grad()
 
+    def twice(self):
+        for step in StepKind:
+            self.train(step)
+        return self
+
     def row(self, phase, category, step=StepKind.STEADY, place=Place.DEVICE):
         rows = [
             r for r in self.ledger.rows() if (r.step, r.phase, r.place, r.category) == (step, phase, place, category)
@@ -75,10 +80,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained():
-    result = Trained()
-    result.train(StepKind.FIRST)
-    result.train(StepKind.STEADY)
-    return result
+    return Trained().twice()
 
 
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.BACKWARD, Phase.STEP])
@@ -141,18 +143,23 @@ def rows_of_a_step(run):
     }
 
 
-@pytest.fixture(scope="module", params=["a layer's output in a list", "a tensor on a module", "the logits"])
-def leaked(request):
+def begun():
+    """After a first step, with the rows of one more."""
     gc.collect()
     run = Trained()
+    run.train(StepKind.FIRST)
+    return run, rows_of_a_step(run)
+
+
+@pytest.fixture(scope="module", params=["a layer's output in a list", "a tensor on a module", "the logits"])
+def leaked(request):
+    run, before = begun()
     keep = {
         "a layer's output in a list": lambda m, out: run.kept.append(out.detach() * 1),
         "a tensor on a module": lambda m, out: setattr(m, "seen", out.detach() * 1),
         "the logits": lambda m, out: run.kept.append(out.detach()),
     }[request.param]
     module = run.model.lm_head if request.param == "the logits" else run.model.model.layers[0]
-    run.train(StepKind.FIRST)
-    before = rows_of_a_step(run)
     handle = module.register_forward_hook(lambda m, _i, out: keep(m, out))
     rows_of_a_step(run)
     handle.remove()
@@ -164,10 +171,7 @@ def leaked(request):
 def test_a_tensor_that_the_model_leaks_has_no_name_from_the_next_step_on(leaked, phase):
     before, after, leaked_bytes = leaked
     grown = {c: after[p, c].live_bytes - row.live_bytes for (p, c), row in before.items() if p is phase}
-    assert {c: n for c, n in grown.items() if n} == {
-        Category.UNATTRIBUTED: leaked_bytes,
-        Category.TOTAL: leaked_bytes,
-    }
+    assert {c: n for c, n in grown.items() if n} == {Category.UNATTRIBUTED: leaked_bytes, Category.TOTAL: leaked_bytes}
 
 
 def test_a_leak_is_no_activation_at_the_peak_of_a_later_forward_pass(leaked):
@@ -181,10 +185,7 @@ def test_a_leak_is_no_activation_at_the_peak_of_a_later_forward_pass(leaked):
 
 
 def test_a_leak_of_a_step_that_is_only_watched_has_no_name_in_the_next():
-    gc.collect()
-    run = Trained()
-    run.train(StepKind.FIRST)
-    before = rows_of_a_step(run)
+    run, before = begun()
     handle = run.model.model.layers[0].register_forward_hook(lambda _m, _i, out: run.kept.append(out.detach() * 1))
     with run.ledger.watching(run.model):
         run.model(input_ids=TOKENS)
@@ -197,10 +198,7 @@ def test_a_leak_of_a_step_that_is_only_watched_has_no_name_in_the_next():
 
 @pytest.mark.parametrize("is_watched", [False, True])
 def test_an_output_that_the_loop_s_variable_holds_until_the_next_one_is_logits_and_loss(is_watched):
-    gc.collect()
-    run = Trained()
-    run.train(StepKind.FIRST)
-    before = rows_of_a_step(run)
+    run, before = begun()
     handle = run.model.register_forward_hook(lambda _m, _i, out: run.kept.append(out.logits.detach()))
     if is_watched:
         with run.ledger.watching(run.model):
@@ -218,10 +216,7 @@ def test_an_output_that_the_loop_s_variable_holds_until_the_next_one_is_logits_a
 
 
 def test_what_the_model_let_go_of_in_a_later_step_has_no_name_there_either():
-    gc.collect()
-    run = Trained()
-    run.train(StepKind.FIRST)
-    before = rows_of_a_step(run)
+    run, before = begun()
     handle = run.model.model.layers[0].register_forward_hook(lambda _m, _i, out: run.kept.append(out.detach() * 1))
     run.train(StepKind.STEADY)
     handle.remove()
@@ -252,9 +247,7 @@ def test_what_start_up_left_behind_is_no_activation_of_the_first_step():
 
 
 def test_a_batch_is_inputs_for_as_long_as_the_data_loader_holds_it():
-    run = Trained()
-    run.train(StepKind.FIRST)
-    run.train(StepKind.STEADY)
+    run = Trained().twice()
     for kind in StepKind:
         assert run.row(Phase.STEP, Category.INPUTS, kind).live_bytes == TOKENS.nbytes
 
@@ -321,9 +314,7 @@ def test_what_is_made_while_the_ledger_rests_is_found_when_it_begins_again():
 
 
 def test_the_random_states_that_checkpointing_keeps_are_activations_until_backward_has_used_them():
-    run = Trained(checkpointing=True)
-    run.train(StepKind.FIRST)
-    run.train(StepKind.STEADY)
+    run = Trained(checkpointing=True).twice()
     state_bytes = torch.get_rng_state().nbytes  # made in C++, where no operation shows it
     held, gone = run.row(Phase.FORWARD, Category.ACTIVATIONS), run.row(Phase.BACKWARD, Category.ACTIVATIONS)
     blocks, hidden_bytes = 3, TOKENS.numel() * 128 * 4

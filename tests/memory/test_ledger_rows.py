@@ -1,7 +1,5 @@
 """A phase that is entered twice keeps its larger peaks, each with the categories of its own instant."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from zerobench.memory.ledger_rows import LedgerRows

@@ -1,7 +1,5 @@
 """The size of the matrix library's workspace, by torch's own rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.memory.matrix_workspaces import chosen_size

@@ -1,7 +1,5 @@
 """Bytes of a model that no known package holds have names too: by its own classes, and by when they were born."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

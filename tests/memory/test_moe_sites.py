@@ -1,7 +1,5 @@
 """What DeepSpeed's own mixture of experts allocates has names: gates, dispatch, experts, what is exchanged."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,10 +1,9 @@
 """A name is evidence: identity before use before birth; a view into a bucket leaves the bucket its name."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 
+from tests.tools.known import known
 from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.naming import Names
 from zerobench.memory.sites import Origin, Site
@@ -28,9 +27,7 @@ class Watched:
             return torch.ones(numel)
 
     def storage(self, tensor: torch.Tensor) -> Storage:
-        found = self.counter.find(tensor)
-        assert found is not None
-        return found
+        return known(self.counter.find(tensor))
 
     def category(self, tensor: torch.Tensor, phase: Phase = Phase.FORWARD) -> Category | None:
         return self.names.verdict(self.storage(tensor), phase)[1]
@@ -137,8 +134,7 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
         watched.names.mark_loss_graph(loss, one)
     for loss, one, state in zip(losses, logits, hidden, strict=True):
         for end, expected in ((loss, Category.LOGITS_AND_LOSS), (one, None), (state, None)):
-            node = end.grad_fn
-            assert node is not None
+            node = known(end.grad_fn)
             watched.site = Site("autograd", Origin.AUTOGRAD, node._sequence_nr())
             tensor = watched.born()
             assert watched.category(tensor, Phase.BACKWARD) is expected

@@ -1,7 +1,5 @@
 """Readings through the real pynvml from the stand-in driver; each machine is a child process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -243,9 +241,7 @@ def test_the_bindings_mismatch_error_is_a_fault_like_any_other(standin: Standin)
     assert "too old" in standin.run(code, "gpus 1\nproc 0 4000001 0:700", "old")
 
 
-def test_a_function_that_the_binding_lacks_is_a_fault_and_one_that_the_library_lacks_is_not_bound(
-    standin: Standin,
-) -> None:
+def test_a_function_that_the_binding_lacks_is_a_fault_and_one_that_the_library_lacks_is_not_bound(standin: Standin):
     code = """
         import json
         from zerobench.memory.nvml_driver import NvmlFault, driver

@@ -1,7 +1,5 @@
 """The file of samples survives whatever killed its writer, and tells of every other fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which devices a trial's sampler watches, for every way in which CUDA_VISIBLE_DEVICES names them."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.memory.nvml import DeviceInfo, DeviceListing
@@ -45,9 +43,7 @@ def sampled(devices: list[DeviceInfo], value: str | None, faults: tuple[str, ...
         ("GPU-9,1", []),
     ],
 )
-def test_the_devices_that_cuda_would_show_are_sampled_up_to_the_first_name_that_is_none(
-    value: str, indices: list[int]
-) -> None:
+def test_the_devices_that_cuda_would_show_are_sampled_up_to_the_first_name_that_is_none(value: str, indices: list[int]):
     assert sampled(FOUR, value) == [UUIDS[i] for i in indices]
 
 
@@ -68,9 +64,7 @@ def test_without_the_variable_all_are_sampled_mig_devices_in_place_of_their_gpu(
         ("MIG-cccc", []),
     ],
 )
-def test_mig_devices_are_chosen_by_uuid_and_a_split_gpu_by_its_own_means_all_of_them(
-    value: str, parts: list[str]
-) -> None:
+def test_mig_devices_are_chosen_by_uuid_and_a_split_gpu_by_its_own_means_all_of_them(value: str, parts: list[str]):
     assert sampled(SPLIT, value) == parts
 
 

@@ -1,7 +1,5 @@
 """The most that occupied segments held is read from the allocator's history (torch's own: tests/emulator)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Of the states of the CPU's generator those that checkpointing keeps are told, whichever way it works."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint

@@ -1,7 +1,5 @@
 """What a process trains is found while it is being built: as much of it as there is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A phase that is entered twice keeps what was largest, adds up what moved, and says where a failure was."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

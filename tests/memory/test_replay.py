@@ -1,7 +1,5 @@
 """Replaying a phase backwards gives what it held at each instant."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The sampler process against the stand-in driver: what it catches, what it survives, what it leaves."""
 
-from __future__ import annotations
-
 import cmath
 import math
 import os
@@ -22,6 +20,7 @@ import psutil
 import pytest
 
 from tests.nvml_standin.standin import Standin, uuid
+from tests.tools.known import known
 from zerobench.folder import TrialFolder
 from zerobench.memory.nvml_samples import NvmlSample, read_samples
 from zerobench.records import NvmlDevice, NvmlSummary
@@ -85,8 +84,7 @@ def rank(
     environ = standin.environment(scenario, control=control)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, text=True) as user:
-        assert user.stdout is not None
-        sampler = psutil.Process(int(user.stdout.readline()))
+        sampler = psutil.Process(int(known(user.stdout).readline()))
         try:
             yield user, sampler
         finally:
@@ -168,9 +166,7 @@ def test_power_is_read_ten_times_a_second_and_its_energy_counted(busy: tuple[Out
         assert device.mean_power_watts == pytest.approx(412, rel=0.02)
 
 
-def test_without_an_energy_counter_the_power_is_integrated_and_the_record_says_so(
-    standin: Standin, tmp_path: Path
-) -> None:
+def test_without_an_energy_counter_the_power_is_integrated_and_the_record_says_so(standin: Standin, tmp_path: Path):
     scenario = "gpus 1 power_mw=300000\nerr 0 nvmlDeviceGetTotalEnergyConsumption 3"
     left = sample(standin, tmp_path, scenario, seconds=0.5)
     seconds = left.samples[-1].t_s - left.samples[0].t_s
@@ -215,8 +211,7 @@ def test_a_device_that_fails_for_a_while_comes_back(standin: Standin, tmp_path: 
     assert [fault.split(" at ")[0] for fault in left.summary.faults] == [
         f"{uuid(0)}: Unknown Error (nvmlDeviceGetMemoryInfo)"
     ]
-    assert left.summary.largest_gap_s is not None
-    assert left.summary.largest_gap_s > 0.9
+    assert known(left.summary.largest_gap_s) > 0.9
     assert left.of(uuid(0))[-1].t_s == pytest.approx(left.of(uuid(1))[-1].t_s, abs=0.1)
 
 

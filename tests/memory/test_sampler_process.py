@@ -1,7 +1,5 @@
 """The sampler's deadlines leave out what was missed, and a device that is named twice is sampled once."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A place of birth proves a category only where the table says so, and the table names functions that exist."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from tests.tools.known import known
 from zerobench.memory import sites
 from zerobench.records import Category
 
@@ -18,8 +17,7 @@ ROOTS |= {"torch": Path(torch.__file__).parent, "zerobench": Path(sites.__file__
 
 
 def test_deepspeeds_bucket_function_proves_reduce_buffers():
-    site = sites.judge("/x/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", "setup_buckets")
-    assert site is not None
+    site = known(sites.judge("/x/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", "setup_buckets"))
     assert site.proves is Category.REDUCE_BUFFERS
 
 
@@ -75,11 +73,9 @@ def test_every_row_of_the_table_lies_in_a_package_that_is_looked_into():
 
 
 def test_what_is_born_in_the_swappers_lies_on_the_host():
-    site = sites.judge("/x/deepspeed/runtime/swap_tensor/utils.py", "__init__")
-    assert site is not None
+    site = known(sites.judge("/x/deepspeed/runtime/swap_tensor/utils.py", "__init__"))
     assert site.on_host
-    site = sites.judge("/x/deepspeed/runtime/zero/stage3.py", "step")
-    assert site is not None
+    site = known(sites.judge("/x/deepspeed/runtime/zero/stage3.py", "step"))
     assert not site.on_host
 
 

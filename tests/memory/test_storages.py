@@ -1,13 +1,12 @@
 """The counter of storages counts every byte once, whatever it is for."""
 
-from __future__ import annotations
-
 import gc
 
 import torch
 from torch._C._dynamo import eval_frame
 from torch._dynamo.types import ConvertFrameReturn
 
+from tests.tools.known import known
 from zerobench.memory.heard_collectives import HearingCounter
 from zerobench.memory.host import malloc_bytes
 from zerobench.memory.storages import StorageCounter
@@ -59,8 +58,7 @@ def test_storages_born_while_off_are_found_again_with_their_gradients():
     gc.collect()
     counter.adopt_reachable()
     assert counter.find(parameter) is not None
-    assert parameter.grad is not None
-    assert counter.find(parameter.grad) is not None
+    assert counter.find(known(parameter.grad)) is not None
 
 
 def test_the_backward_pass_is_counted():
@@ -68,14 +66,12 @@ def test_the_backward_pass_is_counted():
     parameter = torch.nn.Parameter(torch.ones(1000, 1000))
     with counter:
         (parameter * 2).sum().backward()
-        assert parameter.grad is not None
-        assert counter.find(parameter.grad) is not None
+        assert counter.find(known(parameter.grad)) is not None
 
 
 def test_the_count_agrees_with_what_malloc_handed_out():
     counter = StorageCounter()
-    before = malloc_bytes()
-    assert before is not None
+    before = known(malloc_bytes())
     with counter:
         tensors = [torch.zeros(5 * MEGABYTE) for _ in range(5)]
         after = malloc_bytes()
@@ -93,8 +89,7 @@ def test_a_storage_resized_in_place_dies_and_is_born_again_where_it_was_first_bo
         assert counter.totals["cpu"] == 0
         tensor.untyped_storage().resize_(400)
         assert counter.totals["cpu"] == 400
-        found = counter.find(tensor)
-        assert found is not None
+        found = known(counter.find(tensor))
         assert found.birth == "here"
         assert [delta for _, delta in counter.events] == [400, -400, 400]
     del tensor

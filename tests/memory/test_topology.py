@@ -1,7 +1,5 @@
 """GPU links as the stand-in driver shows them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.nvml_standin.standin import Standin, uuid
@@ -24,12 +22,7 @@ def pairs(standin: Standin, scenario: str) -> dict[tuple[str, str], dict[str, An
 def test_gpus_on_a_switch_have_as_many_links_as_the_one_with_fewer(standin: Standin) -> None:
     found = pairs(standin, "gpus 8\ngpu 1 link=12")
     assert len(found) == 28
-    assert found[uuid(0), uuid(2)] == {
-        "gpus": [uuid(0), uuid(2)],
-        "pcie": "NODE",
-        "nvlinks": 18,
-        "through": "nvswitch",
-    }
+    assert found[uuid(0), uuid(2)] == {"gpus": [uuid(0), uuid(2)], "pcie": "NODE", "nvlinks": 18, "through": "nvswitch"}
     assert found[uuid(0), uuid(1)]["nvlinks"] == 12
     assert found[uuid(0), uuid(4)]["pcie"] == "SYS"
 
@@ -37,11 +30,7 @@ def test_gpus_on_a_switch_have_as_many_links_as_the_one_with_fewer(standin: Stan
 def test_links_straight_to_another_gpu_count_for_that_pair_only(standin: Standin) -> None:
     found = pairs(standin, "gpus 3 switch=0 link=3")
     links = {pair: (told["nvlinks"], told["through"]) for pair, told in found.items()}
-    assert links == {
-        (uuid(0), uuid(1)): (2, None),
-        (uuid(0), uuid(2)): (1, None),
-        (uuid(1), uuid(2)): (2, None),
-    }
+    assert links == {(uuid(0), uuid(1)): (2, None), (uuid(0), uuid(2)): (1, None), (uuid(1), uuid(2)): (2, None)}
 
 
 def test_gpus_without_nvlink_have_none_of_it_and_a_lost_one_is_not_known(standin: Standin) -> None:

@@ -1,7 +1,5 @@
 """Collectives and operations are counted where they happen, and nowhere else."""
 
-from __future__ import annotations
-
 from zerobench.memory.traffic import Traffic
 from zerobench.records import Phase, StepKind
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.report.sample_run import SampleTrial, model, trial_record
+from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.records import (
     Category,
     CollectiveTraffic,
@@ -15,7 +16,6 @@ from zerobench.records import (
     ParameterTensor,
     Phase,
     Place,
-    RankRecord,
     Status,
     StepKind,
 )
@@ -35,15 +35,7 @@ def asked(strategy: str = "zero2", **fields: Any) -> TrialSpec:
 def rows(place: Place, ledger: Ledger) -> list[MemoryRow]:
     """Memory rows in which what is live is also the peak."""
     return [
-        MemoryRow(
-            step=step,
-            phase=phase,
-            place=place,
-            category=category,
-            live_bytes=size,
-            at_peak_bytes=size,
-            own_peak_bytes=size,
-        )
+        ledger_row(step, phase, place, category, size, size)
         for (step, phase), sizes in ledger.items()
         for category, size in {**sizes, Category.TOTAL: sum(sizes.values())}.items()
     ]
@@ -80,13 +72,10 @@ def trial(
     assert counts is not None
     total = counts.total if num_params is None else num_params
     by_component = counts.by_component() if num_params is None else {"mlp": total}
-    rank = RankRecord(
-        trial_id=spec.trial_id,
-        rank=0,
-        local_rank=0,
+    rank = rank_record(
+        spec.trial_id,
         world_size=spec.world_size,
         hostname="node-1",
-        pid=1,
         status=Status.COMPLETED,
         device_type="simgpu",
         device_name="H100 SXM",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.tools.known import known
+from tests.tools.rank_records import ledger_row
 from zerobench.folder import RunFolder
 from zerobench.records import (
     Category,
@@ -221,8 +223,7 @@ def gpu_uuid(index: int) -> str:
 
 
 def _parameters(asked: TrialSpec) -> ParameterTensor:
-    counts = count_parameters(asked.model)
-    assert counts is not None
+    counts = known(count_parameters(asked.model))
     return ParameterTensor(total=counts.total, trainable=counts.total, by_component=counts.by_component())
 
 
@@ -272,8 +273,7 @@ def _device_at_peak(asked: TrialSpec, rank: int, kind: StepKind, phase: Phase) -
 
 
 def _states(asked: TrialSpec) -> dict[Category, int]:
-    terms = paper_terms(asked, _parameters(asked).total)
-    assert terms is not None
+    terms = known(paper_terms(asked, _parameters(asked).total))
     shared = int(terms.optimizer_bytes) // 3 + PADDING_BYTES
     return {
         Category.PARAMETERS: int(terms.parameters_bytes) + PADDING_BYTES,
@@ -318,18 +318,7 @@ def _rows(kind: StepKind, phase: Phase, place: Place, live: Bytes, peak: Bytes) 
     """A row for each category, and the total of them."""
     figures = [(category, live.get(category, 0), peak.get(category, 0)) for category in dict.fromkeys([*live, *peak])]
     figures.append((Category.TOTAL, sum(live.values()), sum(peak.values())))
-    return [
-        MemoryRow(
-            step=kind,
-            phase=phase,
-            place=place,
-            category=category,
-            live_bytes=at_end,
-            at_peak_bytes=at_peak,
-            own_peak_bytes=max(at_end, at_peak),
-        )
-        for category, at_end, at_peak in figures
-    ]
+    return [ledger_row(kind, phase, place, category, at_peak, at_end) for category, at_end, at_peak in figures]
 
 
 def host_rows(asked: TrialSpec) -> list[MemoryRow]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.sample_run import MIB, SampleTrial, completed_trial, spec, write_run
+from tests.tools.known import known
 from zerobench.records import StepBatch, StepTime
 from zerobench.report.batch_ramp import batch_figures, with_their_fixed
 from zerobench.report.charts import batch_ramp as chart
@@ -94,8 +95,7 @@ def test_each_size_has_the_median_of_its_steps_its_tokens_per_second_and_its_own
 
 def test_the_figures_of_a_ramped_trial_are_those_of_its_full_batch() -> None:
     trial = ramped()
-    speed = speed_of(trial)
-    assert speed is not None
+    speed = known(speed_of(trial))
     assert [one.step_s for one in speed.steps] == [0.5, 0.7]
     assert speed.tokens_per_s == pytest.approx(FULL / 0.6)
     assert step_seconds_by_rank(trial) == pytest.approx({0: 0.59, 1: 0.6})
@@ -121,10 +121,8 @@ def test_names_tell_the_ramp_from_the_fixed_batch() -> None:
 
 
 def test_the_figure_has_a_point_and_a_row_for_each_size(frames: RunFrames) -> None:
-    figure = chart.figure(frames)
-    assert figure is not None
-    assert figure.svg is not None
-    assert "tokens per step" in figure.svg
+    figure = known(chart.figure(frames))
+    assert "tokens per step" in known(figure.svg)
     assert list(figure.table["tokens per step"]) == ["65,536", "16,384", "32,768", "65,536"]
     assert f"{FULL / 0.6:,.0f}" in set(figure.table["tokens/s"])
 

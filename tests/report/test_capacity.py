@@ -4,6 +4,7 @@ import dataclasses
 
 from tests.report.predicted_trial import asked, reserved, trial
 from tests.report.sample_run import GIB, SampleTrial
+from tests.tools.known import known
 from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
 from zerobench.report.capacity import Capacity, device_need, host_bytes_per_node
 from zerobench.report.plan.rows import PlanRow
@@ -24,8 +25,7 @@ def row(sample: SampleTrial, device_bytes: int, host_bytes: int | None = None) -
 
 def test_a_device_needs_what_is_reserved_and_what_lies_outside_torch() -> None:
     sample = trial(asked(), DEVICE, allocator=ALLOCATOR, context=CONTEXT)
-    need = device_need(sample)
-    assert need is not None
+    need = known(device_need(sample))
     assert (need.tensors_bytes, need.slack_bytes) == (14 * GIB, GIB)
     fitting = row(sample, 20 * GIB)
     assert fitting.fits
@@ -36,16 +36,14 @@ def test_kernels_that_a_step_loads_and_communicators_of_the_engine_are_needed_to
     """The driver tells more outside torch than the context had when it was made."""
     steady = reserved(*STEADY, 15 * GIB)
     steady = steady.model_copy(update={"reserved_bytes": 15 * GIB, "nvml_process_bytes": 20 * GIB})
-    need = device_need(trial(asked(), DEVICE, allocator=[ALLOCATOR[0], steady], context=CONTEXT))
-    assert need is not None
+    need = known(device_need(trial(asked(), DEVICE, allocator=[ALLOCATOR[0], steady], context=CONTEXT)))
     assert (need.context_bytes, need.collectives_bytes, need.total_bytes) == (3 * GIB, 2 * GIB, 20 * GIB)
 
 
 def test_free_segments_that_start_up_left_are_no_need() -> None:
     """The allocator gives them back before it fails; a block that shares its segment with another stays."""
     left = [reserved(*FIRST_STEP, 19 * GIB, 11 * GIB), reserved(*STEADY, 19 * GIB, 15 * GIB)]
-    need = device_need(trial(asked(), DEVICE, allocator=left, context=CONTEXT))
-    assert need is not None
+    need = known(device_need(trial(asked(), DEVICE, allocator=left, context=CONTEXT)))
     assert (need.tensors_bytes, need.slack_bytes, need.total_bytes) == (14 * GIB, GIB, 18 * GIB)
 
 
@@ -55,8 +53,7 @@ def test_a_device_needs_no_less_than_was_in_use_and_asked_for_when_it_refused() 
     for needed_bytes in (17 * GIB, 25 * GIB):
         told = Failure(message="it needs more", bytes_needed=needed_bytes)
         refused = [rank.model_copy(update={"failure": told}) for rank in sample.ranks]
-        need = device_need(dataclasses.replace(sample, ranks=refused))
-        assert need is not None
+        need = known(device_need(dataclasses.replace(sample, ranks=refused)))
         assert need.total_bytes == max(needed_bytes, 18 * GIB)
         assert need.tensors_bytes == 14 * GIB
 
@@ -92,6 +89,5 @@ def test_a_trial_that_nobody_watched_does_not_fit_nor_one_that_was_refused_withi
 def test_the_rank_that_needs_most_decides() -> None:
     small, large = trial(asked(), DEVICE), trial(asked(), DEVICE, context=CONTEXT)
     both = dataclasses.replace(small, ranks=[*small.ranks, *large.ranks])
-    need = device_need(both)
-    assert need is not None
+    need = known(device_need(both))
     assert need.total_bytes == 17 * GIB

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.report.choice import Choice, Option, choose
 from zerobench.spec.trial import Offload
 from zerobench.timing.step import Interval
@@ -13,8 +14,7 @@ ON_HOST = Option(2, Offload.CPU, Offload.NONE, room=0.5, host_unchecked=True)
 
 
 def reason(*options: Option) -> str:
-    choice = choose(options, lambda option: option)
-    assert choice is not None
+    choice = known(choose(options, lambda option: option))
     return choice.reason
 
 
@@ -51,8 +51,7 @@ def test_nothing_is_taken_where_nothing_fits_with_room() -> None:
 def test_of_steps_as_long_the_one_with_more_tokens_is_the_faster() -> None:
     few, many = (replace(timed(ON_GPU, 1.0), tokens_per_gpu=tokens) for tokens in (1024, 4096))
     for within in (None, 0.03):
-        choice = choose([few, many], lambda option: option, within)
-        assert choice is not None
+        choice = known(choose([few, many], lambda option: option, within))
         assert choice.best is many
         assert choice.num_tied == 1
 
@@ -60,19 +59,16 @@ def test_of_steps_as_long_the_one_with_more_tokens_is_the_faster() -> None:
 def test_of_those_that_are_as_fast_the_fewest_gpus_are_taken_and_not_the_most_room() -> None:
     few = replace(timed(ON_GPU, 1.0), num_gpus=8, tokens_per_gpu=1024)
     many = replace(few, num_gpus=64, room=0.9, zero_stage=1)
-    choice = choose([many, few], lambda option: option)
-    assert choice is not None
+    choice = known(choose([many, few], lambda option: option))
     assert choice.best is few
     assert choice.reason == "2 fit with 5% room, all about as fast; chosen: least offload, fewest GPUs, lowest stage"
     again = [replace(few, recomputed=1.0, zero_stage=1), few]
-    choice = choose(again, lambda option: option)
-    assert choice is not None
+    choice = known(choose(again, lambda option: option))
     assert choice.best is few
     assert (
         choice.reason
         == "2 fit with 5% room, all about as fast; chosen: least offload, least checkpointing, lowest stage"
     )
     offloaded = replace(timed(ON_HOST, 1.0), num_gpus=4, tokens_per_gpu=1024)
-    choice = choose([many, few, offloaded], lambda option: option)
-    assert choice is not None
+    choice = known(choose([many, few, offloaded], lambda option: option))
     assert choice.best is few

@@ -208,11 +208,7 @@ def test_what_sets_up_ddp_and_fsdp_is_in_their_names() -> None:
 
 
 def test_what_is_computed_in_another_way_for_speed_is_in_the_names() -> None:
-    specs = [
-        spec("ddp"),
-        spec("ddp", cross_entropy="chunked"),
-        spec("zero1", cross_entropy="liger", compile="blocks"),
-    ]
+    specs = [spec("ddp"), spec("ddp", cross_entropy="chunked"), spec("zero1", cross_entropy="liger", compile="blocks")]
     assert labels(specs) == ["ddp", "ddp ce=chunked", "zero1 ce=liger compile=blocks"]
     said = " ".join(shared_lines(specs))
     assert "ce=: head and loss computed in chunks of tokens" in said

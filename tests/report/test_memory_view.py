@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 
 from tests.report.sample_run import GIB, MIB, completed_trial, on_cpu, sample_trials, spec
+from tests.tools.known import known
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
 from zerobench.report.memory_view import (
     GROUPS,
@@ -36,14 +37,12 @@ def test_the_columns_of_every_peak_add_up_to_it() -> None:
 
 
 def test_the_largest_peak_is_that_of_the_odd_rank() -> None:
-    instant = largest_peak(COMPLETED[1], StepKind.STEADY, Place.DEVICE)
-    assert instant is not None
+    instant = known(largest_peak(COMPLETED[1], StepKind.STEADY, Place.DEVICE))
     assert (instant.rank, instant.phase) == (3, Phase.BACKWARD)
 
 
 def test_of_equal_ranks_the_lowest_is_shown() -> None:
-    instant = largest_peak(COMPLETED[1], StepKind.STEADY, Place.HOST)
-    assert instant is not None
+    instant = known(largest_peak(COMPLETED[1], StepKind.STEADY, Place.HOST))
     assert instant.rank == 0
 
 
@@ -103,9 +102,7 @@ def test_a_simulated_host_peak_is_never_that_of_the_simulator() -> None:
 
 def test_model_states_equal_the_papers_terms_to_within_padding_wherever_they_lie() -> None:
     for trial in COMPLETED:
-        states, terms = largest_model_states(trial), paper_terms(trial.spec, num_params(trial))
-        assert states is not None
-        assert terms is not None
+        states, terms = known(largest_model_states(trial)), known(paper_terms(trial.spec, num_params(trial)))
         for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
             assert 0 <= getattr(states, name) - getattr(terms, name) <= 3 * 512
 
@@ -125,7 +122,6 @@ def test_gradients_that_stay_are_read_from_a_step_of_one_phase_and_those_without
     stays = next(row for row in of_step if row.category is Category.PARAMETERS)
     others = [row for row in of_step if row.category is not Category.GRADIENTS]
     kept = stays.model_copy(update={"category": Category.GRADIENTS, "live_bytes": 77})
-    states = model_states(rank.model_copy(update={"memory": [*others, kept]}))
-    assert states is not None
+    states = known(model_states(rank.model_copy(update={"memory": [*others, kept]})))
     assert states.gradients_bytes == 77
     assert model_states(rank.model_copy(update={"memory": others})) is None

@@ -1,17 +1,16 @@
 """Runs on several nodes: whose environment stands for the run, and that the odd node is named in every view."""
 
-import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.report.compare.runs import environment
 from tests.report.sample_run import completed_trial, failed_trial, spec, write_run
 from tests.report.two_nodes import ASKED, two_node_trial, write_two_nodes
+from tests.tools.printed import shown_run
 from zerobench.errors import UserError
 from zerobench.records import Failure
 from zerobench.report.explain.trial import explain
@@ -20,7 +19,6 @@ from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.node_facts import node_differences, node_lines
 from zerobench.report.page import page_html
-from zerobench.report.terminal.show import show_run
 from zerobench.store import Run, load_run
 
 LOGIN = {"captured_at_s": 1_767_322_000.0, "hostname": "login-1", "versions": {"torch": None}, "gpus": []}
@@ -95,9 +93,7 @@ def test_nodes_that_differ_in_nothing_but_names_and_megabytes_do_not_differ() ->
         ({"topology": []}, "links between GPUs: none on d; 1 pairs: 18 NVLinks through nvswitch, PCIe NODE on the"),
     ],
 )
-def test_each_fact_that_is_other_on_one_node_is_a_line_that_names_the_node(
-    change: dict[str, Any], sentence: str
-) -> None:
+def test_each_fact_that_is_other_on_one_node_is_a_line_that_names_the_node(change: dict[str, Any], sentence: str):
     nodes = {name: node(name, **(change if name == "d" else {})) for name in "cdab"}
     [found] = node_differences(nodes)
     assert found.startswith(sentence)
@@ -106,10 +102,11 @@ def test_each_fact_that_is_other_on_one_node_is_a_line_that_names_the_node(
 def test_every_view_counts_the_nodes_and_names_the_odd_one(tmp_path: Path) -> None:
     run = run_on(tmp_path / "run", {name: NODES[name] for name in ("gpu-1", "gpu-2", "gpu-3")})
     frames = run_frames([run])
-    console = Console(width=140, file=io.StringIO(), color_system=None)
-    show_run(run.folder.path, console)
-    assert isinstance(console.file, io.StringIO)
-    views = {"terminal": console.file.getvalue(), "markdown": markdown_report(frames), "page": page_html(frames, [])}
+    views = {
+        "terminal": shown_run(run.folder.path, 140),
+        "markdown": markdown_report(frames),
+        "page": page_html(frames, []),
+    }
     for view, text in views.items():
         assert re.search("3( nodes)?: gpu-1, gpu-2, gpu-3", text), view
         assert "driver: 535.1 on gpu-3; 580.65.06 on the other 2" in text, view
@@ -136,10 +133,7 @@ def test_a_trial_that_failed_in_a_job_names_the_job(tmp_path: Path) -> None:
     record = failed.record.model_copy(update={"job": "77_1"})
     trials = [completed_trial(spec("zero1", gpus_per_node=1)), type(failed)(asked, record, failed.ranks)]
     run = write_run(tmp_path / "run", trials, samples=False)
-    console = Console(width=140, file=io.StringIO(), color_system=None)
-    show_run(run.path, console)
-    assert isinstance(console.file, io.StringIO)
-    assert "77_1" in console.file.getvalue()
+    assert "77_1" in shown_run(run.path, 140)
 
 
 def test_names_of_nodes_are_never_markup_and_never_escapes(tmp_path: Path) -> None:
@@ -151,7 +145,4 @@ def test_names_of_nodes_are_never_markup_and_never_escapes(tmp_path: Path) -> No
     assert all("\x1b" not in line and "\x07" not in line for line in node_lines(run))
     page = page_html(run_frames([run]), [])
     assert "<script>y" not in page
-    console = Console(width=140, file=io.StringIO(), color_system=None)
-    show_run(run.folder.path, console)
-    assert isinstance(console.file, io.StringIO)
-    assert "[bold]x" in console.file.getvalue()
+    assert "[bold]x" in shown_run(run.folder.path, 140)

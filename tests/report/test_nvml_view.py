@@ -3,6 +3,7 @@
 import dataclasses
 
 from tests.report.sample_run import GIB, MIB, SampleTrial, completed_trial, on_cpu, sample_trials, spec
+from tests.tools.known import known
 from zerobench.records import Phase, StepKind
 from zerobench.report.memory_view import GROUPS
 from zerobench.report.nvml_view import missed_spike_bytes, nvml_peak_bytes, waterfall, why_no_nvml
@@ -15,18 +16,15 @@ def two_ranks() -> SampleTrial:
 
 def test_the_parts_of_the_waterfall_add_up_to_what_nvml_read() -> None:
     for trial in sample_trials()[:9]:
-        fall = waterfall(trial)
-        assert fall is not None
-        assert fall.allocated is not None
+        fall = known(waterfall(trial))
         outside = (fall.other_processes_bytes or 0) + (fall.context_bytes or 0) + (fall.collectives_bytes or 0)
-        named = sum(fall.allocated.group_bytes(name) or 0 for name in GROUPS)
+        named = sum(known(fall.allocated).group_bytes(name) or 0 for name in GROUPS)
         assert outside + fall.slack_bytes + named + fall.unexplained_bytes == fall.used_bytes
         assert fall.unexplained_bytes == 840 * MIB - (3 + 514 + 320) * MIB
 
 
 def test_the_waterfall_is_that_of_the_peak_of_the_fullest_device() -> None:
-    fall = waterfall(sample_trials()[1])
-    assert fall is not None
+    fall = known(waterfall(sample_trials()[1]))
     assert fall.allocated is not None
     assert (fall.rank, fall.allocated.step, fall.allocated.phase) == (3, StepKind.STEADY, Phase.BACKWARD)
 
@@ -36,18 +34,15 @@ def test_where_torch_gave_memory_back_the_waterfall_is_that_of_the_phases_end() 
     rank = trial.ranks[0]
     row = next(row for row in rank.device_memory if row.step is StepKind.STEADY)
     given = row.model_copy(update={"reserved_bytes": row.peak_allocated_bytes - 1, "nvml_used_bytes": 79 * GIB})
-    fall = waterfall(dataclasses.replace(trial, ranks=[rank.model_copy(update={"device_memory": [given]})]))
-    assert fall is not None
+    fall = known(waterfall(dataclasses.replace(trial, ranks=[rank.model_copy(update={"device_memory": [given]})])))
     assert fall.allocated_bytes == row.allocated_bytes
-    assert fall.allocated is not None
-    assert fall.allocated.total_bytes == row.allocated_bytes
+    assert known(fall.allocated).total_bytes == row.allocated_bytes
 
 
 def test_parts_that_are_not_known_stay_unexplained() -> None:
     trial = two_ranks()
     ranks = [rank.model_copy(update={"context": None}) for rank in trial.ranks]
-    fall = waterfall(dataclasses.replace(trial, ranks=ranks))
-    assert fall is not None
+    fall = known(waterfall(dataclasses.replace(trial, ranks=ranks)))
     assert fall.context_bytes is None
     assert fall.unexplained_bytes == 840 * MIB
 
@@ -79,7 +74,6 @@ def test_a_device_is_known_by_its_uuid_however_that_is_spelt() -> None:
 def test_a_peak_between_two_samples_is_noticed() -> None:
     zero0, zero1 = sample_trials()[1:3]
     reserved = max(row.peak_reserved_bytes for row in zero0.ranks[3].device_memory)
-    seen = zero0.record.nvml[0].devices[3].peak_used_bytes
-    assert seen is not None
+    seen = known(zero0.record.nvml[0].devices[3].peak_used_bytes)
     assert missed_spike_bytes(zero0) == reserved - seen
     assert missed_spike_bytes(zero1) is None

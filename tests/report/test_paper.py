@@ -3,6 +3,7 @@
 import pytest
 
 from tests.report.sample_run import spec
+from tests.tools.known import known
 from zerobench.report.paper import paper_terms
 
 FIGURE_1_GB = {"zero0": 120, "zero1": 31.4, "zero2": 16.6, "zero3": 1.9}
@@ -11,8 +12,7 @@ FIGURE_1_GB = {"zero0": 120, "zero1": 31.4, "zero2": 16.6, "zero3": 1.9}
 
 @pytest.mark.parametrize("strategy", FIGURE_1_GB)
 def test_the_terms_give_the_papers_first_figure(strategy: str) -> None:
-    terms = paper_terms(spec(strategy, gpus_per_node=64), 7_500_000_000)
-    assert terms is not None
+    terms = known(paper_terms(spec(strategy, gpus_per_node=64), 7_500_000_000))
     assert terms.total_bytes / 1e9 == pytest.approx(FIGURE_1_GB[strategy], abs=0.05)
 
 
@@ -31,8 +31,7 @@ def test_the_terms_give_the_papers_first_figure(strategy: str) -> None:
     ],
 )
 def test_the_terms_are_written_as_the_paper_writes_them(strategy: str, fields: dict[str, object], text: str) -> None:
-    terms = paper_terms(spec(strategy, **fields), 1000)
-    assert terms is not None
+    terms = known(paper_terms(spec(strategy, **fields), 1000))
     assert terms.text == text
 
 
@@ -43,8 +42,7 @@ def test_the_second_copy_of_hpz_and_the_smaller_groups_of_mics_are_in_the_bytes(
         if (terms := paper_terms(spec("zero3", hpz_partition_size=how), 8000)) is not None
     }
     assert parameters == {None: 2000, 4: 2000 + 4000}
-    mics = paper_terms(spec("fsdp", mics_shard_size=4), 8000)
-    assert mics is not None
+    mics = known(paper_terms(spec("fsdp", mics_shard_size=4), 8000))
     assert mics.total_bytes == 16 * 8000 / 4
 
 

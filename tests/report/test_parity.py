@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, model, sample_trials, spec
+from tests.tools.known import known
 from zerobench.records import Failure
 from zerobench.report.parity import TOLERANCES, ParityJudge, largest_difference
 from zerobench.report.trials import TrialLosses
@@ -103,8 +104,7 @@ def test_a_trial_stripped_to_its_losses_is_judged_the_same() -> None:
 def test_compressed_gradients_have_a_distance_and_no_verdict() -> None:
     single = with_losses(completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2)), [1.0, 0.9])
     compressed = two_ranks("ddp", [1.0, 0.5], compression="onebit")
-    verdict = ParityJudge([compressed, single]).judge(compressed)
-    assert verdict is not None
+    verdict = known(ParityJudge([compressed, single]).judge(compressed))
     assert verdict.difference == pytest.approx(0.4)
     assert (verdict.is_judged, verdict.agrees) == (False, True)
 
@@ -136,8 +136,7 @@ def test_gradients_twice_too_large_or_small_are_marked_though_losses_agree(preci
         with_norms(two_ranks(name, [1.0, 0.9], precision=precision), norms)
         for name, norms in (("zero0", [3.0, 2.0]), ("zero1", [3.0, 2.0 * factor]))
     )
-    verdict = ParityJudge([right, wrong]).judge(wrong)
-    assert verdict is not None
+    verdict = known(ParityJudge([right, wrong]).judge(wrong))
     assert verdict.difference == 0.0
     assert verdict.norm_difference == pytest.approx(1.0)
     assert (verdict.losses_agree, verdict.norms_agree, verdict.agrees) == (True, False, False)
@@ -156,17 +155,15 @@ def test_norms_may_differ_by_the_tolerance_of_their_precision(precision: str, be
 
 
 def test_a_trial_of_which_no_norm_is_known_is_judged_by_its_losses() -> None:
-    known, old = (with_norms(two_ranks(f"zero{stage}", [1.0]), norms) for stage, norms in ((1, [3.0]), (2, [])))
-    verdict = ParityJudge([known, old]).judge(old)
-    assert verdict is not None
+    said, old = (with_norms(two_ranks(f"zero{stage}", [1.0]), norms) for stage, norms in ((1, [3.0]), (2, [])))
+    verdict = known(ParityJudge([said, old]).judge(old))
     assert (verdict.norm_difference, verdict.agrees) == (None, True)
 
 
 def test_compressed_gradients_have_a_distance_of_their_norms_and_no_verdict() -> None:
     single = completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2))
     compressed = with_norms(two_ranks("ddp", [1.0], compression="onebit"), [6.0])
-    verdict = ParityJudge([compressed, with_norms(single, [3.0])]).judge(compressed)
-    assert verdict is not None
+    verdict = known(ParityJudge([compressed, with_norms(single, [3.0])]).judge(compressed))
     assert (verdict.norm_difference, verdict.norms_agree, verdict.agrees) == (1.0, True, True)
 
 
@@ -202,9 +199,7 @@ def test_losses_are_judged_until_training_turns_unstable_and_amplifies_rounding(
         )
     )
     judge = ParityJudge([right, drifted, wrong])
-    kept, told = judge.judge(drifted), judge.judge(wrong)
-    assert kept is not None
-    assert told is not None
+    kept, told = known(judge.judge(drifted)), known(judge.judge(wrong))
     assert (kept.agrees, kept.num_steps, kept.is_cut) == (True, 4, True)
     assert not told.agrees
 
@@ -214,6 +209,5 @@ def test_gradients_twice_too_large_are_marked_though_training_turned_unstable_la
         with_norms(two_ranks(name, [12.2, 10.7, 9.6, 8.1, 7.1, 6.4], precision="bf16"), [n * factor for n in UNSTABLE])
         for name, factor in (("zero0", 1.0), ("zero1", 2.0))
     )
-    verdict = ParityJudge([right, wrong]).judge(wrong)
-    assert verdict is not None
+    verdict = known(ParityJudge([right, wrong]).judge(wrong))
     assert verdict.disagreeing == "gradient norms"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
+from tests.tools.known import known
 from zerobench.records import CheckpointTransfer, RankRecord, Recovery, Status
 from zerobench.report.charts import checkpoints_figure
 from zerobench.report.frames.run_frames import run_frames
@@ -69,8 +70,7 @@ def folder(uninterrupted: SampleTrial, faulty: SampleTrial, tmp_path: Path) -> P
 def test_a_save_is_as_slow_as_its_slowest_rank_and_memory_is_that_of_the_rank_that_takes_most(
     uninterrupted: SampleTrial,
 ) -> None:
-    found = resumed(uninterrupted, losses(uninterrupted))
-    assert found is not None
+    found = known(resumed(uninterrupted, losses(uninterrupted)))
     assert found.save is not None
     assert found.load is not None
     assert (found.save.seconds, found.save.host_bytes) == (3.0, 50 * MIB)
@@ -83,16 +83,14 @@ def test_recovery_lasts_from_the_death_to_the_end_of_the_first_step_that_is_new(
     faulty: SampleTrial, uninterrupted: SampleTrial
 ) -> None:
     twin = uninterrupted_losses(faulty, [faulty, uninterrupted])
-    found = resumed(faulty, twin)
-    assert found is not None
+    found = known(resumed(faulty, twin))
     assert (found.steps_lost, found.recover_s) == (1, 31.0)
     assert found.loss_distance == pytest.approx(0.25)
 
 
 def test_without_the_same_work_uninterrupted_there_is_no_distance(faulty: SampleTrial) -> None:
     other = completed_trial(spec("zero2", gpus_per_node=2))
-    found = resumed(faulty, uninterrupted_losses(faulty, [faulty, other]))
-    assert found is not None
+    found = known(resumed(faulty, uninterrupted_losses(faulty, [faulty, other])))
     assert found.loss_distance is None
 
 
@@ -102,8 +100,7 @@ def test_the_same_work_without_any_checkpoint_will_do(faulty: SampleTrial) -> No
 
 
 def test_losses_of_a_trial_with_a_fault_are_those_of_the_launch_that_went_to_the_end(faulty: SampleTrial) -> None:
-    assert faulty.record.recovery is not None
-    assert list(losses(faulty)) == faulty.record.recovery.losses
+    assert list(losses(faulty)) == known(faulty.record.recovery).losses
 
 
 def test_a_trial_that_did_not_complete_or_saved_nothing_has_no_row(uninterrupted: SampleTrial) -> None:
@@ -118,7 +115,6 @@ def test_each_resume_is_held_against_the_run_without_a_fault(folder: Path) -> No
     assert found[1].steps_lost == 1
     assert [one.loss_distance for one in found] == pytest.approx([0.0, 0.25])
     assert [one.save and one.save.seconds for one in found] == [3.0, 3.0]
-    drawn = checkpoints_figure(frames)
-    assert drawn is not None
+    drawn = known(checkpoints_figure(frames))
     assert drawn.table["recovered, s"].tolist() == ["-", "31.0"]
     assert drawn.table["loss difference"].tolist() == ["0", "2.5e-01"]

@@ -3,16 +3,8 @@
 import pytest
 from rich.console import Console
 
-from tests.report.sample_run import (
-    GIB,
-    MIB,
-    SampleTrial,
-    completed_trial,
-    failed_trial,
-    on_cpu,
-    skipped_trial,
-    spec,
-)
+from tests.report.sample_run import GIB, MIB, SampleTrial, completed_trial, failed_trial, on_cpu, skipped_trial, spec
+from tests.tools.known import known
 from zerobench.records import Failure, Status
 from zerobench.report.memory_view import device_peak_bytes
 from zerobench.report.render.terminal import print_parts
@@ -119,8 +111,7 @@ def test_only_memory_ends_a_search() -> None:
 
 def test_against_a_whole_gpu_context_and_nccl_count_and_against_a_given_capacity_tensors_alone() -> None:
     trial = completed_trial(spec("zero2"))
-    peak_bytes = device_peak_bytes(trial)
-    assert peak_bytes is not None
+    peak_bytes = known(device_peak_bytes(trial))
     assert GIVEN.needed_bytes(trial) == peak_bytes
     assert GPU.needed_bytes(trial) == peak_bytes + (514 + 320) * MIB
     assert GIVEN.needed_bytes(on_cpu(trial)) == peak_bytes
@@ -131,8 +122,7 @@ def test_a_trial_that_completed_never_needed_more_than_the_gpu_has_and_a_predict
     small = Limit(GIB, is_given=False)
     assert small.needed_bytes(trial) == GIB
     asked = trial.spec.model_copy(update={"evidence": Evidence.SIMULATED})
-    predicted = small.needed_bytes(SampleTrial(asked, trial.record, trial.ranks))
-    assert predicted is not None
+    predicted = known(small.needed_bytes(SampleTrial(asked, trial.record, trial.ranks)))
     assert predicted > GIB
 
 

@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.report.sample_run import GIB, OPTIMIZER, SampleTrial, completed_trial, spec, trial_record, write_run
+from tests.tools.known import known
+from tests.tools.printed import shown_run
 from zerobench.records import Category, CollectiveTraffic, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.charts.rank_spread import spreads
 from zerobench.report.frames.run_frames import run_frames
@@ -16,7 +16,6 @@ from zerobench.report.memory_view import largest_model_states, largest_peak
 from zerobench.report.page import page_html
 from zerobench.report.server import sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank
-from zerobench.report.terminal.show import show_run
 from zerobench.spec.roles import Role
 from zerobench.store import load_run
 
@@ -75,18 +74,10 @@ def folder(trial: SampleTrial, tmp_path_factory: pytest.TempPathFactory) -> Path
     return write_run(tmp_path_factory.mktemp("runs") / "run", [trial], samples=False).path
 
 
-def printed(folder: Path, width: int) -> str:
-    out = StringIO()
-    show_run(folder, Console(file=out, width=width))
-    return out.getvalue()
-
-
 def test_each_side_has_its_own_peak_states_waits_and_bytes(trial: SampleTrial) -> None:
     server, workers = sides(trial)
     assert (server.role, server.num_ranks, workers.role, workers.num_ranks) == ("server", 1, "worker", 2)
-    assert server.states is not None
-    assert workers.states is not None
-    assert server.states.optimizer_bytes > workers.states.optimizer_bytes == 0
+    assert known(server.states).optimizer_bytes > known(workers.states).optimizer_bytes == 0
     assert (server.sent_bytes, server.received_bytes) == (2 * WEIGHTS, 2 * WEIGHTS)
     assert (workers.sent_bytes, workers.received_bytes) == (WEIGHTS, WEIGHTS)
     assert workers.formula_bytes is not None
@@ -104,13 +95,10 @@ def test_a_trial_without_a_server_has_no_sides() -> None:
 def test_the_largest_peak_says_whose_it_is(trial: SampleTrial) -> None:
     for role, text in (("server", "0 server"), ("worker", "1")):
         peak = largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)
-        states = largest_model_states(trial, role)
+        states = known(largest_model_states(trial, role))
         assert peak is not None
-        assert states is not None
         assert peak.rank_text == states.rank_text == text
-    whole, servers = (largest_peak(trial, StepKind.STEADY, Place.DEVICE, role) for role in (None, "server"))
-    assert whole is not None
-    assert servers is not None
+    whole, servers = (known(largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)) for role in (None, "server"))
     assert whole.rank_text == ("0 server" if servers.total_bytes == whole.total_bytes else "1")
 
 
@@ -122,10 +110,8 @@ def test_steps_and_their_spread_are_the_workers(trial: SampleTrial) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is_named(
-    folder: Path, width: int
-) -> None:
-    text = printed(folder, width)
+def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is_named(folder: Path, width: int):
+    text = shown_run(folder, width)
     tables = {section.splitlines()[0]: section for section in text.strip().split("\n\n")}
     for start in ("Device memory at the peak", "Model states of one rank"):
         [table] = [section for title, section in tables.items() if title.startswith(start)]
@@ -147,10 +133,7 @@ def test_the_frames_keep_the_role_of_each_rank_and_leave_a_server_out_of_the_spr
     [(_, spread)] = spreads(frames)
     assert spread.maximum == spread.minimum  # the two workers hold the same
     notes = [note.note for trial in frames.figures for note in trial.notes if note.note.startswith("device peak of")]
-    assert [note.split("(")[0].strip() for note in notes] == [
-        "device peak of the server",
-        "device peak of a worker",
-    ]
+    assert [note.split("(")[0].strip() for note in notes] == ["device peak of the server", "device peak of a worker"]
 
 
 def written(folder: Path, trial: SampleTrial) -> Path:

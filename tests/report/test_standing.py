@@ -1,8 +1,5 @@
 """Memory held at the failed allocation is a table wherever a run is shown, like host memory for each parameter."""
 
-from __future__ import annotations
-
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +10,15 @@ from tests.report.explain.runs import BUCKETS, OFFLOADED, named
 from tests.report.predicted_trial import asked
 from tests.report.predicted_trial import trial as simulated
 from tests.report.sample_run import GIB, SampleTrial, failed_trial, spec, trial_record
+from tests.tools.printed import shown_run
 from zerobench.records import Category, Failure, HostStanding, Phase, Standing, StepKind
 from zerobench.report.explain.ending import ending_topic
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.page.assemble import page_html
-from zerobench.report.render.terminal import Console
 from zerobench.report.standing import stood
 from zerobench.report.tables.host_parameters import TITLE as HOST
 from zerobench.report.tables.standing import TITLE as STOOD
-from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
 HELD = Standing(
@@ -43,11 +39,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     offloads = SampleTrial(known.spec, trial_record(known.spec), list(known.ranks))
     run = lay_out(path, "sample_20260102-030405", [refused, offloads])
     frames = run_frames([load_run(run)])
-    screen = io.StringIO()
-    console = Console(file=screen, width=140)
-    show_run(Path(run), console)
-    terminal = screen.getvalue()
-    return {"terminal": terminal, "markdown": markdown_report(frames), "page": page_html(frames, [])}
+    return {"terminal": shown_run(Path(run), 140), "markdown": markdown_report(frames), "page": page_html(frames, [])}
 
 
 @pytest.mark.parametrize("where", ["terminal", "markdown", "page"])

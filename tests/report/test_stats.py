@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerobench.report.stats import (
-    RankSpread,
-    median,
-    median_absolute_deviation,
-    median_interval,
-    spread_over_ranks,
-)
+from tests.tools.known import known
+from zerobench.report.stats import RankSpread, median, median_absolute_deviation, median_interval, spread_over_ranks
 
 NUMBERS = st.floats(-1e6, 1e6)
 
@@ -45,17 +40,14 @@ def test_the_interval_holds_the_true_median_as_often_as_it_says(size: int) -> No
     """Every pattern of signs about a median of 0 is equally likely, so counting them all is exact."""
     held = 0
     for signs in itertools.product((-1, 1), repeat=size):
-        bounds = median_interval([sign * (1.0 + index) for index, sign in enumerate(signs)])
-        assert bounds is not None
+        bounds = known(median_interval([sign * (1.0 + index) for index, sign in enumerate(signs)]))
         held += bounds[0] <= 0 <= bounds[1]
     assert held / 2**size >= 0.95
 
 
 @given(st.lists(NUMBERS, min_size=6, max_size=40))
 def test_the_interval_encloses_the_sample_median(values: list[float]) -> None:
-    bounds, middle = median_interval(values), median(values)
-    assert bounds is not None
-    assert middle is not None
+    bounds, middle = known(median_interval(values)), known(median(values))
     assert bounds[0] <= middle <= bounds[1]
 
 
@@ -67,13 +59,11 @@ def test_the_rank_farthest_from_the_median_is_the_odd_one() -> None:
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
 def test_of_two_ranks_the_higher_is_the_odd_one(first: float, second: float) -> None:
-    spread = spread_over_ranks({0: first, 1: second})
-    assert spread is not None
+    spread = known(spread_over_ranks({0: first, 1: second}))
     assert spread.odd_rank == (None if first == second else int(second > first))
 
 
 def test_equal_ranks_have_no_odd_one() -> None:
-    spread = spread_over_ranks({0: 5.0, 1: 5.0, 2: 5.0})
-    assert spread is not None
+    spread = known(spread_over_ranks({0: 5.0, 1: 5.0, 2: 5.0}))
     assert spread.odd_rank is None
     assert spread.odd_deviation is None

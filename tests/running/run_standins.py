@@ -1,7 +1,5 @@
 """A runner in a process of its own, so that it can be sent signals: `run REPORTS` or `resume RUN`."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

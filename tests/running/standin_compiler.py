@@ -1,7 +1,5 @@
 """The compiler's own words and its end around kernels that are made by waiting, under torch's own lock."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """The simulator's own loop and forks around trials that simulate nothing: what each does its model says in `acts`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A worker that tells all it knows, its environment and command lines with secrets among it, and then fails."""
 
-from __future__ import annotations
-
 import os
 import sys
 

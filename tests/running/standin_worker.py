@@ -2,8 +2,6 @@
 judgement of failures are tested in seconds. What each rank does is said in the trial's model config under `acts`.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import os

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.tools.known import known
 from zerobench.ds_config import swap_folder
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.progress import Progress
@@ -30,11 +31,7 @@ NVME_FILE = "zero3_offload_optimizer_nvme.json"
 """A shipped configuration with a key that no trial without NVMe reads."""
 
 CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
-    "hang": (
-        {0: "wait_for_a_peer_that_never_comes", 1: "ignore_sigterm"},
-        WORKER,
-        {"timeout_s": TIMEOUT_S},
-    ),
+    "hang": ({0: "wait_for_a_peer_that_never_comes", 1: "ignore_sigterm"}, WORKER, {"timeout_s": TIMEOUT_S}),
     "ended_by_us": (dict.fromkeys(range(2), "wait_for_a_peer_that_never_comes"), WORKER, {"timeout_s": TIMEOUT_S}),
     "completed": ({}, WORKER, {}),
     "crash": ({0: "wait_for_a_peer_that_never_comes", 1: "crash"}, WORKER, {}),
@@ -80,8 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def leave_swap_files(trial: TrialSpec, run: Path) -> None:
     """What the same trial of a run that may still be going swapped, and what an earlier try of this one left."""
     for one in (run.with_name("another_run"), run):
-        path = swap_folder(trial, RunFolder(one).trial(trial.trial_id))
-        assert path is not None
+        path = known(swap_folder(trial, RunFolder(one).trial(trial.trial_id)))
         Path(path).mkdir(parents=True)
         Path(path, "rank0.swp").touch()
 
@@ -110,9 +106,7 @@ def test_a_completed_trial_has_each_ranks_record(ended: dict[str, Ended]) -> Non
     record = ended["completed"].record
     assert (record.status, record.reason, record.exit_code) == (Status.COMPLETED, None, 0)
     assert (record.ranks_expected, record.ranks_reported, record.notes) == (2, 2, [])
-    assert record.started_at_s is not None
-    assert record.ended_at_s is not None
-    assert 0 < record.ended_at_s - record.started_at_s < 120
+    assert 0 < known(record.ended_at_s) - known(record.started_at_s) < 120
 
 
 def test_a_trial_removes_its_own_swap_files_and_no_other_run_s(ended: dict[str, Ended], runs: Path) -> None:
@@ -159,8 +153,9 @@ def test_a_hang_is_a_timeout_with_each_ranks_stack(ended: dict[str, Ended]) -> N
         assert "in wait_for_a_peer_that_never_comes" in stack
     assert "in ignore_sigterm" in record.failure.stacks["1"]
     words = [Progress.model_validate_json(ended["hang"].folder.progress(rank).read_bytes()) for rank in (0, 1)]
-    assert record.ended_at_s is not None
-    assert record.ended_at_s - max(word.updated_at_s for word in words) >= TIMEOUT_S  # how much later is the load's
+    assert (
+        known(record.ended_at_s) - max(word.updated_at_s for word in words) >= TIMEOUT_S
+    )  # how much later is the load's
     assert (record.reason or "").startswith("no progress for 25 s: rank 0 in timed (step 4 of 8); rank 1 in timed")
     assert re.search(
         r"; the machine's load was \d+\.\d on \d+ cores; --set timeout_s=50 waits longer$", record.reason or ""
@@ -170,8 +165,7 @@ def test_a_hang_is_a_timeout_with_each_ranks_stack(ended: dict[str, Ended]) -> N
 def test_a_killed_rank_is_named_with_its_signal_and_not_the_peer_that_lost_it(ended: dict[str, Ended]) -> None:
     record = ended["sigkill"].record
     assert record.status is Status.CRASH
-    assert record.failure is not None
-    assert record.failure.rank == 1
+    assert known(record.failure).rank == 1
     assert record.reason == "rank 1 was killed by SIGKILL in timed (step 4 of 8) without a record"
 
 
@@ -210,8 +204,7 @@ def test_a_rank_that_hangs_after_its_record_does_not_hold_the_sweep_until_the_li
 def test_a_worker_that_never_speaks_is_a_launcher_fault_with_the_last_words(ended: dict[str, Ended]) -> None:
     record = ended["no_import"].record
     assert record.status is Status.LAUNCHER_FAULT
-    assert record.failure is not None
-    assert "a_module_that_does_not_exist" in (record.failure.evidence or "")
+    assert "a_module_that_does_not_exist" in (known(record.failure).evidence or "")
 
 
 def test_a_helper_that_outlives_the_launcher_is_ended_and_noted(ended: dict[str, Ended]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.kernels import build_root
 from zerobench.running import compile_locks
 from zerobench.running.compile_locks import free_left_over
@@ -29,8 +30,7 @@ def compiling(lock: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", HOLD, str(lock)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        assert known(process.stdout).readline() == "held\n"
         yield process
     finally:
         process.kill()
@@ -49,9 +49,7 @@ def lock(environ: dict[str, str]) -> Path:
     return build_root(environ) / "py311_cpu" / "cpu_adam" / "lock"
 
 
-def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(
-    lock: Path, environ: dict[str, str]
-) -> None:
+def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(lock: Path, environ: dict[str, str]):
     with compiling(lock):
         assert free_left_over(environ) == []
         assert lock.exists()
@@ -109,8 +107,7 @@ def test_of_two_that_ask_at_the_same_time_one_takes_the_lock_and_neither_is_ende
     lock.touch()
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", ASK, str(lock)], stdin=pipe, stdout=pipe, text=True) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "DEAD\n"
+        assert known(first.stdout).readline() == "DEAD\n"
         assert free_left_over(environ) == []
         said, _ = first.communicate()
     assert (said, first.returncode) == ("whole\n", 0)

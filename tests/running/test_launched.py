@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.rank_records import progress
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
 from zerobench.running.executor import Launch
@@ -21,10 +22,7 @@ SAID_EVERY_S = 0.5
 
 def words(rank: int, folder: Path, count: int) -> str:
     """A shell's commands that say `count` times that `rank` has ended one more step."""
-    said = Progress(
-        rank=rank, pid=1, hostname="there", phase="timed", step_index=0, num_steps=99, memory_bytes=None, updated_at_s=0
-    )
-    text, path = shlex.quote(said.model_dump_json()), shlex.quote(str(TrialFolder(folder).progress(rank)))
+    text, path = shlex.quote(progress(rank).model_dump_json()), shlex.quote(str(TrialFolder(folder).progress(rank)))
     say = f'echo {text} | sed s/index.:0/index\\":$step/ > {path}.new && mv {path}.new {path}'
     return f"for step in $(seq {count}); do {say}; sleep {SAID_EVERY_S}; done"
 

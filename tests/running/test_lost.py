@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.rank_records import rank_record
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.records import RankRecord, Start, Status, TrialRecord
+from zerobench.records import Start, Status, TrialRecord
 from zerobench.running.executor import Interruption, LocalExecutor
 from zerobench.running.launcher import MARK
 from zerobench.running.lost import close, is_begun, renew
@@ -52,18 +53,7 @@ def begin(folder: TrialFolder, statuses: dict[int, Status] | None = None) -> Non
     folder.command.write_text("srun\n")
     folder.start.write_text(START.model_dump_json())
     for rank, status in (statuses or {}).items():
-        record = RankRecord(
-            trial_id=folder.path.name,
-            rank=rank,
-            local_rank=rank,
-            world_size=2,
-            hostname="n1",
-            pid=1,
-            status=status,
-            device_type="cpu",
-            device_name="cpu",
-            micro_batch_size=1,
-        )
+        record = rank_record(folder.path.name, rank, world_size=2, hostname="n1", status=status)
         folder.rank_record(rank).write_text(record.model_dump_json())
 
 

@@ -10,25 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.rank_records import progress
 from zerobench.folder import TrialFolder, write_whole
-from zerobench.progress import Progress
 from zerobench.records import NvmlSummary
 from zerobench.running.ranks import RankWatch
 from zerobench.worker.launched import read_rank
 
 
 def report(folder: TrialFolder, rank: int, pid: int) -> None:
-    progress = Progress(
-        rank=rank,
-        pid=pid,
-        hostname=socket.gethostname(),
-        phase="timed",
-        step_index=0,
-        num_steps=8,
-        memory_bytes=1,
-        updated_at_s=time.time(),
-    )
-    write_whole(folder.progress(rank), progress.model_dump_json())
+    write_whole(folder.progress(rank), progress(rank, pid=pid, hostname=socket.gethostname()).model_dump_json())
 
 
 def test_a_process_that_has_the_id_of_another_nodes_rank_does_not_die_for_it(

@@ -10,23 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.rank_records import progress
 from zerobench.folder import TrialFolder, write_whole
-from zerobench.progress import Progress
 from zerobench.running.ranks import RankWatch
 
 
 def report(folder: TrialFolder, rank: int, pid: int, *, step: int = 0, hostname: str | None = None) -> None:
-    progress = Progress(
-        rank=rank,
-        pid=pid,
-        hostname=hostname or socket.gethostname(),
-        phase="timed",
-        step_index=step,
-        num_steps=8,
-        memory_bytes=1,
-        updated_at_s=time.time(),
-    )
-    write_whole(folder.progress(rank), progress.model_dump_json())
+    said = progress(rank, pid=pid, hostname=hostname or socket.gethostname(), step_index=step)
+    write_whole(folder.progress(rank), said.model_dump_json())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGSEGV, -11)])

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.tools.known import known
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.running import remote
@@ -75,11 +76,8 @@ def test_a_hang_on_two_nodes_is_a_timeout_with_the_stacks_of_both(ended: Ended) 
 def test_a_crash_on_one_node_ends_the_other_long_before_the_limit(ended: Ended) -> None:
     _, record = ended["crash"]
     assert record.status is Status.CRASH
-    assert record.failure is not None
-    assert record.failure.rank == 1
-    assert record.started_at_s is not None
-    assert record.ended_at_s is not None
-    assert record.ended_at_s - record.started_at_s < 60
+    assert known(record.failure).rank == 1
+    assert known(record.ended_at_s) - known(record.started_at_s) < 60
 
 
 def test_no_process_is_left_on_any_node(

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.records import Failure, Status
@@ -43,8 +44,7 @@ def within(mount: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mount", "what"),
-    [("-o size=64k", "/dev/shm has 64.00 KiB free"), ("-o ro", "/dev/shm cannot be written")],
+    ("mount", "what"), [("-o size=64k", "/dev/shm has 64.00 KiB free"), ("-o ro", "/dev/shm cannot be written")]
 )
 def test_a_small_and_a_read_only_mount_are_named_with_what_is_needed(mount: str, what: str) -> None:
     assert within(mount) == (
@@ -56,11 +56,8 @@ def test_a_small_and_a_read_only_mount_are_named_with_what_is_needed(mount: str,
 def test_room_for_all_segments_is_enough(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     assert shortage(1, tmp_path) is None
-    failure = shortage(2 * free // SEGMENT_BYTES, tmp_path)
-    assert failure is not None
-    assert failure.bytes_asked is not None
-    assert failure.bytes_free is not None
-    assert failure.bytes_asked > failure.bytes_free > 0
+    failure = known(shortage(2 * free // SEGMENT_BYTES, tmp_path))
+    assert known(failure.bytes_asked) > known(failure.bytes_free) > 0
 
 
 def test_only_measured_ranks_of_deepspeed_on_the_cpu_need_it(
@@ -97,8 +94,7 @@ def test_files_of_loaded_weights_take_an_element_of_the_trials_type_for_each_par
     tmp_path: Path, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, precision: str, element_bytes: int
 ) -> None:
     trial = make_trial("one", weights="loaded-fp32", precision=precision).model_copy(update=SHAPE)
-    counts = count_parameters(trial.model)
-    assert counts is not None
+    counts = known(count_parameters(trial.model))
     with_free(monkeypatch, element_bytes * counts.total)
     assert not lacks_for_weights(trial, tmp_path)
     with_free(monkeypatch, element_bytes * counts.total - 1)
@@ -120,9 +116,7 @@ def test_a_trial_that_lacks_either_is_not_started_and_says_why(
 ) -> None:
     with_free(monkeypatch, 1024)
     monkeypatch.setattr(
-        runner,
-        "lacks_shared_memory",
-        lambda trial, *_: None if trial.is_loaded else Failure(message="no segments"),
+        runner, "lacks_shared_memory", lambda trial, *_: None if trial.is_loaded else Failure(message="no segments")
     )
     trials = [make_trial("drawn"), make_trial("loaded", weights="loaded").model_copy(update=SHAPE)]
     ended = run_sweep(

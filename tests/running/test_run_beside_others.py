@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Start, Status
@@ -121,9 +122,7 @@ def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFol
     assert result.statuses == Counter({Status.PREEMPTED: 1})
     assert result.exit_code == 130
     trial = next(load_run(run.path).trials())
-    assert trial.record.failure is not None
-    assert trial.record.failure.evidence is not None
-    assert trial.record.failure.evidence.startswith("Slurm says; the ranks ended: rank 0: ValueError")
+    assert known(known(trial.record.failure).evidence).startswith("Slurm says; the ranks ended: rank 0: ValueError")
     assert begun(run) == ["second"]
 
 
@@ -150,6 +149,5 @@ def test_a_simulated_trial_that_is_cut_off_says_by_what_and_in_which_job(tmp_pat
     run_beside_others(folder.path, [trial.trial_id], executor=executor, observer=Stops(), stop=stop)
     [ended] = load_run(folder.path).trials()
     assert (ended.record.status, ended.record.reason) == (Status.PREEMPTED, "taken")
-    assert ended.record.failure is not None
-    assert ended.record.failure.evidence == "Slurm says"
+    assert known(ended.record.failure).evidence == "Slurm says"
     assert read_record(ended.folder.start, Start).job == "41_3"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.children import living_children
+from tests.tools.known import known
 from zerobench.folder import TrialFolder
 from zerobench.progress import read_progress
 from zerobench.records import Status, TrialRecord
@@ -54,8 +55,7 @@ def play(
         def meddle() -> None:
             if then is not None:
                 wait_until(lambda: read_progress(words))
-                word = read_progress(words)
-                assert word is not None
+                word = known(read_progress(words))
                 then(word.pid)
 
         thread = threading.Thread(target=meddle)
@@ -102,8 +102,7 @@ def test_a_simulator_killed_for_want_of_memory_is_told_by_the_kernels_counter(
     records = play(["hang", "complete"], then=kill_simulator)
     hung = records["hang"]
     assert hung.status is Status.OUT_OF_HOST_MEMORY
-    assert hung.failure is not None
-    assert hung.failure.evidence == "oom_kill in /proc/vmstat rose by 1"
+    assert known(hung.failure).evidence == "oom_kill in /proc/vmstat rose by 1"
 
 
 def test_a_simulation_that_is_killed_alone_is_a_crash_that_names_the_signal(play: Play) -> None:
@@ -112,9 +111,7 @@ def test_a_simulation_that_is_killed_alone_is_a_crash_that_names_the_signal(play
     assert records["complete"].status is Status.COMPLETED
 
 
-def test_a_frozen_simulator_is_found_by_the_progress_that_is_missing_and_the_rest_goes_on(
-    play: Play,
-) -> None:
+def test_a_frozen_simulator_is_found_by_the_progress_that_is_missing_and_the_rest_goes_on(play: Play):
     records = play(["hang", "complete"], then=freeze_simulator)
     assert records["hang"].status is Status.TIMEOUT
     assert (records["hang"].reason or "").startswith("no progress for 2 s: in init; the machine's load was ")

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.report.plan.run import predicted_rank
+from tests.tools.rank_records import trial_record
 from zerobench.folder import RunFolder, write_whole
-from zerobench.records import Failure, Status, TrialRecord
+from zerobench.records import Failure, Status
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.running.setup import lay_out, resolved_configs
@@ -36,13 +37,5 @@ def complete(run: RunFolder, trial: TrialSpec, refused: Failure | None = None) -
     status = Status.COMPLETED if refused is None else Status.OUT_OF_DEVICE_MEMORY
     rank = predicted_rank(trial).model_copy(update={"status": status, "failure": refused})
     write_whole(folder.rank_record(0), rank.model_dump_json())
-    record = TrialRecord(
-        run_id=run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=status,
-        failure=refused,
-        ranks_expected=1,
-        ranks_reported=1,
-    )
+    record = trial_record(run.run_id, trial, status, failure=refused, ranks_expected=1, ranks_reported=1)
     write_whole(folder.record, record.model_dump_json())

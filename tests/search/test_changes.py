@@ -12,6 +12,7 @@ import pytest
 from tests.report.sample_run import GIB, SampleTrial, trial_record
 from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.kept_simulator import Kept
+from tests.tools.known import known
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import NvmlDevice, NvmlSummary
@@ -81,8 +82,7 @@ def test_what_is_shown_fits_and_says_what_it_costs(tmp_path: Path, monkeypatch: 
     assert shown
     for one in shown:
         assert one.fits
-        assert one.needed_bytes is not None
-        assert one.needed_bytes <= plan.cluster.device_memory_bytes
+        assert known(one.needed_bytes) <= plan.cluster.device_memory_bytes
     topic = changes_topic(found.changes)
     assert [line.text for line in topic.lines] == [one.text for one in shown]
 
@@ -166,22 +166,14 @@ def test_without_page_locks_a_part_just_above_a_power_of_two_fits_a_smaller_host
 ) -> None:
     """28 bytes a parameter of a part above 2^30 parameters with them, 18 without (docs/out-of-memory.md)."""
     monkeypatch.setattr(changes, "plan_world", lambda *_, **__: PlanWorld(Evidence.SIMULATED))
-    shape = {
-        "model_type": "gpt2",
-        "n_embd": 4096,
-        "n_layer": 5,
-        "n_head": 32,
-        "n_positions": 1024,
-        "vocab_size": 15358,
-    }
+    shape = {"model_type": "gpt2", "n_embd": 4096, "n_layer": 5, "n_head": 32, "n_positions": 1024, "vocab_size": 15358}
     (tmp_path / "gpt2.json").write_text(json.dumps(shape))
     words = {"gpus": "1", "gpus_per_node": "1", "gpu": "h200", "host_memory": "24GB", "stage": "2"}
     plan = asked(model=str(tmp_path / "gpt2.json"), **words)
     trial = next(one.trial for one in plan.planned if one.trial.offload_optimizer == "cpu")
     with kept_simulator():
         found = predict_changes(trial, plan.cluster, tmp_path / "reports", Observer(), of_host=True)
-    assert found.unchanged is not None
-    assert not found.unchanged.fits
+    assert not known(found.unchanged).fits
     fitting = {change.says: change for change in found.changes if change.fits}
     assert fitting["pin_memory false",].slower is None
     assert fitting["pin_memory false",].host_node_bytes == pytest.approx(18.2 * 1.074e9, rel=0.01)

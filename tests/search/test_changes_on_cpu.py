@@ -8,6 +8,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, trial_record
 from tests.tools.kept_simulator import Kept
+from tests.tools.known import known
 from zerobench.records import Category, Failure, HostStanding, Status
 from zerobench.report.changes import ChangeOutcome, changes_topic, smallest
 from zerobench.running.observer import Observer
@@ -57,12 +58,10 @@ def test_each_change_is_simulated_and_moves_nothing(simulated: list[SimulatedCha
     assert not any("offload" in word or "GPU" in word for says in found for word in says)
     smaller, again = found["micro batch 1 instead of 8",], found["activation checkpointing",]
     for change in (smaller, again):
-        assert change.host_node_bytes is not None
-        assert 2 * REST < change.host_node_bytes < unchanged.host_node_bytes
+        assert 2 * REST < known(change.host_node_bytes) < unchanged.host_node_bytes
         assert change.fits
     assert smaller.slower == pytest.approx(0.0, abs=0.001)
-    assert again.slower is not None
-    assert 0.1 < again.slower < 0.34
+    assert 0.1 < known(again.slower) < 0.34
     assert "of a node's memory" in again.text
     assert "per GPU" not in again.text
     assert again.text.endswith("slower by what is computed")
@@ -80,10 +79,8 @@ def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_
         made = judged_on_cpu(trial, changes_on_cpu(trial, tmp_path, Observer()), None, 2)
     found = {change.says: change for change in made.changes}
     smaller, again = found["micro batch 1 instead of 8",], found["activation checkpointing",]
-    assert smaller.slower is not None
-    assert smaller.slower > 0.3
-    assert again.slower is not None
-    assert 0.05 < again.slower < 0.34
+    assert known(smaller.slower) > 0.3
+    assert 0.05 < known(again.slower) < 0.34
     assert smaller.text.endswith("% slower")
     assert "at the rates of one thread of an AMD EPYC" in made.cost_basis
     assert "those of this machine are not known" in made.cost_basis
@@ -130,8 +127,7 @@ def test_what_refused_is_judged_by_a_ranks_addresses_where_those_were_limited() 
     room = room_of(trial, 64 * MIB)
     assert (room.size_bytes, room.ranks, room.beside_bytes) == (1000 * MIB, 1, 800 * MIB)
     made = completed_trial(trial.spec)
-    needed = room.needed_bytes(made)
-    assert needed is not None
+    needed = known(room.needed_bytes(made))
     assert needed > 800 * MIB
     change = ChangeOutcome(
         ("x",), fits=False, needed_bytes=None, host_node_bytes=needed, on_cpu=True, on_host=room.name

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.report.labels import labels
@@ -57,15 +58,12 @@ def needing(share: Callable[[TrialSpec], float], tried: list[PlanRow]) -> Callab
 def true_best(cells: Sequence[Cell], share: Callable[[TrialSpec], float]) -> PlanRow:
     """By trying all."""
     everything = [row for cell in cells for row in cell.by_formula.values()]
-    best = fastest(needing(share, [])(everything))
-    assert best is not None
-    return best
+    return known(fastest(needing(share, [])(everything)))
 
 
 def step_s(row: PlanRow | None) -> float:
     assert row is not None
-    assert row.expected is not None
-    return row.expected.step_s
+    return known(row.expected).step_s
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.2, 1.6])
@@ -78,8 +76,7 @@ def test_the_choice_is_within_two_per_cent_of_the_best_of_all_by_a_fraction_of_t
 
     tried: list[PlanRow] = []
     search(cells, needing(share, tried), lambda _: None, width)
-    found = fastest(cell.best for cell in cells)
-    assert found is not None
+    found = known(fastest(cell.best for cell in cells))
     assert found.has_room
     assert step_s(found) <= (1 + AS_FAST) ** 2 * step_s(true_best(cells, share))
     assert len(tried) <= 16
@@ -157,7 +154,8 @@ def test_where_gpu_and_host_are_both_short_finer_shares_of_the_optimizer_are_ask
         REQUEST, model="llama-13b", gpus="2", gpu="a100-80", host_memory="128GB", global_batch="2", stage="3"
     )
     plan = read_plan(request)
-    assert plan.varied is not None
-    cells = cells_by_formula([item.trial for item in plan.planned if item.skipped is None], plan.varied, plan.cluster)
+    cells = cells_by_formula(
+        [item.trial for item in plan.planned if item.skipped is None], known(plan.varied), plan.cluster
+    )
     fitting = [row.trial.spec.ds_config for cell in cells for row in cell.by_formula.values() if row.has_room]
     assert {keys["zero_optimization.offload_optimizer.ratio"] for keys in fitting} == {0.3, 0.4}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tools.known import known
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.trials import UnsavedTrial
@@ -89,15 +90,13 @@ class World:
 
 
 def best_of(cells: Sequence[Cell]) -> PlanRow:
-    found = fastest(cell.best for cell in cells)
-    assert found is not None
+    found = known(fastest(cell.best for cell in cells))
     assert found.expected is not None
     return found
 
 
 def step_s(row: PlanRow) -> float:
-    assert row.expected is not None
-    return row.expected.step_s
+    return known(row.expected).step_s
 
 
 def refined(plan: Plan, cells: Sequence[Cell], world: World) -> tuple[PlanRow, PlanRow]:
@@ -109,9 +108,7 @@ def refined(plan: Plan, cells: Sequence[Cell], world: World) -> tuple[PlanRow, P
     return before, best_of(cells)
 
 
-def test_of_the_fastest_each_key_is_replayed_by_itself_and_then_those_together_that_gain(
-    plan: Plan, cells: list[Cell]
-) -> None:
+def test_of_the_fastest_each_key_is_replayed_by_itself_and_then_those_together_that_gain(plan: Plan, cells: list[Cell]):
     world = World(by_keys(GAINS), replays=True)
     before, after = refined(plan, cells, world)
     own = before.trial.spec.ds_config

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import completed_trial
+from tests.tools.known import known
 from zerobench.emulate.changes import for_device, for_host
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Option
@@ -56,9 +57,8 @@ def test_an_option_of_the_script_counts_as_the_configuration_does_and_by_the_tok
     options = (*OPTIONS, Option(dest="batch_size", names=["--batch_size"], is_flag=False, value=4))
     by_option = costs(seen(), {"train_micro_batch_size_per_gpu": "auto"}, options)
     [cost] = [cost for says, cost in by_option.items() if says.startswith("micro batch 1")]
-    told = costs(seen(), DS)["micro batch 1 instead of 4"]
+    told = known(costs(seen(), DS)["micro batch 1 instead of 4"])
     assert cost is not None
-    assert told is not None
     assert told <= cost < 1.5, "fewer tokens share an update"
 
 
@@ -66,8 +66,7 @@ def test_states_that_come_back_from_the_host_make_a_step_faster() -> None:
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
     start = Draft(("python", "train.py", "ds.json"), {**DS, "zero_optimization": zero}, 2)
     trial = seen(strategy="zero2", offload_optimizer="cpu", optimizer="cpu_adam")
-    [cost] = [tried_slower(trial, start, one.draft, CLUSTER) for one in for_host(start)]
-    assert cost is not None
+    [cost] = [known(tried_slower(trial, start, one.draft, CLUSTER)) for one in for_host(start)]
     assert cost < -0.2
 
 
@@ -87,11 +86,9 @@ def test_nothing_is_told_of_work_that_is_not_known(trial: TrialSpec) -> None:
 
 def test_the_page_of_a_script_expects_the_step_that_emulate_tells() -> None:
     trial = seen("hyperparameters", evidence="emulated", prediction={"gpu": "H100 SXM"}, gpus_per_node=8)
-    told = script_row(trial, CLUSTER)
-    assert told is not None
+    told = known(script_row(trial, CLUSTER))
     assert told.expected is not None
-    shown = predicted_step(completed_trial(trial)).expected
-    assert shown is not None
+    shown = known(predicted_step(completed_trial(trial)).expected)
     assert (shown.step_s, shown.low_s, shown.high_s) == (
         told.expected.step_s,
         told.expected.low_s,

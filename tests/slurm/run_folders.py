@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.tools.rank_records import progress
 from zerobench.folder import RunFolder
-from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
 from zerobench.slurm.jobs import JobKind, Submission, SubmittedJob, tasks_text, write_submission
 from zerobench.store import Plan, PlanEntry
@@ -67,15 +67,7 @@ def begin(run: RunFolder, trial_id: str, at_s: float, said_at_s: Sequence[float]
     folder.command.write_text("deepspeed ...\n")
     os.utime(folder.command, (at_s, at_s))
     for rank, when_s in enumerate(said_at_s):
-        word = Progress(
-            rank=rank,
-            pid=1,
-            hostname="n1",
-            phase=phase,
-            step_index=rank + 2,
-            num_steps=9,
-            memory_bytes=2**30,
-            updated_at_s=when_s,
-        )
+        steps = {"phase": phase, "step_index": rank + 2, "num_steps": 9}
+        word = progress(rank, hostname="n1", **steps, memory_bytes=2**30, updated_at_s=when_s)
         folder.progress(rank).write_text(json.dumps(word.model_dump()))
         os.utime(folder.progress(rank), (when_s, when_s))

@@ -1,7 +1,5 @@
 """Slurm's programs as small shell scripts, for what is about our calls and not about Slurm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

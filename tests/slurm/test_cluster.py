@@ -16,15 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, missing_programs
-from tests.slurm.scenarios import (
-    HOSTILE,
-    MAX_ARRAY_SIZE,
-    NUM_NODES,
-    PARTITIONS,
-    SCENARIOS,
-    Played,
-    Swept,
-)
+from tests.slurm.scenarios import HOSTILE, MAX_ARRAY_SIZE, NUM_NODES, PARTITIONS, SCENARIOS, Played, Swept
+from tests.tools.known import known
 from zerobench.records import Status
 from zerobench.slurm.jobs import read_submission, read_tasks
 from zerobench.store import Run, load_run
@@ -155,8 +148,7 @@ def test_the_time_limit_types_the_trial_in_flight_and_resume_submits_only_what_i
 def test_a_rank_that_fails_on_the_second_node_ends_the_others_and_the_next_trial_goes_on(failing_rank: Played) -> None:
     first, second = failing_rank.of.record("first"), failing_rank.of.record("second")
     assert (first.status, second.status) == (Status.CRASH, Status.COMPLETED)
-    assert first.failure is not None
-    assert first.failure.rank == 3
+    assert known(first.failure).rank == 3
     assert first.reason == "rank 3 exited with 3 in timed (step 4 of 8) without a record"
     assert failing_rank.of.folder("first").rank_exit(3).read_text() == "3\n"
     assert failing_rank.seen["left"] == ""
@@ -178,8 +170,7 @@ def test_a_cancelled_job_leaves_its_trial_typed(cancelled: Played) -> None:
 def test_the_report_says_how_a_trial_ended_whose_runner_was_killed(runner_killed: Played) -> None:
     record = runner_killed.of.record("second")
     assert (record.status, record.job) == (Status.INTERRUPTED, runner_killed.of.task)
-    assert record.failure is not None
-    assert record.failure.evidence == "Slurm says: FAILED"
+    assert known(record.failure).evidence == "Slurm says: FAILED"
     assert runner_killed.seen["left"] == ""
     assert (runner_killed.of.run.path / "report.html").exists()
 

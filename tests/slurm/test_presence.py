@@ -20,12 +20,7 @@ ANSWERS = 'case "$1" in ping) echo up;; --version) echo slurm 24.05;; esac'
     ],
 )
 def test_slurm_is_there_where_its_controller_answers(
-    programs: tuple[str, ...],
-    script: str,
-    kind: Standing,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    programs: tuple[str, ...], script: str, kind: Standing, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in programs:
         path = tmp_path / name

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.slurm.accounting import ended_jobs, sacct_lines
 from zerobench.slurm.queue import job_states, squeue_columns, squeue_json
 from zerobench.slurm.tasks import Stage, TaskState, array_task_ids
@@ -39,9 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 
 
 def read(layout: str) -> dict[int, list[TaskState]]:
-    states = squeue_json((SAMPLES / f"squeue_{layout}.json").read_text(), JOBS)
-    assert states is not None
-    return states
+    return known(squeue_json((SAMPLES / f"squeue_{layout}.json").read_text(), JOBS))
 
 
 def by_task(states: list[TaskState]) -> dict[int | None, TaskState]:
@@ -95,16 +94,14 @@ def test_a_job_that_is_no_array_has_no_task(layout: str) -> None:
 
 
 def test_tasks_whose_node_went_down_are_over() -> None:
-    states = squeue_json((SAMPLES / "squeue_22.05_node_fail.json").read_text(), [39])
-    assert states is not None
+    states = known(squeue_json((SAMPLES / "squeue_22.05_node_fail.json").read_text(), [39]))
     assert [(s.task_id, s.state, s.reason, s.stage) for s in states[39]] == [
         (task, "NODE_FAIL", "NodeDown", Stage.OVER) for task in (5, 6)
     ]
 
 
 def test_columns_tell_the_same_where_squeue_has_no_json() -> None:
-    states = squeue_columns((SAMPLES / "squeue_22.05_columns.txt").read_text(), [42, 43])
-    assert states is not None
+    states = known(squeue_columns((SAMPLES / "squeue_22.05_columns.txt").read_text(), [42, 43]))
     tasks = by_task(states[42])
     assert {task: state.stage for task, state in tasks.items()} == {
         0: Stage.OVER,
@@ -158,8 +155,7 @@ def test_a_job_that_slurm_has_forgotten_has_no_states() -> None:
 def test_jobs_of_another_cluster_with_the_same_numbers_do_not_count() -> None:
     text = (SAMPLES / "squeue_24.05.json").read_text()
     assert squeue_json(text, [REPORT], cluster="another") == {REPORT: []}
-    here = squeue_json(text, [REPORT], cluster="watch")
-    assert here is not None
+    here = known(squeue_json(text, [REPORT], cluster="watch"))
     assert len(here[REPORT]) == 1
 
 
@@ -174,8 +170,7 @@ def test_a_field_that_is_not_as_expected_breaks_nothing(odd: Any) -> None:
     job = document["jobs"][0]
     for name in job:
         text = json.dumps({**document, "jobs": [job, {**job, name: odd}]})
-        states = squeue_json(text, JOBS, cluster="watch")
-        assert states is not None
+        states = known(squeue_json(text, JOBS, cluster="watch"))
         assert states[ARRAY][0].state == "COMPLETED"
 
 
@@ -202,8 +197,7 @@ def test_a_silent_slurm_is_waited_for_once_and_no_longer_than_told(program: Prog
 def test_a_squeue_built_without_json_is_asked_for_columns(program: Program) -> None:
     columns = SAMPLES / "squeue_22.05_columns.txt"
     program("squeue", f'case "$*" in *--json*) echo "unrecognized option" >&2; exit 1;; esac; cat {columns}')
-    states = job_states([42, 77])
-    assert states is not None
+    states = known(job_states([42, 77]))
     assert len(states[42]) == 11
     assert states[77] == []
 
@@ -221,8 +215,7 @@ def test_a_single_job_is_named_twice_because_squeue_fails_for_one_that_it_has_fo
 
 
 def test_accounts_tell_how_each_task_ended_and_how_often_it_was_begun_again() -> None:
-    states = sacct_lines((SAMPLES / "sacct_22.05.txt").read_text(), [1, 6, 9])
-    assert states is not None
+    states = known(sacct_lines((SAMPLES / "sacct_22.05.txt").read_text(), [1, 6, 9]))
     assert {(s.task_id, s.state, s.restart_count, s.nodes) for s in states[1]} == {
         (0, "COMPLETED", 0, "n1"),
         (1, "FAILED", 0, "n1"),

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spec.machines import CPU
+from tests.sweeping.refusals import check_refused
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.presets import resolve_model
@@ -99,16 +101,12 @@ def test_a_single_process_takes_the_steps_of_all_ranks() -> None:
 def test_a_ramp_that_cannot_be_run_or_seen_to_its_end_is_refused_with_the_remedy(
     spec: TrialSpec, rule: str, reason: str
 ) -> None:
-    skipped = skip(spec)
-    assert skipped is not None
-    assert skipped.rule == rule
-    assert reason in skipped.reason
+    check_refused(skip(spec), rule, reason)
 
 
 def test_both_remedies_for_a_ramp_that_outlasts_the_trial_are_right() -> None:
     long = trial(over=2000)
-    skipped = skip(long)
-    assert skipped is not None
+    skipped = known(skip(long))
     timed, over = map(int, re.findall(r"to (\d+) or", skipped.reason))
     for steps, is_enough in ((timed, True), (timed - 1, False)):
         longer = long.model_copy(update={"steps": long.steps.model_copy(update={"timed": steps})})
@@ -124,8 +122,7 @@ def test_ranks_that_divide_the_model_take_any_number_of_micro_batches() -> None:
 def test_a_strategy_whose_batch_is_fixed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     info = STRATEGIES["ddp"].model_copy(update={"fixed_batch": "its batch is set once"})
     monkeypatch.setitem(STRATEGIES, "ddp", info)
-    skipped = skip(trial())
-    assert skipped is not None
+    skipped = known(skip(trial()))
     assert (skipped.rule, skipped.reason) == (
         "ramp_needs_variable_accumulation",
         "batch_ramp at ddp: its batch is set once",

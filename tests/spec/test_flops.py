@@ -4,10 +4,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.spec.flops import (
-    MODEL_FORMULA,
-    model_flops_per_token,
-)
+from zerobench.spec.flops import MODEL_FORMULA, model_flops_per_token
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.presets import resolve_model

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tools.known import known
 from zerobench.spec.frontier import Frontier, Search, Try, search, search_together, slope
 
 
@@ -84,8 +85,7 @@ def test_where_start_up_is_the_peak_at_first_few_tries_do() -> None:
 
 def test_the_most_that_may_be_asked_for_is_tried_at_once_where_the_line_leads_beyond() -> None:
     found = largest_fitting(lambda value: 5_000_000 + 700 * value, 10**9, start=1, most=2**16, within=0.01)
-    assert found.largest is not None
-    assert found.largest.value == 2**16
+    assert known(found.largest).value == 2**16
     assert len(found.tries) <= 5
 
 
@@ -120,8 +120,7 @@ def test_over_a_comb_whose_odd_values_need_a_quarter_more_every_start_leads_to_t
     peak = lambda value: value + (value // 4 if value % 2 else 0)  # noqa: E731
     first, rise = (min(start, 2 * edge) & ~1 or 2, None) if near is None else (int(near * edge), 1.0)
     found = ended(search(edge, start=first, most=10**6, within=0.01, bytes_per_step=rise), peak)
-    assert found.largest is not None
-    assert 0.985 * edge <= found.largest.value <= edge
+    assert 0.985 * edge <= known(found.largest).value <= edge
 
 
 def test_a_search_that_ends_at_the_most_has_nothing_too_large() -> None:
@@ -170,9 +169,8 @@ def ended(one: Search, peak: Callable[[int], int | None]) -> Frontier:
 
 def near(found: Frontier, capacity: int, within: float = 0.0) -> Search:
     """A search that begins where an earlier one ended."""
-    assert found.largest is not None
     rise = slope(found.tries, capacity)
-    return search(capacity, start=found.largest.value, most=2**16, within=within, bytes_per_step=rise)
+    return search(capacity, start=known(found.largest).value, most=2**16, within=within, bytes_per_step=rise)
 
 
 @pytest.mark.parametrize("off", [0.97, 0.994, 1.0, 1.006, 1.03])
@@ -194,8 +192,7 @@ def test_where_tries_beyond_the_edge_tell_nothing_few_do_that_begin_at_a_predict
     one = near(predicted, capacity, within=0.01)
     found = ended(one, lambda value: min(capacity, 90_000_000 + 700_000 * value) if value <= edge else None)
     assert found.largest is not None
-    assert found.too_large is not None
-    assert found.largest.value <= edge < found.too_large.value <= 1.01 * found.largest.value
+    assert found.largest.value <= edge < known(found.too_large).value <= 1.01 * found.largest.value
     assert len(found.tries) <= 9
 
 
@@ -203,8 +200,7 @@ def test_where_tries_beyond_the_edge_tell_nothing_few_do_that_begin_at_a_predict
 def test_a_prediction_that_is_wrong_costs_tries_and_never_the_edge(edge: int, start: int, rise: float) -> None:
     one = search(1000, start=start, most=5000, bytes_per_step=rise)
     found = ended(one, lambda value: 500 + value // 100 if value <= edge else None)
-    assert found.largest is not None
-    assert found.largest.value == edge
+    assert known(found.largest).value == edge
     assert found.too_large == Try(edge + 1, None)
 
 

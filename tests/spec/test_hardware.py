@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.spec.hardware import CATALOGUE_VARIABLE, Gpu, find_gpu, load_catalogue, peak_flops
 
@@ -47,8 +48,7 @@ def _no_catalogue_of_the_users_own() -> object:
 def test_a_gpu_is_found_by_the_name_its_driver_reports(
     driver_name: str, name: str, memory_mib: int, bf16_tflops: float | None
 ) -> None:
-    gpu = find_gpu(driver_name)
-    assert gpu is not None
+    gpu = known(find_gpu(driver_name))
     assert gpu.name == name
     assert gpu.memory_bytes == memory_mib * MIB
     peak = peak_flops(driver_name, "bf16")
@@ -69,8 +69,7 @@ def test_a_part_of_a_gpu_or_another_gpu_is_not_taken_for_one(name: str) -> None:
 
 
 def test_a_peak_comes_with_its_source() -> None:
-    peak = peak_flops("NVIDIA H200", "fp8")
-    assert peak is not None
+    peak = known(peak_flops("NVIDIA H200", "fp8"))
     assert "https://www.nvidia.com/en-us/data-center/h200/" in peak[1]
 
 
@@ -121,8 +120,7 @@ def test_a_board_computes_as_much_per_watt_as_boards_of_its_kind_do(gpu: Gpu) ->
 
 @pytest.mark.parametrize(("name", "watts"), [("H100 SXM", 700), ("A100 PCIe 40GB", 250), ("L4", 72), ("B300", None)])
 def test_rated_power_is_that_of_the_datasheet(name: str, watts: float | None) -> None:
-    gpu = find_gpu(name)
-    assert gpu is not None
+    gpu = known(find_gpu(name))
     assert gpu.power_watts == watts
 
 
@@ -150,8 +148,7 @@ def test_a_pcie_link_has_the_bandwidth_of_its_generation(gpu: Gpu) -> None:
 def test_links_to_the_host_and_to_other_nodes_are_those_of_the_usual_node(
     name: str, host_link: float | None, network: float | None
 ) -> None:
-    gpu = find_gpu(name)
-    assert gpu is not None
+    gpu = known(find_gpu(name))
     assert (gpu.host_link_gb_per_s, gpu.network_gb_per_s) == (host_link, network)
 
 
@@ -168,9 +165,7 @@ gpus:
 """
 
 
-def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "own.yaml"
     file.write_text(OWN, encoding="utf-8")
     catalogue = load_catalogue(file)
@@ -178,8 +173,7 @@ def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(
     assert peak_flops("NVIDIA H200", "bf16", catalogue) == (9e14, "measured")
     assert peak_flops("NVIDIA H100 PCIe", "bf16", catalogue) is not None
     monkeypatch.setenv(CATALOGUE_VARIABLE, str(file))
-    found = find_gpu("NVIDIA X1")
-    assert found is not None
+    found = known(find_gpu("NVIDIA X1"))
     assert found.memory_bytes == 10**12
 
 

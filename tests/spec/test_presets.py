@@ -212,12 +212,7 @@ def test_a_config_under_a_name_may_be_written_out_too(config: dict[str, Any]) ->
 def test_a_transformers_config_may_be_written_out_in_the_sweep() -> None:
     spec = resolve_model({"model_type": "mistral", "name": "small", "hidden_size": 64, "num_attention_heads": 8})
     assert spec.name == "small"
-    assert spec.hf_config == {
-        "model_type": "mistral",
-        "hidden_size": 64,
-        "num_attention_heads": 8,
-        "use_cache": False,
-    }
+    assert spec.hf_config == {"model_type": "mistral", "hidden_size": 64, "num_attention_heads": 8, "use_cache": False}
 
 
 def test_a_language_model_nested_in_a_config_caches_nothing_either() -> None:
@@ -265,10 +260,7 @@ SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
         ({"model_type": "qwen2", "num_attention_heads": 16}, "16 is not divisible by num_key_value_heads 32"),
         ({"model_type": "gpt2", "n_embd": 64, "hidden_size": 32}, "mean the same size"),
         ({"model_type": "gpt2", 3: 4}, "valid string"),
-        (
-            {"model_type": "gpt2", "n_layer": None},
-            "n_layer: null; must be a positive integer; without the key: 12",
-        ),
+        ({"model_type": "gpt2", "n_layer": None}, "n_layer: null; must be a positive integer; without the key: 12"),
         ({"model_type": "gpt2", "num_hidden_layers": None}, "n_layer: null; must be a positive integer"),
         ({"model_type": "gpt2", "n_positions": None}, "n_positions: null; must be a positive integer"),
         ({"model_type": "llama", "intermediate_size": None}, "intermediate_size: null; must be a positive integer"),
@@ -326,9 +318,7 @@ def test_a_hub_id_that_cannot_be_had_is_refused_in_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_hub_id_is_read_from_the_cache_when_the_hub_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_id_is_read_from_the_cache_when_the_hub_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text('{"model_type": "llama", "hidden_size": 256}', encoding="utf-8")

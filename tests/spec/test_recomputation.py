@@ -3,11 +3,7 @@
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.spec.recomputation import (
-    checkpointing_name,
-    checkpointing_sentence,
-    recomputed_blocks,
-)
+from zerobench.spec.recomputation import checkpointing_name, checkpointing_sentence, recomputed_blocks
 from zerobench.sweeping.axes import read_axis
 
 

@@ -5,25 +5,17 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU
+from tests.sweeping.refusals import Asking
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import Accelerator
-from zerobench.spec.presets import resolve_model
 from zerobench.spec.roles import Role, num_workers, role_of
 from zerobench.spec.strategy import is_exact
-from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.expand import expand
-from zerobench.sweeping.rules import Skip, why_skipped
-from zerobench.sweeping.situation import Situation
 from zerobench.sweeping.sweep import load_sweep
 
-
-def spec(strategy: str = "parameter-server", **fields: Any) -> TrialSpec:
-    return TrialSpec(model=resolve_model("llama-10m"), strategy=strategy, **fields)
-
-
-def skip(strategy: str = "parameter-server", **fields: Any) -> Skip | None:
-    return why_skipped(Situation(spec(strategy, **fields), CPU, None))
+ASKING = Asking(strategy="parameter-server")
+spec, skip = ASKING.trial, ASKING.skip
 
 
 @pytest.mark.parametrize(("ranks", "accumulation"), [(2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (5, 8)])
@@ -36,7 +28,7 @@ def test_workers_together_take_the_global_batch_of_the_point(ranks: int, accumul
 
 
 def test_without_a_server_each_rank_takes_its_own() -> None:
-    trial = spec("zero1", gpus_per_node=4, gradient_accumulation_steps=3)
+    trial = spec(strategy="zero1", gpus_per_node=4, gradient_accumulation_steps=3)
     assert [(role_of(trial, rank), micro_batches_per_step(trial, rank)) for rank in range(4)] == [(Role.WORKER, 3)] * 4
 
 
@@ -44,11 +36,7 @@ def test_without_a_server_each_rank_takes_its_own() -> None:
     ("fields", "rule", "told"),
     [
         ({"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
-        (
-            {"gpus_per_node": 3},
-            "workers_cannot_share_batch",
-            "2 workers cannot evenly share a step's 3 micro-batches",
-        ),
+        ({"gpus_per_node": 3}, "workers_cannot_share_batch", "2 workers cannot evenly share a step's 3 micro-batches"),
         (
             {"gpus_per_node": 4, "gradient_accumulation_steps": 2},
             "workers_cannot_share_batch",
@@ -59,13 +47,8 @@ def test_without_a_server_each_rank_takes_its_own() -> None:
         ({"gpus_per_node": 2, "evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
     ],
 )
-def test_what_a_server_cannot_do_is_refused_before_launch_with_the_reason(
-    fields: dict[str, Any], rule: str, told: str
-) -> None:
-    found = skip(**fields)
-    assert found is not None
-    assert found.rule == rule
-    assert told in found.reason
+def test_what_a_server_cannot_do_is_refused_before_launch_with_the_reason(fields: dict[str, Any], rule: str, told: str):
+    ASKING.refused(rule, told, **fields)
 
 
 def test_only_the_server_is_taken_to_hold_optimizer_states_in_host_memory() -> None:
@@ -76,9 +59,7 @@ def test_only_the_server_is_taken_to_hold_optimizer_states_in_host_memory() -> N
 
 
 def test_only_a_server_lets_workers_run_ahead_of_each_other() -> None:
-    found = skip("zero1", gpus_per_node=2, consistency="async")
-    assert found is not None
-    assert found.rule == "consistency_needs_server"
+    ASKING.refused("consistency_needs_server", "zero1", strategy="zero1", consistency="async")
     assert skip(gpus_per_node=2, consistency="async") is None
 
 
@@ -88,7 +69,7 @@ def test_gradients_on_stale_weights_are_not_held_to_the_reference() -> None:
 
 
 def test_a_trial_that_says_nothing_of_consistency_keeps_its_hash() -> None:
-    assert spec("zero1").config_hash == spec("zero1", consistency="sync").config_hash
+    assert spec(strategy="zero1").config_hash == spec(strategy="zero1", consistency="sync").config_hash
     assert spec().config_hash != spec(consistency="async").config_hash
 
 
@@ -100,9 +81,5 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
     )
     planned = expand(load_sweep(str(file)), CPU)
     found = [(one.trial.strategy, one.trial.consistency.value, one.skipped) for one in planned]
-    assert found == [
-        ("single", "sync", None),
-        ("parameter-server", "sync", None),
-        ("parameter-server", "async", None),
-    ]
+    assert found == [("single", "sync", None), ("parameter-server", "sync", None), ("parameter-server", "async", None)]
     assert len({one.trial.parity_hash for one in planned}) == 1

@@ -46,8 +46,4 @@ def test_what_is_unusual_is_said_and_a_usual_value_only_where_it_is_asked_for() 
         label.short(spec("zero1", precision="bf16")),
         label.short(spec("zero1", precision="fp32")),
         label.always,
-    ) == (
-        "",
-        "fp32",
-        False,
-    )
+    ) == ("", "fp32", False)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU, GPUS
-from tests.sweeping.test_strategy_rules import skip
+from tests.sweeping.test_strategy_rules import ASKING, skip
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.slurm.own_environments import refuse_own_environments
 from zerobench.spec import tpu
@@ -27,70 +28,56 @@ OWN = [name for name, info in STRATEGIES.items() if info.environment]
 @pytest.mark.parametrize("name", OWN)
 def test_without_its_environment_a_strategy_is_refused_with_the_command_that_makes_it(name: str) -> None:
     absent = CPU.model_copy(update={"missing_environments": (STRATEGIES[name].environment,)})
-    refused = skip(absent, strategy=name)
-    assert refused is not None
-    assert refused.rule == "strategy_unavailable"
-    assert f"zerobench setup {STRATEGIES[name].environment}" in refused.reason
+    ASKING.refused("strategy_unavailable", f"zerobench setup {STRATEGIES[name].environment}", absent, strategy=name)
     assert f"zerobench setup {STRATEGIES[name].environment}" in needs(STRATEGIES[name])
     assert skip(strategy=name) is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "rule", "reason"),
-    [
-        ({"precision": "bf16"}, "horovod_needs_fp32", "horovod with precision bf16"),
-        ({"compression": "powersgd"}, "horovod_compresses_to_fp16", "Horovod supports none and fp16"),
-        ({"evidence": "solo"}, "strategy_not_in_this_world", "horovod solo: its ranks run in a separate environment"),
-        ({"evidence": "formula"}, "strategy_not_in_this_world", "horovod formula"),
-        ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at horovod"),
-        ({"consistency": "async"}, "consistency_needs_server", "consistency async at horovod"),
-    ],
-)
-def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reason: str) -> None:
-    refused = skip(strategy="horovod", **fields)
-    assert refused is not None
-    assert refused.rule == rule
-    assert reason in refused.reason
+HOROVOD: list[tuple[dict[str, Any], str, str]] = [
+    ({"precision": "bf16"}, "horovod_needs_fp32", "horovod with precision bf16"),
+    ({"compression": "powersgd"}, "horovod_compresses_to_fp16", "Horovod supports none and fp16"),
+    ({"evidence": "solo"}, "strategy_not_in_this_world", "horovod solo: its ranks run in a separate environment"),
+    ({"evidence": "formula"}, "strategy_not_in_this_world", "horovod formula"),
+    ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at horovod"),
+    ({"consistency": "async"}, "consistency_needs_server", "consistency async at horovod"),
+]
+TENSORFLOW: list[tuple[dict[str, Any], str, str]] = [
+    ({"precision": "bf16"}, "tensorflow_needs_fp32", "tensorflow with precision bf16"),
+    ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the Keras models keep all activations"),
+    ({"tf_strategy": "tpu"}, "tensorflow_needs_a_tpu", "tf_strategy tpu: no TPU found"),
+    (
+        {"tf_strategy": "parameter-server", "consistency": "async"},
+        "tensorflow_server_waits_for_all",
+        "use the strategy parameter-server",
+    ),
+    ({"tf_strategy": "parameter-server", "gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
+    (
+        {"tf_strategy": "parameter-server", "gpus_per_node": 3, "gradient_accumulation_steps": 1},
+        "workers_cannot_share_batch",
+        "2 workers cannot evenly share a step's 3 micro-batches",
+    ),
+    (
+        {"tf_strategy": "mirrored", "checkpoint": CheckpointSpec(every_steps=2, fault=FaultSpec(rank=1, step=8))},
+        "fault_out_of_place",
+        "rank 1 of 1",
+    ),
+    ({"compression": "fp16"}, "compression_needs_ddp", "compression fp16 at tensorflow"),
+    ({"optimizer": "fused_adamw"}, "tensorflow_has_one_of_each", "Keras has no fused AdamW"),
+    ({"attention": "eager"}, "tensorflow_has_one_of_each", "leave it at sdpa"),
+    ({"model": OPT}, "tensorflow_needs_its_models", "Keras models exist for gpt2 and llama"),
+    ({"model": DROPS}, "tensorflow_needs_its_models", "a dropout of 0.1"),
+    ({"evidence": "simulated"}, "strategy_not_in_this_world", "tensorflow simulated"),
+]
 
 
 @pytest.mark.parametrize(
-    ("fields", "rule", "reason"),
-    [
-        ({"precision": "bf16"}, "tensorflow_needs_fp32", "tensorflow with precision bf16"),
-        ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the Keras models keep all activations"),
-        ({"tf_strategy": "tpu"}, "tensorflow_needs_a_tpu", "tf_strategy tpu: no TPU found"),
-        (
-            {"tf_strategy": "parameter-server", "consistency": "async"},
-            "tensorflow_server_waits_for_all",
-            "use the strategy parameter-server",
-        ),
-        ({"tf_strategy": "parameter-server", "gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
-        (
-            {"tf_strategy": "parameter-server", "gpus_per_node": 3, "gradient_accumulation_steps": 1},
-            "workers_cannot_share_batch",
-            "2 workers cannot evenly share a step's 3 micro-batches",
-        ),
-        (
-            {
-                "tf_strategy": "mirrored",
-                "checkpoint": CheckpointSpec(every_steps=2, fault=FaultSpec(rank=1, step=8)),
-            },
-            "fault_out_of_place",
-            "rank 1 of 1",
-        ),
-        ({"compression": "fp16"}, "compression_needs_ddp", "compression fp16 at tensorflow"),
-        ({"optimizer": "fused_adamw"}, "tensorflow_has_one_of_each", "Keras has no fused AdamW"),
-        ({"attention": "eager"}, "tensorflow_has_one_of_each", "leave it at sdpa"),
-        ({"model": OPT}, "tensorflow_needs_its_models", "Keras models exist for gpt2 and llama"),
-        ({"model": DROPS}, "tensorflow_needs_its_models", "a dropout of 0.1"),
-        ({"evidence": "simulated"}, "strategy_not_in_this_world", "tensorflow simulated"),
-    ],
+    ("strategy", "case"),
+    [*(("horovod", case) for case in HOROVOD), *(("tensorflow", case) for case in TENSORFLOW)],
+    ids=str,
 )
-def test_what_tensorflow_has_not_is_refused(fields: dict[str, Any], rule: str, reason: str) -> None:
-    refused = skip(strategy="tensorflow", **fields)
-    assert refused is not None
-    assert refused.rule == rule
-    assert reason in refused.reason
+def test_what_they_have_not_is_refused(strategy: str, case: tuple[dict[str, Any], str, str]) -> None:
+    fields, rule, reason = case
+    ASKING.refused(rule, reason, strategy=strategy, **fields)
 
 
 @pytest.mark.parametrize("tf_strategy", ["mirrored", "multi-worker-mirrored", "parameter-server"])
@@ -115,9 +102,7 @@ def test_what_horovod_has_is_not_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_ranks_in_an_environment_of_their_own_are_on_the_cpu_of_one_node(name: str) -> None:
-    on_gpu, on_two_nodes = skip(GPUS, strategy=name), skip(strategy=name, num_nodes=2)
-    assert on_gpu is not None
-    assert on_two_nodes is not None
+    on_gpu, on_two_nodes = known(skip(GPUS, strategy=name)), known(skip(strategy=name, num_nodes=2))
     assert (on_gpu.rule, on_two_nodes.rule) == ("environment_needs_cpu", "environment_needs_one_node")
 
 

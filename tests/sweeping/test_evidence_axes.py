@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.spec.machines import CPU, EIGHT_H200
 from zerobench.errors import UserError
@@ -29,22 +27,8 @@ UNPREDICTABLE = {
 }
 """Rules against simulating what depends on values, or on neighbours that answer: no sweep can avoid them."""
 
-MULTIPLIED = {
-    "optimizers": {"cpu_adam_needs_offload", "cpu_lion_needs_offload", "fused_adamw_needs_device_states"},
-}
+MULTIPLIED = {"optimizers": {"cpu_adam_needs_offload", "cpu_lion_needs_offload", "fused_adamw_needs_device_states"}}
 """What a sweep that multiplies all by all skips in every world."""
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Any:
-    def make(
-        axes: dict[str, Any], machine: Machine = CPU, sets: Sequence[str] = (), only: Sequence[str] = (), **fields: Any
-    ) -> list[PlannedTrial]:
-        document = {"axes": {"model": "llama-10m", "strategy": "zero3"} | axes, **fields}
-        (tmp_path / "s.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-        return expand(load_sweep(str(tmp_path / "s.yaml"), sets, only), machine)
-
-    return make
 
 
 def how(planned: Sequence[PlannedTrial]) -> list[tuple[str, int, str | None]]:

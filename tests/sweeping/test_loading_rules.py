@@ -6,6 +6,7 @@ import pytest
 
 from tests.spec.machines import CPU
 from tests.sweeping.test_speed_rules import skip
+from tests.tools.known import known
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence
 
@@ -33,14 +34,10 @@ def test_the_strategies_whose_model_transformers_makes_read_it_and_the_others_sa
     ],
 )
 def test_what_is_not_played_is_refused_with_its_reason(more: dict[str, Any], said: str) -> None:
-    refused = skip(CPU, strategy="zero2", gpus_per_node=2, precision="fp32", **LOADED, **more)
-    assert refused is not None
-    assert refused.reason.startswith(said)
+    refused = skip(CPU, strategy="zero2", precision="fp32", **LOADED, **more)
+    assert known(refused).reason.startswith(said)
 
 
 @pytest.mark.parametrize("evidence", ["measured", "solo", "simulated"])
 def test_adapters_beside_a_loaded_model_are_allowed_in_every_world_that_loads(evidence: str) -> None:
-    assert (
-        skip(CPU, strategy="zero3", gpus_per_node=2, precision="fp32", adapter="lora-8", evidence=evidence, **LOADED)
-        is None
-    )
+    assert skip(CPU, strategy="zero3", precision="fp32", adapter="lora-8", evidence=evidence, **LOADED) is None

@@ -5,30 +5,20 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU, GPUS
+from tests.sweeping.refusals import Asking
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read
 from zerobench.spec.machine import Machine
-from zerobench.spec.presets import resolve_model
 from zerobench.spec.toolchain import torch_has_rpc
-from zerobench.spec.trial import TrialSpec
-from zerobench.sweeping.rules import Skip, why_skipped
-from zerobench.sweeping.situation import Situation
 
 TWO_NODES = CPU.model_copy(update={"num_nodes": 2})
-
-
-def spec(model: str = "llama-10m", **fields: Any) -> TrialSpec:
-    work = {"strategy": "rpc-pipeline", "gpus_per_node": 2, "precision": "fp32", **fields}
-    return TrialSpec.model_validate({"model": resolve_model(model), **work})
-
-
-def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
-    return why_skipped(Situation(spec(**fields), machine, None))
+ASKING = Asking(strategy="rpc-pipeline", precision="fp32")
+spec = ASKING.trial
 
 
 def test_two_cpu_ranks_of_one_node_can_run_it() -> None:
-    assert skip() is None
-    assert skip(precision="bf16", optimizer="sgd") is None
+    assert ASKING.skip() is None
+    assert ASKING.skip(precision="bf16", optimizer="sgd") is None
 
 
 @pytest.mark.parametrize(
@@ -46,13 +36,8 @@ def test_two_cpu_ranks_of_one_node_can_run_it() -> None:
         (CPU, {"evidence": "formula"}, "strategy_not_in_this_world", "no closed form"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
-    machine: Machine, fields: dict[str, Any], rule: str, told: str
-) -> None:
-    found = skip(machine, **fields)
-    assert found is not None
-    assert found.rule == rule
-    assert told in found.reason
+def test_what_it_cannot_do_is_refused_with_the_reason(machine: Machine, fields: dict[str, Any], rule: str, told: str):
+    ASKING.refused(rule, told, machine, **fields)
 
 
 def test_the_installed_torch_has_rpc() -> None:

@@ -8,23 +8,19 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU, GIB, GPUS
+from tests.sweeping.refusals import Asking
+from tests.tools.known import known
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
-from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
+from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
 from zerobench.sweeping.situation import Situation
 
 GPU = GPUS.model_copy(update={"gpu_names": ("NVIDIA A100",) * 8, "has_flash_attention": True})
-
-
-def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **trial: Any) -> Skip | None:
-    asked = model if isinstance(model, ModelSpec) else resolve_model(model)
-    spec = TrialSpec(**{"model": asked, "strategy": "zero3", "gpus_per_node": 2} | trial)
-    counts = count_parameters(spec.model)
-    return why_skipped(Situation(spec, machine, counts.total if counts else None))
+ASKING = Asking(strategy="zero3")
+skip = ASKING.skip
 
 
 @pytest.mark.parametrize(
@@ -62,11 +58,7 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
             "precision fp16: DeepSpeed does not support it on this CPU; use bf16 or fp32",
         ),
         ({"num_nodes": 2}, "nodes_exceed_machine", "num_nodes 2: only 1 available"),
-        (
-            {"gpus_per_node": 9},
-            "ranks_exceed_cores",
-            "9 ranks on 2 CPU cores: at most 8 (4 per core)",
-        ),
+        ({"gpus_per_node": 9}, "ranks_exceed_cores", "9 ranks on 2 CPU cores: at most 8 (4 per core)"),
         (
             {"model": "gpt2-10m", "sequence_length": 1025},
             "sequence_exceeds_positions",
@@ -125,8 +117,7 @@ def test_a_point_that_cannot_run_on_cpu_ranks_is_skipped_by_its_rule_in_a_senten
 def test_a_point_that_cannot_run_on_this_gpu_machine_is_skipped_by_its_rule(
     machine: dict[str, Any], trial: dict[str, Any], rule: str, told: str
 ):
-    found = skip(GPU.model_copy(update=machine), **trial)
-    assert found is not None
+    found = known(skip(GPU.model_copy(update=machine), **trial))
     assert found.rule == rule
     assert re.search(told, found.reason)
 
@@ -163,8 +154,7 @@ def test_fused_adamw_without_deepspeed_needs_no_compiler():
 def test_a_users_config_that_says_something_else_is_skipped_with_both_sides(tmp_path: Path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
-    found = skip(ds_config_file=str(file))
-    assert found is not None
+    found = known(skip(ds_config_file=str(file)))
     assert found.rule == "ds_config_contradicts"
     assert found.reason.startswith(f"{file}: zero_optimization.stage is 2, but the trial's zero_stage is 3")
 
@@ -176,24 +166,19 @@ def test_a_users_config_that_agrees_with_the_trial_is_not_skipped(tmp_path: Path
 
 
 def test_an_override_that_belongs_to_an_axis_is_skipped_where_it_contradicts_it():
-    found = skip(ds_config={"zero_optimization.stage": 1})
-    assert found is not None
-    assert found.rule == "ds_config_contradicts"
+    ASKING.refused("ds_config_contradicts", "stage", ds_config={"zero_optimization.stage": 1})
 
 
 def test_a_key_that_nothing_in_the_trial_reads_is_skipped_with_the_reason():
-    found = skip(ds_config={"activation_checkpointing.cpu_checkpointing": True})
-    assert found is not None
-    assert found.rule == "ds_config_not_obeyed"
-    assert "only deepspeed.checkpointing reads it" in found.reason
+    reason = "only deepspeed.checkpointing reads it"
+    ASKING.refused("ds_config_not_obeyed", reason, ds_config={"activation_checkpointing.cpu_checkpointing": True})
     assert skip(strategy="ddp", ds_config={"activation_checkpointing.cpu_checkpointing": True}) is None
 
 
 def test_fp16_on_simulated_cpu_ranks_is_skipped_by_the_rule_of_the_measured_ones():
     measured, simulated = (skip(CPU, precision="fp16", evidence=evidence) for evidence in ("measured", "simulated"))
-    assert measured is not None
     assert measured == simulated
-    assert measured.rule == "precision_needs_device"
+    assert known(measured).rule == "precision_needs_device"
     native = CPU.model_copy(update={"supports_fp16": True})
     assert skip(native, precision="fp16", evidence="simulated") is None
     assert skip(CPU, precision="fp16", evidence="simulated", prediction={"gpu": "H200 SXM"}) is None
@@ -216,8 +201,7 @@ def test_a_model_that_is_no_causal_language_model_is_skipped_with_its_type(evide
 def test_positions_that_transformers_does_not_have_are_skipped_with_the_choices(evidence: str):
     llama = resolve_model("llama-20m")
     scaled = llama.model_copy(update={"hf_config": llama.hf_config | {"rope_scaling": {"rope_type": "none-such"}}})
-    found = skip(model=scaled, evidence=evidence)
-    assert found is not None
+    found = known(skip(model=scaled, evidence=evidence))
     assert found.rule == "rope_type_is_unknown"
     assert found.reason.startswith(
         "model llama-20m: rope_type 'none-such' is not known to transformers; choices: default"
@@ -225,8 +209,7 @@ def test_positions_that_transformers_does_not_have_are_skipped_with_the_choices(
 
 
 def test_cpu_ranks_whose_states_exceed_the_host_are_skipped_with_the_figures():
-    found = skip(model="llama-7b", strategy="zero1")
-    assert found is not None
+    found = known(skip(model="llama-7b", strategy="zero1"))
     assert found.rule == "host_memory"
     # 2 ranks x (2 + 2 + 12/2) bytes x 6.74e9, and two processes: 126 GiB.
     assert found.reason == (
@@ -238,9 +221,8 @@ def test_cpu_ranks_whose_states_exceed_the_host_are_skipped_with_the_figures():
 def test_gpu_ranks_need_the_host_for_what_is_offloaded_alone():
     small = GPU.model_copy(update={"host_memory_bytes": 64 * GIB})
     assert skip(small, model="llama-70b", gpus_per_node=8) is None
-    offloaded = skip(small, model="llama-7b", gpus_per_node=8, offload_optimizer="cpu", optimizer="cpu_adam")
-    assert offloaded is not None
-    assert offloaded.rule == "host_memory"
+    offloaded = {"gpus_per_node": 8, "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    ASKING.refused("host_memory", "64.00 GiB", small, model="llama-7b", **offloaded)
     on_nvme = {"offload_optimizer": "nvme", "offload_param": "nvme", "nvme_path": "/nvme", "optimizer": "cpu_adam"}
     assert skip(small, model="llama-70b", gpus_per_node=8, **on_nvme) is None
 
@@ -273,7 +255,7 @@ UNPINNED = {"zero_optimization.offload_optimizer.pin_memory": False}
     ],
 )
 def test_cpu_ranks_hold_the_zero_papers_states_in_host_memory(trial: dict[str, Any], bytes_per_parameter: int):
-    spec = TrialSpec(**{"model": resolve_model("llama-10m"), "gpus_per_node": N} | trial)
+    spec = ASKING.trial(**{"gpus_per_node": N} | trial)
     held = host_state_bytes(spec, P, Accelerator.CPU)
     assert held == spec.world_size * PROCESS_BYTES + bytes_per_parameter * P
 
@@ -303,7 +285,7 @@ WORDS, HALVES = 2**20, 2**19
     ],
 )
 def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[str, Any], bytes_on_rank: int):
-    spec = TrialSpec(**{"model": resolve_model("llama-10m"), "gpus_per_node": N} | trial)
+    spec = ASKING.trial(**{"gpus_per_node": N} | trial)
     held = host_state_bytes(spec, P, Accelerator.CUDA)
     assert held == spec.gpus_per_node * (PROCESS_BYTES + bytes_on_rank)
 
@@ -311,10 +293,9 @@ def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[
 def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
     node = GPU.model_copy(update={"num_gpus": 1, "host_memory_bytes": 128 * GIB})
     offloaded: dict[str, Any] = {"gpus_per_node": 1, "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
-    found = skip(node, model="llama-7b", strategy="zero1", **offloaded)
-    assert found is not None
     # 2 x 32 GiB of fp32 weights and gradients, 16 GiB in 16 bits, 8 bytes x 6.74e9 of moments, and the process.
-    assert "take at least 130.53 GiB; the node has 128.00 GiB" in found.reason
+    reason = "take at least 130.53 GiB; the node has 128.00 GiB"
+    ASKING.refused("host_memory", reason, node, model="llama-7b", strategy="zero1", **offloaded)
 
 
 def test_the_rules_about_ranks_are_rules():
@@ -346,9 +327,7 @@ PREDICTED = [{"evidence": evidence, "prediction": {"gpu": "H200 SXM"}} for evide
 
 @pytest.mark.parametrize(("trial", "rule"), NOT_HERE)
 def test_what_is_not_at_hand_keeps_a_trial_from_being_measured_and_from_no_prediction(trial: dict[str, Any], rule: str):
-    found = skip(BARE, **trial)
-    assert found is not None
-    assert found.rule == rule
+    assert known(skip(BARE, **trial)).rule == rule
     for predicted in PREDICTED:
         here = {"nvme_path": "/nvme"} if "offload_param" in trial else {}  # what a sweep gives every prediction
         assert skip(BARE, **predicted | trial | here) is None
@@ -377,9 +356,7 @@ def test_each_rule_about_what_is_at_hand_is_a_rule_and_holds_for_measured_trials
 @pytest.mark.parametrize("evidence", ["measured", "solo", "simulated", "formula"])
 def test_nonsense_is_nonsense_in_every_evidence(trial: dict[str, Any], rule: str, evidence: str):
     gpu = None if evidence in {"measured", "solo"} else "H200 SXM"
-    found = skip(GPU, evidence=evidence, prediction={"gpu": gpu}, **trial)
-    assert found is not None
-    assert found.rule == rule
+    assert known(skip(GPU, evidence=evidence, prediction={"gpu": gpu}, **trial)).rule == rule
 
 
 def test_flash_attention_is_predicted_for_a_gpu_and_not_for_cpu_ranks():
@@ -404,29 +381,22 @@ def test_flash_attention_is_predicted_for_a_gpu_and_not_for_cpu_ranks():
     ],
 )
 def test_a_solo_trial_needs_what_its_one_device_needs(trial: dict[str, Any], rule: str):
-    found = skip(BARE, evidence="solo", **trial)
-    assert found is not None
-    assert found.rule == rule
+    assert known(skip(BARE, evidence="solo", **trial)).rule == rule
 
 
 def test_a_solo_trial_needs_one_device_whatever_the_world_size():
     one_gpu = GPU.model_copy(update={"num_gpus": 1})
     for machine in (CPU, one_gpu):
         assert skip(machine, evidence="solo", num_nodes=128, gpus_per_node=8) is None
-        measured = skip(machine, num_nodes=128, gpus_per_node=8)
-        assert measured is not None
-        assert measured.rule in LAYOUT_RULES
+        assert known(skip(machine, num_nodes=128, gpus_per_node=8)).rule in LAYOUT_RULES
 
 
 def test_a_solo_trial_needs_the_host_memory_of_one_rank():
     trial: dict[str, Any] = {"model": "llama-7b", "strategy": "zero3", "gpus_per_node": 8}
-    needed = host_state_bytes(TrialSpec(**trial | {"model": resolve_model("llama-7b")}), 6_738_415_616, Accelerator.CPU)
+    needed = host_state_bytes(ASKING.trial(**trial), 6_738_415_616, Accelerator.CPU)
     enough = CPU.model_copy(update={"host_memory_bytes": needed // 8})
     assert skip(enough, evidence="solo", **trial) is None
-    found = skip(enough.model_copy(update={"host_memory_bytes": needed // 8 - 1}), evidence="solo", **trial)
-    assert found is not None
-    assert found.rule == "host_memory"
-    assert "the states one rank holds in host memory take at least 12.87 GiB" in found.reason
-    measured = skip(enough, **trial)
-    assert measured is not None
-    assert "8 ranks hold in host memory take at least 102.99 GiB" in measured.reason
+    too_small = enough.model_copy(update={"host_memory_bytes": needed // 8 - 1})
+    alone = "the states one rank holds in host memory take at least 12.87 GiB"
+    ASKING.refused("host_memory", alone, too_small, evidence="solo", **trial)
+    ASKING.refused("host_memory", "8 ranks hold in host memory take at least 102.99 GiB", enough, **trial)

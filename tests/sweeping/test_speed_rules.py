@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU, GPUS
+from tests.sweeping.refusals import Asking
 from zerobench.spec.machine import Machine
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import CrossEntropy, TrialSpec
+from zerobench.spec.trial import CrossEntropy
 from zerobench.sweeping.axes import read_axis
-from zerobench.sweeping.rules import Skip, why_skipped
-from zerobench.sweeping.situation import Situation
 
 GPU = GPUS.model_copy(update={"num_gpus": 4, "has_liger": True})
 BARE_GPU = GPU.model_copy(update={"has_liger": False})
@@ -23,13 +21,8 @@ QWEN2 = LLAMA | {"model_type": "qwen2"}
 OPERATIONS = {"activation_checkpointing": "ops"}
 CHUNKED, LIGER = {"cross_entropy": "chunked"}, {"cross_entropy": "liger"}
 SIMULATED = {"evidence": "simulated", "prediction": {"gpu": "h200"}}
-
-
-def skip(machine: Machine, **fields: Any) -> Skip | None:
-    model = resolve_model(fields.pop("model", "llama-10m"))
-    work = {"strategy": "zero3", "gpus_per_node": 2, "precision": "bf16"}
-    trial = TrialSpec.model_validate({"model": model, **work, **fields})
-    return why_skipped(Situation(trial, machine, 10**7))
+ASKING = Asking(strategy="zero3", precision="bf16")
+skip = ASKING.skip
 
 
 @pytest.mark.parametrize(
@@ -61,10 +54,7 @@ def skip(machine: Machine, **fields: Any) -> Skip | None:
 def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
     machine: Machine, fields: dict[str, Any], rule: str, reason: str
 ) -> None:
-    skipped = skip(machine, **fields)
-    assert skipped is not None
-    assert skipped.rule == rule
-    assert reason in skipped.reason
+    ASKING.refused(rule, reason, machine, **fields)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +95,7 @@ def test_the_axes_are_read_by_their_names() -> None:
 
 
 def test_an_older_trial_keeps_its_hash() -> None:
-    spec = TrialSpec.model_validate({"model": resolve_model("llama-10m"), "strategy": "zero1"})
+    spec = ASKING.trial(strategy="zero1")
     chunked = spec.model_copy(update={"cross_entropy": CrossEntropy.CHUNKED})
     assert "cross_entropy" not in spec.model_dump_json(exclude_defaults=True)
     assert chunked.config_hash != spec.config_hash

@@ -5,28 +5,18 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU, GPUS
+from tests.sweeping.refusals import Asking
 from zerobench.spec.machine import Machine
-from zerobench.spec.presets import resolve_model
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import is_exact
-from zerobench.spec.trial import TrialSpec
-from zerobench.sweeping.expand import expand
-from zerobench.sweeping.rules import Skip, why_skipped
-from zerobench.sweeping.situation import Situation
-from zerobench.sweeping.sweep import load_sweep
 
 GPU = GPUS.model_copy(update={"num_gpus": 4, "num_nodes": 4})
 TWO_NODES = {"num_nodes": 2, "precision": "fp16"}
 SIMULATED = {"evidence": "simulated", "prediction": {"gpu": "h200"}}
 
 
-def trial(**fields: Any) -> TrialSpec:
-    defaults = {"strategy": "zero3", "gpus_per_node": 4, "precision": "fp32"}
-    return TrialSpec.model_validate({"model": resolve_model("llama-10m"), **defaults, **fields})
-
-
-def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
-    return why_skipped(Situation(trial(**fields), machine, 10**7))
+ASKING = Asking(strategy="zero3", gpus_per_node=4, precision="fp32")
+trial = ASKING.trial
 
 
 @pytest.mark.parametrize(
@@ -94,11 +84,7 @@ def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
 def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
     machine: Machine, fields: dict[str, Any], rule: str, reason: str
 ):
-    skipped = skip(machine, **fields)
-    assert skipped is not None
-    assert skipped.rule == rule
-    assert reason in skipped.reason
-    assert "\n" not in skipped.reason
+    ASKING.refused(rule, reason, machine, **fields)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +110,7 @@ def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
     ],
 )
 def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]):
-    assert skip(machine, **fields) is None
+    assert ASKING.skip(machine, **fields) is None
 
 
 def test_quantized_trials_are_shown_unjudged_and_second_copies_are_judged():
@@ -147,13 +133,9 @@ def test_states_are_divided_by_the_group_and_a_large_group_lies_on_several_nodes
     assert nodes_of_neighbours(trial(num_nodes=4), 8) == 2
 
 
-def test_a_sweep_lists_group_sizes_and_drops_them_for_the_reference(tmp_path):
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "name: groups\naxes: {model: llama-10m, strategy: [single, zero3], world_size: 4,"
-        " hpz_partition_size: [null, 2], quantized_weights: false}\n"
-    )
-    found = [planned.trial for planned in expand(load_sweep(str(file)), CPU)]
+def test_a_sweep_lists_group_sizes_and_drops_them_for_the_reference(plan: Any):
+    axes = {"strategy": ["single", "zero3"], "world_size": 4, "hpz_partition_size": [None, 2]}
+    found = [planned.trial for planned in plan({**axes, "quantized_weights": False})]
     assert [(one.strategy, one.hpz_partition_size) for one in found] == [
         ("single", None),
         ("zero3", None),

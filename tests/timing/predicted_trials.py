@@ -1,12 +1,11 @@
 """Trials that formulas predict on a GPU of the catalogue, and what the time model says of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.timing.fsdp_trace import Fsdp
 from tests.report.sample_run import SampleTrial, trial_record
+from tests.tools.known import known
 from zerobench.formulas.record import formula_record
 from zerobench.report.step_time.expected import expected_step
 from zerobench.spec.hardware import Gpu, find_gpu
@@ -20,9 +19,7 @@ from zerobench.timing.step import ExpectedStep
 
 
 def gpu(name: str = "H100 SXM") -> Gpu:
-    found = find_gpu(name)
-    assert found is not None
-    return found
+    return known(find_gpu(name))
 
 
 def links(name: str = "H100 SXM", **given: Any) -> Links:
@@ -41,17 +38,13 @@ def predicted(name: str = "H100 SXM", blocks: Blocks = Blocks.TRANSFORMERS, **ax
 
 
 def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> ExpectedStep:
-    found = expected_step(trial, gpu(name), at or links(name))
-    assert found is not None
-    return found
+    return known(expected_step(trial, gpu(name), at or links(name)))
 
 
 def traced(trial: SampleTrial) -> SampleTrial:
     """`trial` with the trace that torch's FSDP, which divides all that stage 3 does, would leave."""
     spec, [rank] = trial.spec, trial.ranks
-    decoder, counts = decoder_of(spec.model), count_parameters(spec.model)
-    assert decoder is not None
-    assert counts is not None
+    decoder, counts = known(decoder_of(spec.model)), known(count_parameters(spec.model))
     block = (counts.attention + counts.mlp) // decoder.layers
     engine = Fsdp(
         decoder,

@@ -1,12 +1,11 @@
 """Seconds of single kernels, by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
@@ -69,11 +68,8 @@ def test_elementwise_work_is_bytes_over_bandwidth() -> None:
 
 
 def test_the_host_is_the_least_that_a_small_block_takes() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
-    assert gpu is not None
-    assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
+    device = known(device_of(gpu, Precision.BF16))
     assert device.host is not None
     for engine in ("fsdp", "single", "zero3"):
         issue = block_issue(engine, is_gated=False)
@@ -88,11 +84,8 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
 
 
 def test_the_host_launches_backward_while_the_head_is_computed() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
-    assert gpu is not None
-    assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
+    device = known(device_of(gpu, Precision.BF16))
     small = passes(decoder, device, 64, 64)
     assert small.head_s > 0
     assert device.host is not None
@@ -104,11 +97,8 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
 
 
 def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
-    assert gpu is not None
-    assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
+    device = known(device_of(gpu, Precision.BF16))
     small, large = passes(decoder, device, 64, 64), passes(decoder, device, 65536, 1024)
     short = Phases(forward_s=small.forward_s / 4, backward_s=small.backward_s / 4)
     calm = device.rates.model_copy(update={"contention": 0.0})
@@ -117,20 +107,15 @@ def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway(
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
-    gated, plain = decoder_of(resolve_model("llama-8b")), decoder_of(resolve_model("gpt2-125m"))
-    assert gated is not None
-    assert plain is not None
+    gated, plain = known(decoder_of(resolve_model("llama-8b"))), known(decoder_of(resolve_model("gpt2-125m")))
     assert (gated.mlp_matrices, plain.mlp_matrices) == (3, 2)
     assert gated.qkv_width == 4096 + 2 * 1024
     assert decoder_of(resolve_model("mixtral-8x7b")) is None
 
 
 def test_hidden_communication_leaves_one_block_and_open_communication_all() -> None:
-    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
-    assert gpu is not None
-    assert decoder is not None
-    device = device_of(gpu, Precision.BF16)
-    assert device is not None
+    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("llama-7b")))
+    device = known(device_of(gpu, Precision.BF16))
     computing = passes(decoder, device, 4096, 2048)
     calm = device.rates.model_copy(update={"contention": 0.0, "jitter": 0.0, "step_s": 0.25})
     short = Phases(forward_s=0.032, backward_s=0.064, update_s=0.5)

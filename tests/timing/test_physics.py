@@ -11,6 +11,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, gpu, links, predicted
+from tests.tools.known import known
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, why_no_time
@@ -65,9 +66,7 @@ more stages than blocks.
 
 
 @pytest.mark.parametrize(("name", "model", "length", "batch", "nodes", "engine"), WIDE)
-def test_physics_holds_far_beyond_the_rows(
-    name: str, model: str, length: int, batch: int, nodes: int, engine: str
-) -> None:
+def test_physics_holds_far_beyond_the_rows(name: str, model: str, length: int, batch: int, nodes: int, engine: str):
     at = links(name, network_gb_per_s=25)
     axes = {"model": MODELS[model], "sequence_length": length, "micro_batch_size": batch, **ENGINES[engine]}
 
@@ -75,8 +74,7 @@ def test_physics_holds_far_beyond_the_rows(
         return expected(predicted(name, **axes | {"num_nodes": nodes} | changed), name, at)
 
     trial = predicted(name, **axes, num_nodes=nodes)
-    bound, here = step_bound(trial, gpu(name), at), expected(trial, name, at)
-    assert bound is not None
+    bound, here = known(step_bound(trial, gpu(name), at)), expected(trial, name, at)
     assert bound.compute_s is not None, "a floor: all FLOPs at 100% of the matrix peak"
     assert here.compute_s > bound.compute_s
     assert here.low_s >= (bound.step_s or 0.0)
@@ -216,8 +214,7 @@ def test_more_ranks_never_raise_the_efficiency_of_cut_matrices() -> None:
 def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
     for axes in ({}, {"num_nodes": 2}, {"micro_batch_size": 8}, {"sequence_length": 512}):
         trial, at = _tensor(**axes), links()
-        found, bound = expected(trial, at=at), step_bound(trial, gpu(), at)
-        assert bound is not None
+        found, bound = expected(trial, at=at), known(step_bound(trial, gpu(), at))
         assert found.low_s > (bound.step_s or 0.0) > 0.0
         fast = at.model_copy(update={"link_gb_per_s": 2 * (at.link_gb_per_s or 0.0), "network_gb_per_s": 100.0})
         assert expected(trial, at=fast).step_s < found.step_s
@@ -232,8 +229,6 @@ def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}}, "autotp_size"),
     ],
 )
-def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(
-    axes: dict[str, Any], words: str
-) -> None:
+def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(axes: dict[str, Any], words: str):
     assert expected_step(predicted(**axes), gpu(), links()) is None
     assert words in why_no_time(predicted(**axes), gpu())

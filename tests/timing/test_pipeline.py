@@ -1,7 +1,5 @@
 """When a pipeline's passes end, by hand and by what every schedule must keep to."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 
@@ -33,9 +31,7 @@ def test_the_slowest_stage_sets_the_pace() -> None:
 
 @SCHEDULES
 @pytest.mark.parametrize("seed", range(10))
-def test_no_schedule_is_better_than_its_stages_nor_worse_for_more_micro_batches_or_faster_links(
-    gpipe: bool, seed: int
-) -> None:
+def test_no_schedule_is_better_than_its_stages_nor_worse_for_more_micro_batches_or_faster_links(gpipe: bool, seed: int):
     drawn = random.Random(seed)  # noqa: S311 -- the same stages each time
     stages = [StageTimes(*(drawn.uniform(0.1, 2.0) for _ in range(3))) for _ in range(drawn.randrange(2, 7))]
     stages[-1] = stages[-1]._replace(border_s=0.0)

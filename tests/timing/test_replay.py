@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.timing.test_kernels import DEVICE
+from tests.tools.known import known
 from zerobench.timing.host import QUEUED_LAUNCHES
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import Pace, Timeline, replay
@@ -43,9 +44,7 @@ Write = Callable[[Recorder], Any]
 
 
 def played(*parts: Write, pace: Pace = PACE) -> Timeline:
-    found = replay(written(*parts), pace)
-    assert found is not None
-    return found
+    return known(replay(written(*parts), pace))
 
 
 def written(*parts: Write) -> StepTrace:
@@ -53,9 +52,7 @@ def written(*parts: Write) -> StepTrace:
     recorder.add(PhaseStart("forward"))
     for part in parts:
         part(recorder)
-    trace = recorder.trace()
-    assert trace is not None
-    return trace
+    return known(recorder.trace())
 
 
 def kernel(seconds: int, stream: int = 0) -> Write:
@@ -169,8 +166,7 @@ def test_nothing_faster_ever_makes_a_step_slower(seed: int) -> None:
     trace, rates = written(*_drawn(drawn)), kind_rates("a100")
 
     def total(pace: Pace) -> float:
-        found = replay(trace, pace)
-        assert found is not None
+        found = known(replay(trace, pace))
         return sum(replayed(found, rates))
 
     changes: list[dict[str, Any]] = [
@@ -185,8 +181,7 @@ def test_nothing_faster_ever_makes_a_step_slower(seed: int) -> None:
     for changed in changes:
         slow = replace(PACE, launch_s={"forward": 0.2}, mapped_byte_s=0.3)
         assert total(replace(slow, **changed)) <= total(slow) + 1e-9
-    found = replay(trace, PACE)
-    assert found is not None
+    found = known(replay(trace, PACE))
     assert found.step_s >= max(found.total_s("compute") / 3, found.total_s("communication"))
 
 

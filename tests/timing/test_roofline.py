@@ -7,6 +7,7 @@ import pytest
 from tests.timing.predicted_trials import gpu, links, predicted, traced
 from tests.timing.test_kernels import DEVICE
 from tests.timing.test_replay import PACE, written
+from tests.tools.known import known
 from zerobench.report.step_time.expected import roofline, timeline
 from zerobench.spec.presets import resolve_model
 from zerobench.timing.kernels import attention_flops, gemm_s
@@ -61,8 +62,7 @@ def test_no_kernel_is_faster_than_its_bound() -> None:
     ridge = DEVICE.peak_flops / DEVICE.memory_bytes_per_s
     assert line.most_flops(ridge / 4) == pytest.approx(DEVICE.peak_flops / 4)
     assert line.most_flops(4 * ridge) == DEVICE.peak_flops
-    found = roofline(traced(predicted(micro_batch_size=4)), gpu(), links())
-    assert found is not None
+    found = known(roofline(traced(predicted(micro_batch_size=4)), gpu(), links()))
     bounded = [each for each in found.classes if each.intensity is not None]
     assert bounded
     for each in bounded:
@@ -71,9 +71,7 @@ def test_no_kernel_is_faster_than_its_bound() -> None:
 
 def test_the_classes_take_what_the_timeline_of_the_step_says() -> None:
     trial = traced(predicted(num_nodes=4, gradient_accumulation_steps=2))
-    found, step = roofline(trial, gpu(), links()), timeline(trial, gpu(), links())
-    assert found is not None
-    assert step is not None
+    found, step = known(roofline(trial, gpu(), links())), known(timeline(trial, gpu(), links()))
     by_kind: dict[str, float] = {}
     for each in found.classes:
         by_kind[each.kind] = by_kind.get(each.kind, 0.0) + each.seconds

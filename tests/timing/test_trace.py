@@ -1,13 +1,12 @@
 """A step's issue order as it is taken down and kept."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.timing.trace import (
     Call,
     CollectiveWait,
@@ -43,8 +42,7 @@ def recorder() -> Recorder:
 
 
 def test_kernels_between_two_waits_are_one_piece_of_work_and_equal_pieces_are_kept_once() -> None:
-    trace = recorder().trace()
-    assert trace is not None
+    trace = known(recorder().trace())
     assert trace.works == (Work((((4, 5, 6), 3),), (0, 80), 70, 4),)
     assert [item for item in trace.items if isinstance(item, Kernels)] == [Kernels(0, 0), Kernels(0, 0)]
     assert [item.message_bytes for item in trace.items if isinstance(item, Call)] == [1000, 1000]
@@ -56,14 +54,12 @@ def test_work_on_another_stream_is_another_piece() -> None:
     made.kernel(0, moved_bytes=1)
     made.kernel(1, moved_bytes=1)
     made.kernel(0, moved_bytes=1)
-    trace = made.trace()
-    assert trace is not None
+    trace = known(made.trace())
     assert trace.items == (Kernels(0, 0), Kernels(1, 0), Kernels(0, 0))
 
 
 def test_a_trace_reads_back_as_it_was() -> None:
-    trace = recorder().trace()
-    assert trace is not None
+    trace = known(recorder().trace())
     assert unpack(trace.pack()) == trace
     assert Recorder().trace() is None
 
@@ -92,8 +88,7 @@ def test_larger_micro_batches_have_more_tokens_in_one_dimension_and_update_as_be
     made.add(PhaseStart("step"))
     made.kernel(0, moved_bytes=90)
     made.call(0, "all_gather", 8, 1, 500)
-    trace = made.trace()
-    assert trace is not None
+    trace = known(made.trace())
     larger = trace.of_more_tokens(5, 3, messages=messages)
     works = [(phase, larger.works[item.work]) for phase, item in larger.in_phases() if isinstance(item, Kernels)]
     grown = Work((((4, 15, 6), 3),), (0, 240), 210, 4)

@@ -1,7 +1,5 @@
 """The processes that the test's own process has started."""
 
-from __future__ import annotations
-
 import psutil
 
 

@@ -7,8 +7,6 @@ for it (torch/utils/file_baton.py); one that is there already is only loaded. A 
 compilation that was killed, would be waited for without end: it is removed.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

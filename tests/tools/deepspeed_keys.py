@@ -11,8 +11,6 @@ such probe can see (keys read outside `DeepSpeedConfig`) is named in `READ_ELSEW
 A test compares the printed keys with that file, so that a new DeepSpeed cannot bring a key unnoticed.
 """
 
-from __future__ import annotations
-
 import argparse
 import enum
 import json

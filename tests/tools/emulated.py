@@ -61,12 +61,7 @@ def emulated(emulator: Emulator) -> Emulated:
     """Run a Python program on the emulated GPU; what it printed as its last line, read as JSON."""
 
     def run(
-        program: str,
-        *arguments: str,
-        gpu: str = "H200",
-        num_gpus: int = 1,
-        account: Path | None = None,
-        **added: str,
+        program: str, *arguments: str, gpu: str = "H200", num_gpus: int = 1, account: Path | None = None, **added: str
     ) -> Any:
         variables = emulator.variables(EmulatedGpu.of(known_gpu(gpu)), num_gpus, account)
         command = [str(emulator.python), "-c", program + _END, *arguments]

@@ -4,8 +4,6 @@ It takes the command line that zerobench writes for DeepSpeed's launcher, gives 
 DeepSpeed gives it (deepspeed/launcher/launch.py) and a log of its own or ours, and ends with their exit status.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

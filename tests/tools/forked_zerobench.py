@@ -1,7 +1,5 @@
 """`zerobench` whose ranks are started by forked_launcher.py: python -m tests.tools.forked_zerobench run ..."""
 
-from __future__ import annotations
-
 import sys
 
 from zerobench.cli import main

@@ -1,7 +1,5 @@
 """What each file of the package imports and calls, read from its syntax and never by importing it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ their environments comes in, a line with the first exit status that is not 0 goe
 fails, or the connection is closed, the others are ended, as DeepSpeed's launcher does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

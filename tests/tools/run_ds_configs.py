@@ -7,8 +7,6 @@ it saw of each to RESULTS.json. Started by
 the deepspeed launcher; all configurations share one process, since starting it is what takes long.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Ranks of a user's own job agree on their nodes: apart where hostnames are shared, together where nothing is said."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """An engine's calls are heard on the instance alone, in training alone, and nothing of it stays behind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

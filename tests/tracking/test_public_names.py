@@ -1,7 +1,5 @@
 """`import zerobench` costs nothing; the names for users' training bring torch when they are asked for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

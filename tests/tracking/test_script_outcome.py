@@ -1,14 +1,13 @@
 """How a watched script ended is typed from evidence, and what its tracker measured before is not lost."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 
 import pytest
 
+from tests.tools.rank_records import rank_record
 from zerobench.progress import Progress
-from zerobench.records import Category, Failure, HostStanding, RankRecord, Status
+from zerobench.records import Category, Failure, HostStanding, Status
 from zerobench.running.outcome import Ending, Stopped
 from zerobench.running.ranks import RankDeath
 from zerobench.tracking.own_run import LEDGER_ALONE
@@ -23,10 +22,8 @@ KILL = "oom_kill in /proc/vmstat rose by 1"
 
 
 def record(rank, status=Status.COMPLETED, message=None):
-    fields = {"trial_id": "t", "rank": rank, "local_rank": rank, "world_size": 2, "hostname": "h", "pid": 1}
     failure = Failure(message=message, rank=rank) if message else None
-    kinds = {"device_type": "cpu", "device_name": "cpu", "micro_batch_size": 1}
-    return RankRecord(**fields, **kinds, status=status, failure=failure)
+    return rank_record("t", rank, world_size=2, status=status, failure=failure)
 
 
 @pytest.mark.parametrize(

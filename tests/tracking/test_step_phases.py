@@ -1,7 +1,5 @@
 """Of the steps of a tracked engine, those under the ledger are booked and timed ones allocate as if nobody looked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,5 @@
 """The ledger in training that zerobench does not run: it says what zerobench's own worker says, and leaves no trace."""
 
-from __future__ import annotations
-
-import io
 import os
 import re
 import signal
@@ -13,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.conftest import Swept
+from tests.tools.known import known
+from tests.tools.printed import shown_run
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
 from zerobench.report.memory_causes import MOMENTS
-from zerobench.report.terminal.show import show_run
 from zerobench.running.launcher import deepspeed_program, free_port
 from zerobench.store import Run, Trial, load_run
 from zerobench.tracking.own_run import LEDGER_ALONE
@@ -124,8 +121,7 @@ def test_a_users_loop_has_the_buffers_and_activations_of_our_own_worker(ours, lo
     """
     for own, tracked in zip(ours.trial(strategy=strategy).ranks, only_trial(looped[0][strategy]).ranks, strict=True):
         expected, found = rows(own), rows(tracked)
-        assert own.parameters is not None
-        held = 2 * own.parameters.total
+        held = 2 * known(own.parameters).total
         assert held < 0.2 * max(row.own_peak_bytes or 0 for row in expected.values())
         for step, phase in INSTANTS:
             for category in (*RESIDUAL, Category.TOTAL):
@@ -158,9 +154,7 @@ def test_the_engine_is_let_go_when_the_tracked_steps_are_done(looped):
 
 
 def shown(run: Run) -> str:
-    file = io.StringIO()
-    show_run(run.folder.path, Console(width=160, file=file, highlight=False))
-    return file.getvalue()
+    return shown_run(run.folder.path, 160)
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +180,7 @@ def test_the_trainers_engine_is_found_and_tracked(trained, stage):
 @pytest.mark.parametrize("stage", [2, 3])
 def test_the_trainers_states_are_those_of_the_paper_plus_what_deepspeed_keeps(trained, stage):
     trial = only_trial(trained[0][f"trainer_zero{stage}"])
-    parameters = trial.ranks[0].parameters
-    assert parameters is not None
+    parameters = known(trial.ranks[0].parameters)
     whole = parameters.total * 4
     for rank in trial.ranks:
         found = rows(rank)

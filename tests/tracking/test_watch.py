@@ -1,8 +1,5 @@
 """A command of the user's own is run as it is, watched from outside, and leaves a run like any other."""
 
-from __future__ import annotations
-
-import io
 import os
 import signal
 import subprocess
@@ -11,13 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.nvml_standin.standin import uuid
 from tests.report.frames.at_hand import trials_frame
+from tests.tools.printed import shown_run
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
-from zerobench.report.terminal.show import show_run
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run
@@ -139,9 +135,7 @@ def test_show_has_a_table_of_what_was_seen_from_outside(watch_python):
 
 
 def shown(path: Path) -> str:
-    file = io.StringIO()
-    show_run(path, Console(width=140, file=file, highlight=False))
-    return file.getvalue()
+    return shown_run(path, 140)
 
 
 def test_a_run_of_an_own_script_cannot_be_resumed(watch_python):

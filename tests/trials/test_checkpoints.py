@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
+from tests.tools.known import known
+from tests.tools.rank_memory import apart
+from tests.tools.rank_records import trial_record
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from tests.worker.real_ranks import LLAMA
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.formulas.checkpoint import checkpoint_bytes
@@ -28,8 +32,7 @@ from zerobench.spec.parameters import count_parameters
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 8192, "max_position_embeddings": 64}
+CONFIG = LLAMA | {"intermediate_size": 160, "vocab_size": 8192}
 STEPS = {"warmup": 0, "timed": 2, "memory": 1}
 NUM_STEPS = 4
 EVERY = {"every_steps": 2}
@@ -103,8 +106,7 @@ class Ran:
 
     @property
     def recovery(self) -> Recovery:
-        assert self.record.recovery is not None
-        return self.record.recovery
+        return known(self.record.recovery)
 
     @property
     def ranks(self) -> list[RankRecord]:
@@ -126,14 +128,7 @@ def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -
         broken = isinstance(own, BrokenProcessPool) or any(isinstance(fault, BrokenProcessPool) for fault in faults)
         if own is not None and not broken:
             raise own
-        return TrialRecord(
-            run_id="run",
-            trial_id=trial.trial_id,
-            config_hash=trial.config_hash,
-            status=Status.CRASH if broken else Status.COMPLETED,
-            started_at_s=1.0,
-            ranks_expected=trial.world_size,
-        )
+        return trial_record("run", trial, Status.CRASH if broken else Status.COMPLETED, started_at_s=1.0)
 
     def run(trial: TrialSpec) -> Ran:
         asked = trial.model_dump_json()
@@ -156,14 +151,12 @@ def distance_of(found: Ran) -> float:
     """The largest difference of a loss from the uninterrupted one, of all steps."""
     ours, theirs = found.recovery.losses, found.ranks[0].losses
     assert len(ours) == len(theirs) == NUM_STEPS
-    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+    return apart(ours, theirs)
 
 
 def has_size_by_formula(found: Ran) -> bool:
     """Whether each rank saw what was saved take what the closed form says, but for names and headers."""
-    counts, built = count_parameters(found.spec.model), found.ranks[0].parameters
-    assert counts is not None
-    assert built is not None
+    counts, built = known(count_parameters(found.spec.model)), known(found.ranks[0].parameters)
     expected = checkpoint_bytes(found.spec, counts.total if found.spec.trains_all else built.trainable)
     return [one.size_bytes for rank in found.ranks for one in rank.checkpoints] == [
         pytest.approx(expected, rel=0.03)
@@ -186,9 +179,7 @@ def test_its_size_is_that_of_the_closed_form_and_its_memory_is_told(ran, strateg
     for rank in found.ranks:
         [save] = rank.checkpoints
         assert 0 <= save.own_s <= save.seconds
-        assert save.rss_before_bytes is not None
-        assert save.rss_peak_bytes is not None
-        assert save.rss_peak_bytes >= save.rss_before_bytes
+        assert known(save.rss_peak_bytes) >= known(save.rss_before_bytes)
     assert [load.kind for load in found.recovery.loads] == ["load"] * found.spec.world_size
     assert found.recovery.loads[0].page_cache_dropped
 
@@ -209,8 +200,7 @@ def test_a_pipeline_of_two_stages_goes_on_in_three_of_which_the_ends_both_read_t
     assert found.record.status is Status.COMPLETED, found.record.reason
     assert distance_of(found) <= 5e-6
     assert len(found.recovery.loads) == 3
-    counts = count_parameters(found.spec.model)
-    assert counts is not None
+    counts = known(count_parameters(found.spec.model))
     assert found.ranks[0].checkpoints[0].size_bytes == pytest.approx(
         checkpoint_bytes(found.spec, counts.total), rel=0.03
     )
@@ -230,15 +220,12 @@ def test_after_a_rank_was_killed_the_others_crash_and_fresh_processes_go_on_from
     assert (found.recovery.killed_rank, found.recovery.from_step, found.recovery.steps_done) == (1, SAVED_AT, 3)
     assert found.recovery.losses == ran(spec("zero3", EVERY)).ranks[0].losses
     killed = next(rank for rank in found.ranks if rank.killed_at_s is not None)
-    assert killed.failure is not None
-    assert "killed on purpose after 3 steps" in killed.failure.message
+    assert "killed on purpose after 3 steps" in known(killed.failure).message
     assert {row.step for row in killed.memory} == set(StepKind)
     assert len(found.recovery.steps_ended_at_s) == NUM_STEPS - SAVED_AT
-    row = resumed(found, losses(found))
-    assert row is not None
+    row = known(resumed(found, losses(found)))
     assert row.steps_lost == 1
-    assert row.recover_s is not None
-    assert row.recover_s > 0
+    assert known(row.recover_s) > 0
 
 
 def test_masters_of_a_16_bit_model_are_saved_and_checkpoints_are_gone_when_all_is_measured(ran):

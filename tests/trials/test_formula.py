@@ -12,6 +12,8 @@ from benchmarks.prediction.simulated import gpu_trial
 from benchmarks.prediction.simulated import simulate as simulate_anew
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.tools.kept_simulator import Simulate
+from tests.tools.known import known
+from tests.tools.rank_memory import flops_by_phase
 from zerobench.formulas import formula_record
 from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
@@ -54,10 +56,7 @@ ON_HOST = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
 ON_DRIVE = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
 PLAIN = {"activation_checkpointing": False}
 PARTLY = {
-    name: {
-        "zero_optimization.offload_optimizer.ratio": ratio,
-        "zero_optimization.sub_group_size": 200_000,
-    }
+    name: {"zero_optimization.offload_optimizer.ratio": ratio, "zero_optimization.sub_group_size": 200_000}
     for name, ratio in (("half", 0.5), ("most", 0.7), ("none", 0.0))
 }
 """Of the optimizer offloaded, in sub-groups of which one rank has several."""
@@ -125,11 +124,9 @@ def cluster(**words: str) -> Cluster:
 
 def step_s(trial: TrialSpec, rank: RankRecord) -> float:
     place = cluster(gpu=trial.prediction.gpu or "h200")
-    bound = step_bound(SampleTrial(trial, trial_record(trial), [rank]), place.gpu, place.links)
-    assert bound is not None
+    bound = known(step_bound(SampleTrial(trial, trial_record(trial), [rank]), place.gpu, place.links))
     assert bound.is_whole
-    assert bound.step_s is not None
-    return bound.step_s
+    return known(bound.step_s)
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -142,8 +139,8 @@ def test_the_bound_by_formula_is_that_by_simulation(pairs: Pairs, name: str) -> 
 @pytest.mark.parametrize("name", GRID)
 def test_the_flops_by_formula_are_those_that_were_counted(pairs: Pairs, name: str) -> None:
     _, simulated, formula = pairs[name]
-    found = [{row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY} for one in (simulated, formula)]
-    assert found[1] == {phase: found[0][phase] for phase in (Phase.FORWARD, Phase.BACKWARD)}
+    counted = flops_by_phase(simulated)
+    assert flops_by_phase(formula) == {phase: counted[phase] for phase in (Phase.FORWARD, Phase.BACKWARD)}
 
 
 @pytest.mark.parametrize("name", [name for name in GRID if "part" in name])
@@ -181,8 +178,7 @@ def test_its_time_in_closed_form_is_that_of_the_replay(pairs: Pairs, name: str) 
     place = cluster()
     times = []
     for rank in (simulated, simulated.model_copy(update={"step_trace": None})):
-        found = expected_step(SampleTrial(trial, trial_record(trial), [rank]), place.gpu, place.links)
-        assert found is not None
+        found = known(expected_step(SampleTrial(trial, trial_record(trial), [rank]), place.gpu, place.links))
         times.append(found.step_s)
     assert times[1] == pytest.approx(times[0], rel=0.1)
 
@@ -196,37 +192,25 @@ def test_the_bytes_on_the_drive_by_formula_are_those_that_were_swapped(pairs: Pa
     assert any(row.read_bytes for row in formula.nvme)
 
 
-@pytest.mark.parametrize("name", ["zero2 wide host n1", "zero2 wide n8", "zero2", "zero3"])
-def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str) -> None:
-    """One rank that offloads has no second copies, and what does not fit twice is flattened on the host."""
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in pairs[name][1:]]
-    assert peaks[0] is not None
-    assert peaks[1] is not None
-    assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=WITHIN)
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_start_up_by_formula_draws_a_frozen_model(pairs: Pairs, name: str) -> None:
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in pairs[name][1:]]
-    assert peaks[0] is not None
-    assert peaks[1] is not None
-    assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=0.001)
-
-
-def test_what_is_flattened_on_the_host_is_there_at_start_up(pairs: Pairs) -> None:
-    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.HOST) for rank in pairs["zero2 wide n8"][1:]]
-    assert peaks[0] is not None
-    assert peaks[1] is not None
-    assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=WITHIN)
+@pytest.mark.parametrize(
+    ("name", "place", "within"),
+    [
+        # One rank that offloads has no second copies, and what does not fit twice is flattened on the host.
+        *((name, Place.DEVICE, WITHIN) for name in ("zero2 wide host n1", "zero2 wide n8", "zero2", "zero3")),
+        *((name, Place.DEVICE, 0.001) for name in FROZEN),
+        ("zero2 wide n8", Place.HOST, WITHIN),
+    ],
+)
+def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str, place: Place, within: float) -> None:
+    engine, formula = (known(phase_peak(rank, StepKind.FIRST, Phase.INIT, place)) for rank in pairs[name][1:])
+    assert formula.total_bytes == pytest.approx(engine.total_bytes, rel=within)
 
 
 @pytest.mark.parametrize("name", ["zero2 full", "zero3 ckpt full"])
 def test_near_the_frontier_tensors_by_formula_are_those_of_the_engine(pairs: Pairs, name: str) -> None:
     """What the allocator cannot give back comes on top: by default much of it, which no formula knows."""
     trial, *ranks = pairs[name]
-    needs = [device_need(SampleTrial(trial, trial_record(trial), [rank])) for rank in ranks]
-    assert needs[0] is not None
-    assert needs[1] is not None
+    needs = [known(device_need(SampleTrial(trial, trial_record(trial), [rank]))) for rank in ranks]
     assert needs[1].tensors_bytes == pytest.approx(needs[0].tensors_bytes, rel=0.01)
     assert needs[1].context_bytes == needs[0].context_bytes
     assert needs[1].collectives_bytes == needs[0].collectives_bytes
@@ -236,8 +220,7 @@ FRONTIERS = ("zero2 full", "zero3 ckpt full")
 
 
 def need_bytes(trial: TrialSpec, rank: RankRecord) -> int:
-    need = device_need(SampleTrial(trial, trial_record(trial), [rank]))
-    assert need is not None
+    need = known(device_need(SampleTrial(trial, trial_record(trial), [rank])))
     return need.total_bytes
 
 
@@ -288,11 +271,8 @@ def test_mfu_at_the_bound_is_never_above_what_the_causal_mask_allows(length: int
     axes = {"sequence_length": length, "attention": attention, "activation_checkpointing": again}
     spec = gpu_trial("llama-7b", 3, 8, **axes).model_copy(update={"evidence": Evidence.FORMULA})
     rank, gpu = formula_record(spec), cluster().gpu
-    bound = step_bound(SampleTrial(spec, trial_record(spec), [rank]), gpu, cluster().links)
-    assert bound is not None
-    assert bound.compute_s is not None
-    assert rank.flops_per_step is not None
-    mfu = rank.flops_per_step / bound.compute_s / (gpu.peak_tflops["bf16"] * 1e12)
+    bound = known(step_bound(SampleTrial(spec, trial_record(spec), [rank]), gpu, cluster().links))
+    mfu = known(rank.flops_per_step) / known(bound.compute_s) / (gpu.peak_tflops["bf16"] * 1e12)
     counted, _ = model_flops_per_token(spec.model, length)
     assert counted is not None
     hidden = 0 if attention == "eager" else 12 * 32 * 4096 * length * (1 - (length + 1) / (2 * length))

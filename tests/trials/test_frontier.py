@@ -1,7 +1,5 @@
 """The most that fits, measured with the real engine on two CPU ranks and begun from the real simulator's answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

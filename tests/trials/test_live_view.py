@@ -2,8 +2,6 @@
 tests), watched on a terminal of 80 columns and 24 lines.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 

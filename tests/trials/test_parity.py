@@ -3,13 +3,11 @@
 With AdamW here; with SGD, at whose step a gradient of another size shows, in tests/worker/test_batch_ramp.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from tests.conftest import memory_row
-from tests.tools.rank_memory import unnamed
+from tests.tools.rank_memory import apart, moved_bytes, unnamed
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.records import Category, Phase, Status
 from zerobench.report.parity import ParityJudge
@@ -56,8 +54,7 @@ def test_losses_agree_with_the_single_process_to_5e_6(swept, exact):
     reference = swept.trial(strategy="single").ranks[0].losses
     assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
     for trial in exact:
-        losses = trial.ranks[0].losses
-        assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-6, trial.spec.trial_id
+        assert apart(trial.ranks[0].losses, reference) <= 5e-6, trial.spec.trial_id
 
 
 def test_gradients_are_as_large_in_every_step_as_the_single_processs(swept, exact):
@@ -126,8 +123,5 @@ def test_each_stage_of_deepspeeds_pipeline_holds_its_own_and_every_byte_of_it_ha
 def test_deepspeeds_pipeline_passes_hidden_states_and_gradients_once_and_tells_how_long_it_waits(swept, checkpointing):
     trial = swept.trial(strategy="pipeline", activation_checkpointing=checkpointing)
     for rank in trial.ranks:
-        passed = [
-            row.message_bytes for row in rank.collectives if row.step == "steady" and row.kind in {"send", "recv"}
-        ]
-        assert sum(passed) == pipeline_bytes_per_step(trial.spec, rank.rank)
+        assert moved_bytes(rank, "send", "recv") == pipeline_bytes_per_step(trial.spec, rank.rank)
         assert all(0 < time.wait_s < time.step_s for time in rank.step_times)

@@ -1,13 +1,12 @@
 """What a stage of a pipeline holds, moves and computes by formula, beside torch's own schedules, simulated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.kept_simulator import Simulate
+from tests.tools.rank_memory import flops_by_phase, live_bytes
 from tests.trials.test_formula import GPT2, LLAMA, PLAIN
 from zerobench.formulas import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
@@ -57,17 +56,12 @@ def pairs(simulate: Simulate) -> dict[str, Pair]:
     }
 
 
-def live_bytes(rank: RankRecord, step: StepKind, phase: Phase, category: Category) -> int:
-    rows = [row for row in rank.memory if (row.step, row.phase, row.place) == (step, phase, Place.DEVICE)]
-    return sum(row.live_bytes for row in rows if row.category is category)
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_a_stages_states_and_buffers_are_to_the_byte_those_of_the_engine(pairs: dict[str, Pair], name: str) -> None:
     _, simulated, formula = pairs[name]
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         for category in STATES:
-            here, there = (live_bytes(one, StepKind.STEADY, phase, category) for one in (formula, simulated))
+            here, there = (live_bytes(one, category, phase, places=[Place.DEVICE]) for one in (formula, simulated))
             assert here == there, (phase, category)
 
 
@@ -91,10 +85,8 @@ def _peak_bytes(rank: RankRecord, step: StepKind, phase: Phase) -> int:
 @pytest.mark.parametrize("name", CELLS)
 def test_a_stages_flops_and_messages_are_those_that_were_counted(pairs: dict[str, Pair], name: str) -> None:
     _, simulated, formula = pairs[name]
-    flops = [
-        {row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY and row.phase is not Phase.STEP}
-        for one in (simulated, formula)
-    ]
+    flops = [flops_by_phase(one) for one in (simulated, formula)]
+    flops[0].pop(Phase.STEP, None)
     assert flops[0] == flops[1]
     moved = [
         {

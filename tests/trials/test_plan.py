@@ -1,7 +1,5 @@
 """`zerobench plan` as a command: the real DeepSpeed engine on a GPU that is not there, simulated and emulated."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.memory_view import model_states, peak_instant
 from zerobench.store import load_run
@@ -46,15 +45,13 @@ def test_a_plan_by_simulation_recommends_a_configuration_and_its_ledger_has_the_
     [run] = (tmp_path / "reports").iterdir()
     ran = [trial for trial in load_run(run).trials() if trial.ranks]
     for rank in [trial.ranks[0] for trial in ran]:
-        assert rank.parameters is not None
-        share = rank.parameters.total / 8
-        states = model_states(rank)
-        assert states is not None
+        share = known(rank.parameters).total / 8
+        states = known(model_states(rank))
         assert 2 * share <= states.parameters_bytes < 2.1 * share
         assert 12 * share <= states.optimizer_bytes < 12.6 * share
-    on_device, offloaded = (peak_instant(trial.ranks[0], StepKind.STEADY, Place.DEVICE) for trial in (ran[0], ran[-1]))
-    assert on_device is not None
-    assert offloaded is not None
+    on_device, offloaded = (
+        known(peak_instant(trial.ranks[0], StepKind.STEADY, Place.DEVICE)) for trial in (ran[0], ran[-1])
+    )
     assert offloaded.total_bytes < on_device.total_bytes
 
 
@@ -85,9 +82,7 @@ def test_a_plan_on_an_emulated_gpu_says_of_what_does_not_fit_how_much_is_missing
     ]
     assert "no: device" in done.stdout
     [sentence] = re.findall(r"zero0: does not fit: needs ([\d.]+) GiB of ", done.stdout)
-    failure, parameters = too_large.record.failure, too_large.ranks[0].parameters
-    assert failure is not None
-    assert parameters is not None
+    failure, parameters = known(too_large.record.failure), known(too_large.ranks[0].parameters)
     assert failure.bytes_needed is not None
     assert failure.bytes_needed > 16 * parameters.total
     assert abs(float(sentence) - failure.bytes_needed / 2**30) < 0.01

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Swept, memory_row
-from tests.tools.rank_memory import unnamed
+from tests.tools.rank_memory import apart, unnamed
 from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.spec.trial import Precision
 from zerobench.store import Trial
@@ -118,8 +118,7 @@ def test_the_precision_is_what_the_processor_is_fast_at_and_the_screen_says_so(q
 def test_the_losses_of_all_stages_follow_the_single_process(quickstart):
     reference = quickstart.trial(strategy="single").ranks[0].losses
     for trial in quickstart.run.trials():
-        losses = trial.ranks[0].losses
-        assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-3  # see report/parity.py
+        assert apart(trial.ranks[0].losses, reference) <= 5e-3  # see report/parity.py
 
 
 def test_default_buckets_cost_stage_3_half_a_billion_elements_for_the_whole_run(quickstart):

@@ -3,15 +3,15 @@
 Its losses are held in test_parity.py, with a vocabulary that two ranks do not divide evenly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 
 from tests.conftest import Swept, memory_row
-from tests.tools.rank_memory import live_bytes, unnamed
-from zerobench.records import Category, Phase, RankRecord, Status, StepKind
+from tests.tools.known import known
+from tests.tools.rank_memory import apart, live_bytes
+from tests.trials.worlds import WITHIN_STEPS, Worlds, check_same_bytes, in_each_world, nameless
+from zerobench.records import Category, Phase, Status, StepKind
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.trial import Evidence
 
@@ -32,10 +32,7 @@ include:
   - {{strategy: zero2, evidence: measured, ds_config: {{autotp_size: 2, reduce_bucket_size: 1e6}}}}
 steps: {{warmup: 0, timed: 1, memory: 1}}
 """
-MODEL_STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
-INSTANTS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
-
-Worlds = dict[Evidence, RankRecord]
+IN_FP32 = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 
 
 @pytest.fixture(scope="module")
@@ -45,43 +42,31 @@ def swept(forked_sweep: Callable[..., Swept]) -> Swept:
 
 @pytest.fixture(scope="module")
 def worlds(swept: Swept) -> Worlds:
-    """Rank 0 in each world."""
-    found = swept.trials(gpus_per_node=2, strategy="tensor")
-    assert {trial.record.status for trial in found} == {Status.COMPLETED}, swept.output
-    return {trial.spec.evidence: trial.ranks[0] for trial in found}
+    return in_each_world(swept, gpus_per_node=2, strategy="tensor")
 
 
 def test_every_byte_has_a_name_on_both_ranks_and_in_every_world(swept):
-    for trial in swept.run.trials():
-        for rank in trial.ranks:
-            assert unnamed(rank, share=0) == [], trial.spec.trial_id
+    assert nameless(swept, share=0) == []
 
 
 def test_two_ranks_hold_half_of_every_matrix_with_its_gradients_and_moments(swept):
-    ranks = swept.trial(gpus_per_node=2, strategy="tensor", evidence=Evidence.MEASURED).ranks
-    counts = count_parameters(swept.trial(gpus_per_node=2, strategy="tensor", evidence=Evidence.MEASURED).spec.model)
-    assert counts is not None
-    assert ranks[0].parameters is not None
-    assert ranks[0].parameters.total == counts.total
-    for category in MODEL_STATES:
+    trial = swept.trial(gpus_per_node=2, strategy="tensor", evidence=Evidence.MEASURED)
+    counts = known(count_parameters(trial.spec.model))
+    assert known(trial.ranks[0].parameters).total == counts.total
+    for category in IN_FP32:
         phase = Phase.BACKWARD if category is Category.GRADIENTS else Phase.STEP
-        held = [memory_row(rank, phase, category).live_bytes for rank in ranks]
+        held = [memory_row(rank, phase, category).live_bytes for rank in trial.ranks]
         assert sum(held) == 4 * (counts.total + counts.norms), category
 
 
 @pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
 def test_predicted_model_states_are_the_measured_ones_to_the_byte(worlds, evidence):
-    for step, phase in INSTANTS:
-        for category in MODEL_STATES:
-            real, predicted = (
-                live_bytes(worlds[world], category, phase, step) for world in (Evidence.MEASURED, evidence)
-            )
-            assert predicted == real, (step, phase, category)
+    check_same_bytes(worlds, evidence)
 
 
 @pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
 def test_predicted_peaks_are_within_three_percent_of_the_measured_ones(worlds, evidence):
-    for step, phase in INSTANTS:
+    for step, phase in WITHIN_STEPS:
         real, predicted = (
             memory_row(worlds[world], phase, Category.TOTAL, step=step).at_peak_bytes
             for world in (Evidence.MEASURED, evidence)
@@ -116,7 +101,7 @@ def test_autotp_takes_the_same_steps_with_a_whole_embedding(swept, worlds):
     autotp, tensor = swept.trial(strategy="zero2"), worlds[Evidence.MEASURED]
     assert autotp.record.status is Status.COMPLETED, autotp.record.reason
     for rank in autotp.ranks:
-        assert max(abs(a - b) for a, b in zip(rank.losses, tensor.losses, strict=True)) <= 5e-6
+        assert apart(rank.losses, tensor.losses) <= 5e-6
         assert rank.parameters == tensor.parameters
         whole = 512 * 64  # the embedding, of which `tensor` holds a half
         held = live_bytes(rank, Category.PARAMETERS, Phase.STEP)

@@ -1,13 +1,12 @@
 """What transformers' own blocks move, as counted by hand, beside the operations of simulated ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.kept_simulator import Simulate
+from tests.tools.known import known
 from zerobench.records import RankRecord
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer
@@ -82,9 +81,7 @@ def block_words(simulate: Simulate) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_words_that_a_block_moves_are_those_of_its_operations(block_words: dict[str, float], name: str) -> None:
-    words, decoder = words_of(model(name, 4)), decoder_of(model(name, 4))
-    assert words is not None
-    assert decoder is not None
+    words, decoder = known(words_of(model(name, 4))), known(decoder_of(model(name, 4)))
     assert sum(each.of(decoder) for each in words) == pytest.approx(block_words[name], rel=0.01)
 
 

@@ -1,14 +1,13 @@
 """One sweep in three worlds: what one process plays, and what no tensor backs, is what real ranks measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Swept, memory_row
-from tests.tools.rank_memory import unnamed
+from tests.tools.rank_memory import live_bytes, unnamed
+from tests.trials.worlds import BUFFERS, INSTANTS, MODEL_STATES, Worlds, check_same_bytes, in_each_world, nameless
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
 from zerobench.spec.trial import Evidence, Offload
 
@@ -31,23 +30,6 @@ axes:
 steps: {{warmup: 0, timed: 1, memory: 1}}
 """
 CELLS = [(strategy, offload) for strategy in ("zero2", "zero3") for offload in (Offload.NONE, Offload.CPU)]
-STATES_AND_BUFFERS = (
-    Category.PARAMETERS,
-    Category.GRADIENTS,
-    Category.MASTER_WEIGHTS,
-    Category.FIRST_MOMENT,
-    Category.SECOND_MOMENT,
-    Category.OTHER_OPTIMIZER_STATES,
-    Category.REDUCE_BUFFERS,
-    Category.ALL_GATHER_BUFFERS,
-    Category.GATHERED_PARAMETERS,
-    Category.MODEL_BUFFERS,
-)
-INSTANTS = [(StepKind.FIRST, Phase.INIT)] + [
-    (step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
-]
-
-Worlds = dict[Evidence, RankRecord]
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +39,8 @@ def swept(kernels: None, forked_sweep: Callable[..., Swept]) -> Swept:
 
 @pytest.fixture(params=CELLS, ids=[f"{strategy}-{offload}" for strategy, offload in CELLS])
 def worlds(request: pytest.FixtureRequest, swept: Swept) -> Worlds:
-    """Rank 0 of one cell in each world."""
     strategy, offload = request.param
-    found = swept.trials(strategy=strategy, offload_optimizer=offload)
-    assert len({trial.spec.config_hash for trial in found}) == 1  # so that a report finds them beside each other
-    assert {trial.record.status for trial in found} == {Status.COMPLETED}
-    return {trial.spec.evidence: trial.ranks[0] for trial in found}
-
-
-def live_bytes(rank: RankRecord, step: StepKind, phase: Phase, category: Category, place: Place) -> int:
-    """What is live at a phase's end; 0 where the category has no line."""
-    key = (step, phase, place, category)
-    return sum(row.live_bytes for row in rank.memory if (row.step, row.phase, row.place, row.category) == key)
+    return in_each_world(swept, strategy=strategy, offload_optimizer=offload)
 
 
 def total(rank: RankRecord, step: StepKind, phase: Phase) -> MemoryRow:
@@ -81,13 +53,8 @@ def test_the_sweep_runs_in_all_three_worlds(swept):
 
 
 def test_solo_equals_measured_to_the_byte_in_every_state_and_buffer(worlds):
-    measured, solo = worlds[Evidence.MEASURED], worlds[Evidence.SOLO]
-    for step, phase in INSTANTS:
-        for category in STATES_AND_BUFFERS:
-            for place in (Place.DEVICE, Place.HOST):
-                real, alone = (live_bytes(rank, step, phase, category, place) for rank in (measured, solo))
-                assert alone == real, (step, phase, category, place)
-    assert live_bytes(measured, StepKind.STEADY, Phase.BACKWARD, Category.PARAMETERS, Place.DEVICE) > 0
+    check_same_bytes(worlds, Evidence.SOLO, MODEL_STATES + BUFFERS, [[Place.DEVICE], [Place.HOST]])
+    assert live_bytes(worlds[Evidence.MEASURED], Category.PARAMETERS, Phase.BACKWARD, places=[Place.DEVICE]) > 0
 
 
 def test_solo_holds_what_measured_holds_to_a_thousandth(worlds):
@@ -116,16 +83,14 @@ def test_simulated_live_bytes_are_within_half_a_percent_of_measured_ones_in_ever
 def test_offloaded_states_lie_on_the_host_in_every_world(swept):
     for trial in swept.trials(offload_optimizer=Offload.CPU):
         rank = trial.ranks[0]
-        on_host = live_bytes(rank, StepKind.STEADY, Phase.STEP, Category.FIRST_MOMENT, Place.HOST)
+        on_host = live_bytes(rank, Category.FIRST_MOMENT, Phase.STEP, places=[Place.HOST])
         assert rank.parameters is not None
         assert on_host == pytest.approx(4 * rank.parameters.total / 2, rel=0.001), trial.spec.trial_id
-        assert not live_bytes(rank, StepKind.STEADY, Phase.STEP, Category.FIRST_MOMENT, Place.DEVICE)
+        assert not live_bytes(rank, Category.FIRST_MOMENT, Phase.STEP, places=[Place.DEVICE])
 
 
 def test_less_than_one_percent_of_every_peak_has_no_name_in_any_world(swept):
-    for trial in swept.run.trials():
-        for rank in trial.ranks:
-            assert unnamed(rank) == [], trial.spec.trial_id
+    assert nameless(swept) == []
 
 
 def test_solo_and_simulated_hear_the_same_collectives(worlds):
@@ -167,6 +132,6 @@ def test_every_stage_and_offload_completes_on_a_gpu_of_the_catalogue_with_every_
         [rank] = trial.ranks
         assert unnamed(rank) == [], trial.spec.trial_id
         assert rank.device_memory
-        swapped = live_bytes(rank, StepKind.STEADY, Phase.STEP, Category.OPTIMIZER_STATES_ON_NVME, Place.NVME)
+        swapped = live_bytes(rank, Category.OPTIMIZER_STATES_ON_NVME, Phase.STEP, places=[Place.NVME])
         assert (swapped > 0) is (trial.spec.offload_optimizer is Offload.NVME), trial.spec.trial_id
     assert not list(Path(tmp_path).rglob("*.swp"))

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.tools.rank_memory import apart
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
-from zerobench.records import RankRecord
+from zerobench.records import RankRecord, Status
 from zerobench.running.launcher import free_port
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import uses_deepspeed
@@ -23,29 +24,46 @@ from zerobench.spec.trial import Evidence, TrialSpec
 Ranks = list[RankRecord]
 RunTrial = Callable[[TrialSpec], Ranks]
 
+LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}
+GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 509}
+GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
 
 @dataclass(frozen=True)
 class Tiny:
     """Trials of a model that is trained in seconds."""
 
-    config: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=lambda: LLAMA)
     keys: dict[str, Any] = field(default_factory=dict)
     """Of the DeepSpeed configuration."""
     work: dict[str, Any] = field(default_factory=dict)
 
     def spec(self, **fields: Any) -> TrialSpec:
-        """Two ranks, each two micro batches of one sequence, unless `fields` say otherwise."""
+        """Two ranks, each two micro batches of one sequence, unless `work` or `fields` say otherwise."""
         rate = 0.1 if fields.get("optimizer") == "sgd" else 1e-3
-        work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
+        work: dict[str, Any] = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32}
         work |= {"steps": {"warmup": 0, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
-        if str(fields["strategy"]).startswith("zero") and self.keys:
-            work["ds_config"] = self.keys
-        model = ModelSpec(name="tiny", hf_config=fields.pop("config", self.config))
-        return TrialSpec.model_validate({"model": model, **work, **self.work, **fields})
+        work |= {"precision": "fp32", **self.work, **fields}
+        if work["strategy"].startswith("zero"):
+            work = {"ds_config": self.keys, **work}
+        model = ModelSpec(name="tiny", hf_config=work.pop("config", self.config))
+        return TrialSpec.model_validate({"model": model, **work})
 
     def alone(self, **fields: Any) -> TrialSpec:
         """One process on the same global batch."""
-        return self.spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+        work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, **self.work, **fields}
+        batch = work["gpus_per_node"] * work["gradient_accumulation_steps"]
+        return self.spec(**{**fields, "strategy": "single", "gpus_per_node": 1, "gradient_accumulation_steps": batch})
+
+
+def check_same_steps(ranks: Ranks, reference: Ranks, within: float = 5e-6) -> None:
+    """Each rank trained as the one process of `reference` did, which learns: a wrong update would show."""
+    assert {rank.status for rank in (*ranks, *reference)} == {Status.COMPLETED}
+    expected = reference[0].losses
+    assert expected[-1] < expected[0] - 0.01
+    for rank in ranks:
+        assert apart(rank.losses, expected) <= within, rank.rank
 
 
 def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
@@ -79,7 +97,9 @@ def run_rank_with_fp16(asked: str, folder: str, rank: int, port: int) -> str:
     return run_rank(asked, folder, rank, port)
 
 
-def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory) -> RunTrial:
+def trials_in_forks(
+    in_fork: Callable[..., Any], folders: pytest.TempPathFactory, of_rank: Callable[..., str] = run_rank
+) -> RunTrial:
     """A function that runs a trial's ranks, each in a process of its own, once however often it is asked."""
     done: dict[str, Ranks] = {}
 
@@ -92,7 +112,7 @@ def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory
                 TrialFolder(Path(folder)).ds_config.write_text(config, encoding="utf-8")
             numbers = range(trial.world_size) if trial.evidence is Evidence.MEASURED else [trial.prediction.rank]
             with ThreadPoolExecutor() as threads:
-                asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
+                asks = [threads.submit(in_fork, of_rank, asked, folder, rank, port) for rank in numbers]
                 done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
         return done[asked]
 

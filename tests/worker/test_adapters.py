@@ -6,7 +6,9 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.spec.machines import CPU
-from tests.worker.real_ranks import Ranks, RunTrial, Tiny
+from tests.tools.known import known
+from tests.tools.rank_memory import flops_by_phase
+from tests.worker.real_ranks import GPT2, LLAMA, Ranks, RunTrial, Tiny
 from zerobench.formulas import formula_record
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
@@ -17,11 +19,7 @@ from zerobench.spec.trial import Evidence
 from zerobench.sweeping.expand import expand
 from zerobench.sweeping.sweep import load_sweep
 
-HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
-LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": 512}
-LLAMA |= {"num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 4}
-GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 509}
-GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8  # of LLAMA
 LORA = {"adapter": f"lora-{RANK}"}
 NF4, INT8 = ({"adapter": f"lora-{RANK}-{base}"} for base in ("nf4", "int8"))
 LOWER = {"frozen": r"embed_tokens|layers\.0\."}
@@ -83,9 +81,7 @@ def test_an_adapter_adds_its_scaled_product_and_passes_gradients_on(kind: str) -
 
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
 @pytest.mark.parametrize("work", [LORA, LOWER, NF4], ids=["lora", "frozen", "nf4"])
-def test_losses_and_gradient_norms_are_those_of_the_single_process(
-    ran: RunTrial, strategy: str, work: dict[str, Any]
-) -> None:
+def test_losses_and_gradient_norms_are_those_of_the_single_process(ran: RunTrial, strategy: str, work: dict[str, Any]):
     ranks = ran(spec(strategy=strategy, **work))
     check_parity(ranks, ran(alone(**work)))
     for rank in ranks:
@@ -99,10 +95,8 @@ def test_a_base_in_8_bits_trains_as_it_does_in_the_single_process(ran: RunTrial,
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_gpt2s_matrices_have_adapters_too_and_other_options_change_nothing_of_the_losses(
-    ran: RunTrial, strategy: str
-) -> None:
-    work = {"config": GPT2, "adapter": "lora-4:c_attn+c_proj"}
+def test_gpt2s_matrices_have_adapters_too_and_other_options_change_nothing_of_the_losses(ran: RunTrial, strategy: str):
+    work = {"config": GPT2 | {"n_layer": 2}, "adapter": "lora-4:c_attn+c_proj"}
     more = {"zero_init": False} if strategy == "zero3" else {"activation_checkpointing": True}
     check_parity(ran(spec(strategy=strategy, **work, **more)), ran(alone(**work)))
 
@@ -124,9 +118,8 @@ def test_states_are_of_the_adapters_alone_and_the_frozen_model_is_parameters(ran
 
 def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTrial) -> None:
     rank = ran(spec(strategy="fsdp", precision="bf16", **LORA))[0]
-    assert rank.parameters is not None
     assert held(rank, Category.MASTER_WEIGHTS) == pytest.approx(4 * TRAINED / 2, rel=0.01)
-    assert held(rank, Category.PARAMETERS) == pytest.approx(2 * (rank.parameters.total - TRAINED) / 2, rel=0.01)
+    assert held(rank, Category.PARAMETERS) == pytest.approx(2 * (known(rank.parameters).total - TRAINED) / 2, rel=0.01)
 
 
 @pytest.mark.parametrize("evidence", ["solo", "simulated"])
@@ -164,9 +157,8 @@ STAYS = (
 def test_closed_forms_of_adapters_say_what_a_rank_holds(ran: RunTrial, strategy: str, fields: dict[str, Any]) -> None:
     asked = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA | fields)
     rank, formula = ran(asked)[0], formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
-    assert rank.parameters is not None
     assert formula.parameters is not None
-    assert (formula.parameters.total, formula.parameters.trainable) == (rank.parameters.total, TRAINED)
+    assert (formula.parameters.total, formula.parameters.trainable) == (known(rank.parameters).total, TRAINED)
     assert formula.flops_per_step == pytest.approx(rank.flops_per_step, rel=1e-3)
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         for category in (*STAYS, *[Category.ACTIVATIONS] * (phase is Phase.FORWARD)):
@@ -219,7 +211,7 @@ def test_closed_forms_of_a_model_partly_frozen_say_what_a_rank_holds_computes_an
     counts = formula.parameters.total, formula.parameters.trainable
     assert counts == (rank.parameters.total, rank.parameters.trainable)
     assert formula.flops_per_step == pytest.approx(rank.flops_per_step, rel=2e-3)
-    flops = [{row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY} for one in (rank, formula)]
+    flops = [flops_by_phase(one) for one in (rank, formula)]
     assert flops[1] == pytest.approx({phase: flops[0][phase] for phase in flops[1]}, rel=1e-3)
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         for category in (*STAYS, *[Category.ACTIVATIONS] * (phase is Phase.FORWARD)):
@@ -240,19 +232,15 @@ def moved(rank: RankRecord) -> dict[tuple[Phase, str], int]:
 def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: dict[str, Any]) -> None:
     [rank] = ran(spec(strategy="zero3", evidence="simulated", attention="eager", **work))
     assert (rank.flops_formula, rank.flops_per_step is None) == (FROZEN_FORMULA, False)
-    counted = sum(row.flops for row in rank.flops if row.step is StepKind.STEADY)
-    assert counted == pytest.approx(rank.flops_per_step, rel=0.005)
+    assert sum(flops_by_phase(rank).values()) == pytest.approx(rank.flops_per_step, rel=0.005)
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 @pytest.mark.parametrize("work", [LORA, NF4], ids=["lora", "nf4"])
-def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
-    ran: RunTrial, work: dict[str, Any], strategy: str
-) -> None:
+def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, work: dict[str, Any], strategy: str):
     asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **work)
     explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
-    instant = end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE)
-    assert instant is not None
+    instant = known(end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE))
     found = {one.category: one for one in explainer.instant(instant)}
     states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
     assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)

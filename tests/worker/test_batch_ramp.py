@@ -5,56 +5,39 @@ from typing import Any
 import pytest
 
 from tests.tools.rank_memory import unnamed
-from tests.worker.real_ranks import Ranks, RunTrial
-from zerobench.records import Category, Place, RankRecord, Status, StepKind
-from zerobench.spec.model import ModelSpec
+from tests.worker.real_ranks import LLAMA, RunTrial, Tiny, check_same_steps
+from zerobench.records import Category, Place, StepKind
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.schedule import planned_rate
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
 RAMP = {"start_tokens": 64, "over_tokens": 512}
 """One micro-batch for each of two ranks at first, two, then three."""
 TOKENS = [64, 64, 64, 64, 128, 128, 192, 192, 192, 192]
 KINDS = ["first", "warmup", "memory", "warmup", "memory", "timed", "memory", "timed", "timed", "timed"]
 STEADY_TOTAL = (Category.TOTAL, StepKind.STEADY, Place.DEVICE)
 EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "parameter-server", "rpc-pipeline")
+RATES = {"learning_rate": 0.1, "warmup_steps": 2, "decay_steps": 8}
+RATES |= {"gradient_clipping": 100.0}  # what is clipped to one length takes the same step whatever its length was
+WORK = {"gradient_accumulation_steps": 3, "batch_ramp": RAMP, "optimizer": "sgd", "hyperparameters": RATES}
+WORK |= {"activation_checkpointing": True, "steps": {"warmup": 1, "timed": 4, "memory": 1}}
+TINY = Tiny(LLAMA | {"vocab_size": 509}, work=WORK)
+"""Two ranks that take three micro-batches of 32 tokens each, once the batch is full."""
 
 
 def spec(strategy: str, **fields: Any) -> TrialSpec:
-    """Two ranks that take three micro-batches of 32 tokens each, once the batch is full."""
-    work = {"strategy": strategy, "gpus_per_node": 2, "gradient_accumulation_steps": 3, "sequence_length": 32}
-    rates = {"learning_rate": 0.1, "warmup_steps": 2, "decay_steps": 8}
-    rates |= {"gradient_clipping": 100.0}  # what is clipped to one length takes the same step whatever its length was
-    work |= {"batch_ramp": RAMP, "precision": "fp32", "optimizer": "sgd", "hyperparameters": rates}
-    work |= {"activation_checkpointing": True}
-    work |= {"steps": {"warmup": 1, "timed": 4, "memory": 1}}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **fields})
-
-
-def single(**fields: Any) -> TrialSpec:
-    """One process on the batches of `spec`."""
-    return spec("single", **{"gpus_per_node": 1, "gradient_accumulation_steps": 6, **fields})
-
-
-def worker(ranks: Ranks) -> RankRecord:
-    """The last rank, which is a worker in every strategy."""
-    return ranks[-1]
+    """`single`: one process on the same batches."""
+    return TINY.alone(**fields) if strategy == "single" else TINY.spec(strategy=strategy, **fields)
 
 
 @pytest.mark.parametrize("strategy", EXACT)
-def test_losses_agree_with_the_single_process_to_5e_6_while_the_batch_grows(ran: RunTrial, strategy: str) -> None:
-    reference, ranks = ran(single())[0], ran(spec(strategy))
-    assert {rank.status for rank in ranks} == {Status.COMPLETED}
-    assert reference.losses[-1] < reference.losses[0] - 0.01  # the model learns, so a wrong update would show
-    distance = max(abs(a - b) for a, b in zip(worker(ranks).losses, reference.losses, strict=True))
-    assert distance <= 5e-6
+def test_every_strategy_takes_the_steps_of_one_process_while_the_batch_grows(ran: RunTrial, strategy: str) -> None:
+    check_same_steps(ran(spec(strategy)), ran(spec("single")))
 
 
 @pytest.mark.parametrize("strategy", ["single", *EXACT])
 def test_every_step_has_the_tokens_of_the_ramp_and_every_batch_a_peak_and_times(ran: RunTrial, strategy: str) -> None:
-    for rank in ran(single() if strategy == "single" else spec(strategy)):
+    for rank in ran(spec(strategy)):
         assert [batch.kind for batch in rank.batches] == KINDS
         assert [batch.tokens for batch in rank.batches] == TOKENS
         watched = [batch.device_peak_bytes for batch in rank.batches if batch.kind in {"first", "memory"}]
@@ -65,7 +48,7 @@ def test_every_step_has_the_tokens_of_the_ramp_and_every_batch_a_peak_and_times(
 
 @pytest.mark.parametrize("strategy", ["single", *EXACT])
 def test_every_optimizer_steps_at_the_learning_rate_of_the_schedule(ran: RunTrial, strategy: str) -> None:
-    trial = single() if strategy == "single" else spec(strategy)
+    trial = spec(strategy)
     expected = [planned_rate(trial, step) for step in plan_steps(trial)]
     assert expected[0] < expected[5] > expected[-1]  # it warms up and decays within these steps
     held = [rank.learning_rates for rank in ran(trial) if rank.learning_rates]
@@ -74,18 +57,12 @@ def test_every_optimizer_steps_at_the_learning_rate_of_the_schedule(ran: RunTria
 
 def test_gradients_that_are_offloaded_are_accumulated_over_each_steps_own_micro_batches(ran: RunTrial) -> None:
     fields: dict[str, Any] = {"optimizer": "adamw", "hyperparameters": {"learning_rate": 1e-3}}
-    reference = ran(single(**fields))[0]
-    offloaded = ran(spec("zero2", offload_optimizer="cpu", **fields))
-    assert {rank.status for rank in offloaded} == {Status.COMPLETED}
-    distance = max(abs(a - b) for a, b in zip(worker(offloaded).losses, reference.losses, strict=True))
-    assert distance <= 5e-6
+    check_same_steps(ran(spec("zero2", offload_optimizer="cpu", **fields)), ran(spec("single", **fields)))
 
 
 @pytest.mark.parametrize("strategy", ["single", *EXACT])
-def test_every_byte_at_every_peak_has_a_name_and_the_steady_step_is_the_full_batchs(
-    ran: RunTrial, strategy: str
-) -> None:
-    for rank in ran(single() if strategy == "single" else spec(strategy)):
+def test_every_byte_at_every_peak_has_a_name_and_the_steady_step_is_the_full_batchs(ran: RunTrial, strategy: str):
+    for rank in ran(spec(strategy)):
         assert [row for row in unnamed(rank) if row.place is Place.DEVICE] == [], rank.notes
         totals = [row for row in rank.memory if (row.category, row.step, row.place) == STEADY_TOTAL]
         steady = max(row.at_peak_bytes or 0 for row in totals)

@@ -1,11 +1,10 @@
 """What real ranks are heard to move, and how long they are seen to communicate and to do nothing else."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.worker.real_ranks import Ranks
+from tests.worker.real_ranks import RunTrial
 from tests.worker.test_parameter_server import single, spec
 from zerobench.records import RankRecord, StepKind
 from zerobench.spec.roles import Role
@@ -19,7 +18,7 @@ WATCHED: dict[str, Any] = {"steps": {"warmup": 1, "timed": 1, "memory": 1, "comm
 
 
 def on_two(strategy: str, **fields: Any) -> TrialSpec:
-    return spec(strategy, gpus_per_node=2, gradient_accumulation_steps=3, **WATCHED, **fields)
+    return spec(strategy=strategy, gpus_per_node=2, gradient_accumulation_steps=3, **WATCHED, **fields)
 
 
 def event(name: str, start_ms: float, end_ms: float, *, on_device: bool = False) -> Event:
@@ -68,16 +67,14 @@ def test_spans_that_touch_are_one():
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tensor"])
-def test_real_ranks_are_heard_to_move_what_a_rank_alone_hands_to_its_collectives(
-    ran: Callable[[TrialSpec], Ranks], strategy: str
-):
+def test_real_ranks_are_heard_to_move_what_a_rank_alone_hands_to_its_collectives(ran: RunTrial, strategy: str):
     real, other = ran(on_two(strategy))
     [alone] = ran(on_two(strategy, evidence="solo"))
     assert traffic(real)
     assert traffic(real) == traffic(alone) == traffic(other)
 
 
-def test_ddp_reduces_every_gradient_once_a_step_whatever_it_accumulates(ran: Callable[[TrialSpec], Ranks]):
+def test_ddp_reduces_every_gradient_once_a_step_whatever_it_accumulates(ran: RunTrial):
     for rank in ran(on_two("ddp")):
         assert rank.parameters is not None
         (_, kind, _), (_, nbytes) = next(iter(traffic(rank).items()))
@@ -85,9 +82,7 @@ def test_ddp_reduces_every_gradient_once_a_step_whatever_it_accumulates(ran: Cal
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tensor"])
-def test_each_watched_step_says_how_long_it_communicated_and_did_nothing_else(
-    ran: Callable[[TrialSpec], Ranks], strategy: str
-):
+def test_each_watched_step_says_how_long_it_communicated_and_did_nothing_else(ran: RunTrial, strategy: str):
     for rank in ran(on_two(strategy)):
         assert len(rank.communication) == 2
         for step in rank.communication:
@@ -97,17 +92,17 @@ def test_each_watched_step_says_how_long_it_communicated_and_did_nothing_else(
         assert len(rank.losses) == 7
 
 
-def test_a_server_that_waits_for_workers_is_seen_to_do_nothing_most_of_the_time(ran: Callable[[TrialSpec], Ranks]):
+def test_a_server_that_waits_for_workers_is_seen_to_do_nothing_most_of_the_time(ran: RunTrial):
     server = next(rank for rank in ran(spec(**WATCHED)) if rank.role == Role.SERVER)
     # Of two steps on two cores that others want too, one may be lengthened where the server does work.
     assert max(step.exposed_s / step.step_s for step in server.communication) > 1 / 2
 
 
-def test_one_process_is_watched_and_seen_to_communicate_nothing(ran: Callable[[TrialSpec], Ranks]):
+def test_one_process_is_watched_and_seen_to_communicate_nothing(ran: RunTrial):
     [alone] = ran(single(**WATCHED))
     assert [(step.calls, step.in_flight_s) for step in alone.communication] == [(0, 0.0)] * 2
 
 
-def test_a_rank_that_is_alone_among_many_is_not_watched(ran: Callable[[TrialSpec], Ranks]):
+def test_a_rank_that_is_alone_among_many_is_not_watched(ran: RunTrial):
     [alone] = ran(on_two("ddp", evidence="solo"))
     assert alone.communication == []

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial, Tiny
+from tests.tools.rank_memory import apart
+from tests.worker.real_ranks import LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.spec.strategy import is_exact
 from zerobench.spec.trial import Evidence
 from zerobench.worker.cross_entropy import IGNORED, chunked_loss, liger_loss, next_tokens
 
-VOCABULARY, HIDDEN, TOKENS = 2048, 64, 256
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 128}
-CONFIG |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": VOCABULARY}
+VOCABULARY, TOKENS = 2048, 256
+CONFIG = LLAMA | {"vocab_size": VOCABULARY}
 TIED = CONFIG | {"tie_word_embeddings": True}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
 TOLERANCE = 5e-6
@@ -75,16 +75,12 @@ ADAMW = ("single", "ddp", "zero0", "zero2", "zero3", "fsdp", "parameter-server")
 @pytest.mark.parametrize(
     ("strategy", "optimizer"), [*((name, "adamw") for name in ADAMW), ("ddp", "sgd"), ("zero3", "sgd")]
 )
-def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
-    ran: RunTrial, strategy: str, optimizer: str
-) -> None:
+def test_every_strategy_with_it_takes_the_steps_of_one_process_without(ran: RunTrial, strategy: str, optimizer: str):
     how = {"cross_entropy": "chunked", "optimizer": optimizer}
     ours = alone(**how) if strategy == "single" else spec(strategy=strategy, **how)
-    expected = ran(alone(optimizer=optimizer))[0].losses
-    found = ran(ours)[-1]
-    assert found.effective_config["cross_entropy"] == "chunked"
-    assert len(expected) == len(found.losses) == 4
-    assert max(abs(a - b) for a, b in zip(expected, found.losses, strict=True)) < TOLERANCE
+    found = ran(ours)
+    assert found[-1].effective_config["cross_entropy"] == "chunked"
+    check_same_steps(found, ran(alone(optimizer=optimizer)))
 
 
 def test_with_it_as_many_flops_are_counted_as_without(ran: RunTrial) -> None:
@@ -99,9 +95,9 @@ def test_with_it_as_many_flops_are_counted_as_without(ran: RunTrial) -> None:
 @pytest.mark.parametrize("strategy", ["single", "zero3", "fsdp"])
 def test_in_fp32_the_loss_in_the_models_type_is_the_loss(ran: RunTrial, strategy: str) -> None:
     asked = alone if strategy == "single" else partial(spec, strategy=strategy)
-    found = ran(asked(cross_entropy="model_dtype"))[-1]
-    assert found.effective_config["cross_entropy"] == "model_dtype"
-    assert max(abs(a - b) for a, b in zip(ran(alone())[0].losses, found.losses, strict=True)) < TOLERANCE
+    found = ran(asked(cross_entropy="model_dtype"))
+    assert found[-1].effective_config["cross_entropy"] == "model_dtype"
+    check_same_steps(found, ran(alone()))
 
 
 def test_in_16_bits_logits_in_the_models_type_take_half_of_those_in_fp32(ran: RunTrial) -> None:
@@ -115,7 +111,7 @@ def test_in_16_bits_logits_in_the_models_type_take_half_of_those_in_fp32(ran: Ru
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             theirs = row(formula, phase, Category.LOGITS_AND_LOSS).own_peak_bytes
             assert row(rank, phase, Category.LOGITS_AND_LOSS).own_peak_bytes == pytest.approx(theirs, rel=0.02)
-    assert max(abs(a - b) for a, b in zip(whole.losses, own.losses, strict=True)) < 0.1
+    assert apart(whole.losses, own.losses) < 0.1
     assert is_exact(alone(cross_entropy="model_dtype"))
     assert not is_exact(alone(cross_entropy="model_dtype", **small))
 
@@ -125,9 +121,7 @@ def rank_how(rank: RankRecord) -> str:
 
 
 def test_a_head_tied_to_the_embedding_gets_both_gradients(ran: RunTrial) -> None:
-    expected = ran(alone(config=TIED))[0].losses
-    found = ran(spec(strategy="zero3", config=TIED, cross_entropy="chunked"))[0].losses
-    assert max(abs(a - b) for a, b in zip(expected, found, strict=True)) < TOLERANCE
+    check_same_steps(ran(spec(strategy="zero3", config=TIED, cross_entropy="chunked")), ran(alone(config=TIED)))
 
 
 @pytest.mark.parametrize("strategy", ["zero3", "fsdp"])

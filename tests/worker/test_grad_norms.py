@@ -15,19 +15,18 @@ import pytest
 import torch
 
 from tests.report.sample_run import SampleTrial, trial_record
-from tests.worker.real_ranks import Ranks, RunTrial, run_rank_with_fp16, trials_in_forks
+from tests.worker.real_ranks import LLAMA, Ranks, RunTrial, Tiny, run_rank_with_fp16, trials_in_forks
 from zerobench.records import Status
 from zerobench.report.gradient_parity import distance
 from zerobench.report.parity import ParityJudge
 from zerobench.report.trials import recorded_grad_norms
 from zerobench.spec.batch import AUTOTP_SIZE, micro_batches_of_share
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.grad_norms import GradNorms
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 64}
+SMALLER = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+TINY = Tiny(LLAMA | SMALLER | {"vocab_size": 128}, work={"sequence_length": 16, "hyperparameters": {}})
 RIGHT_STEPS, ALL_STEPS = 2, 4
 ROUNDING = {Precision.FP32: 1e-5, Precision.BF16: 5e-3, Precision.FP16: 5e-3}
 
@@ -73,9 +72,7 @@ def name_of(case: Case) -> str:
 def spec(strategy: str, **fields: Any) -> TrialSpec:
     """Four micro-batches a step, over two ranks but for the single process."""
     ranks = 1 if strategy == "single" else fields.get("gpus_per_node", 2)
-    work = {"strategy": strategy, "sequence_length": 16, "gradient_accumulation_steps": 4 // ranks}
-    work |= {"gpus_per_node": ranks, "steps": {"warmup": 0, "timed": 2, "memory": 1}, "precision": "fp32"}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **fields})
+    return TINY.spec(strategy=strategy, **{"gpus_per_node": ranks, "gradient_accumulation_steps": 4 // ranks, **fields})
 
 
 class _Doubled(torch.autograd.Function):
@@ -106,18 +103,14 @@ def run_wrong(asked: str, folder: str, rank: int, port: int) -> str:
     return run_rank_with_fp16(asked, folder, rank, port)
 
 
-def ran_by(in_fork: Callable[..., Any], folders: pytest.TempPathFactory, rank: Callable[..., str]) -> RunTrial:
-    return trials_in_forks(lambda _, *arguments: in_fork(rank, *arguments), folders)
-
-
 @pytest.fixture(scope="module")
 def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return ran_by(in_fork, tmp_path_factory, run_rank_with_fp16)
+    return trials_in_forks(in_fork, tmp_path_factory, run_rank_with_fp16)
 
 
 @pytest.fixture(scope="module")
 def ran_wrong(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return ran_by(in_fork, tmp_path_factory, run_wrong)
+    return trials_in_forks(in_fork, tmp_path_factory, run_wrong)
 
 
 def trial_of(asked: TrialSpec, ranks: Ranks) -> SampleTrial:

@@ -30,7 +30,7 @@ def run_with_late_threads(asked: str, folder: str, rank: int, port: int) -> str:
 
 @pytest.fixture(scope="module")
 def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return trials_in_forks(lambda _, *arguments: in_fork(run_with_late_threads, *arguments), tmp_path_factory)
+    return trials_in_forks(in_fork, tmp_path_factory, run_with_late_threads)
 
 
 @pytest.mark.parametrize("warmup", [0, 2])

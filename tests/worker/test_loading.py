@@ -5,39 +5,31 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
-from tests.worker.real_ranks import Ranks, RunTrial, Tiny
-from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from tests.tools.known import known
+from tests.tools.rank_memory import start_up_bytes
+from tests.worker.real_ranks import LLAMA, Ranks, RunTrial, Tiny
+from zerobench.records import Category, Place, RankRecord
 from zerobench.report.host_parameters import HeldBytes, Holder, holders
 
-LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
-LLAMA |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+LARGER = LLAMA | {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
 SMALL |= {"zero_optimization.stage3_prefetch_bucket_size": 10**5}
 TOLERANCE = 5e-6
-TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 0, "timed": 1, "memory": 1}})
-spec = TINY.spec
-
-
-def start_up(rank: RankRecord, category: Category, place: Place) -> int:
-    """The category's largest bytes while the engine is built."""
-    rows = [row for row in rank.memory if (row.step, row.phase) == (StepKind.FIRST, Phase.INIT)]
-    return sum(row.own_peak_bytes or 0 for row in rows if (row.place, row.category) == (place, category))
+spec = Tiny(LARGER, SMALL, {"steps": {"warmup": 0, "timed": 1, "memory": 1}}).spec
 
 
 def total(rank: RankRecord) -> int:
-    assert rank.parameters is not None
-    return rank.parameters.total
+    return known(rank.parameters).total
 
 
 def check_named(ranks: Ranks) -> None:
     for place in (Place.DEVICE, Place.HOST):
-        unnamed, whole = (start_up(ranks[0], one, place) for one in (Category.UNATTRIBUTED, Category.TOTAL))
+        unnamed, whole = (start_up_bytes(ranks[0], one, place) for one in (Category.UNATTRIBUTED, Category.TOTAL))
         assert unnamed <= 0.01 * whole, (place, ranks[0].notes)
 
 
 def at_load(holder: Holder) -> HeldBytes:
-    assert holder.load is not None
-    return holder.load
+    return known(holder.load)
 
 
 STRATEGIES: list[dict[str, Any]] = [{"strategy": name} for name in ("ddp", "zero0", "zero1", "zero2", "zero3")]
@@ -52,9 +44,7 @@ STRATEGIES += [{"strategy": "zero3", "zero_init": False}, {"strategy": "zero3", 
     ],
     ids=str,
 )
-def test_it_takes_the_steps_of_a_model_whose_weights_were_drawn(
-    ran: RunTrial, fields: dict[str, Any], weights: str
-) -> None:
+def test_it_takes_the_steps_of_a_model_whose_weights_were_drawn(ran: RunTrial, fields: dict[str, Any], weights: str):
     loaded, drawn = ran(spec(**fields, weights=weights)), ran(spec(**fields))
     assert loaded[0].losses == pytest.approx(drawn[0].losses, abs=TOLERANCE)
     assert len(set(drawn[0].losses)) > 1
@@ -66,11 +56,10 @@ def test_what_is_read_as_it_is_stored_lies_in_the_page_cache_and_fp32_on_every_r
     asked = {"strategy": "zero2", "precision": "bf16"}
     stored, in_fp32 = (ran(spec(**asked, weights=weights)) for weights in ("loaded", "loaded-fp32"))
     for rank in in_fp32:
-        assert start_up(rank, Category.PARAMETERS, Place.HOST) == pytest.approx(4 * total(rank), rel=0.01)
+        assert start_up_bytes(rank, Category.PARAMETERS, Place.HOST) == pytest.approx(4 * total(rank), rel=0.01)
     for rank in stored:
-        assert start_up(rank, Category.PARAMETERS, Place.HOST) == 0
-        assert rank.mapped_peak_bytes is not None
-        assert rank.mapped_peak_bytes > 0.9 * 2 * total(rank)
+        assert start_up_bytes(rank, Category.PARAMETERS, Place.HOST) == 0
+        assert known(rank.mapped_peak_bytes) > 0.9 * 2 * total(rank)
     check_named(in_fp32)
     check_named(stored)
     held = {one.name: one for one in holders(sample(stored, weights="loaded", **asked))}
@@ -88,7 +77,9 @@ def test_under_zero_init_one_rank_reads_and_each_keeps_its_part(ran: RunTrial) -
     reader, other = ran(spec(strategy="zero3", weights="loaded"))
     assert (reader.mapped_peak_bytes or 0) > max(4 * total(reader), other.mapped_peak_bytes or 0)
     whole = ran(spec(strategy="zero3", weights="loaded", zero_init=False))[0]
-    assert start_up(other, Category.PARAMETERS, Place.DEVICE) < 0.8 * start_up(whole, Category.PARAMETERS, Place.DEVICE)
+    assert start_up_bytes(other, Category.PARAMETERS, Place.DEVICE) < 0.8 * start_up_bytes(
+        whole, Category.PARAMETERS, Place.DEVICE
+    )
     assert reader.effective_config["zero_init"] is True
     assert whole.effective_config["zero_init"] is False
 
@@ -104,6 +95,6 @@ def test_a_simulated_rank_holds_what_a_measured_one_holds_while_it_loads(ran: Ru
         measured = ran(spec(**fields, precision="bf16", weights=weights))[0]
         [simulated] = ran(spec(**fields, precision="bf16", weights=weights, evidence="simulated"))
         for category, place in ((Category.PARAMETERS, Place.HOST), (Category.PARAMETERS, Place.DEVICE)):
-            expected = start_up(measured, category, place)
-            assert start_up(simulated, category, place) == pytest.approx(expected, rel=0.01), (weights, place)
+            expected = start_up_bytes(measured, category, place)
+            assert start_up_bytes(simulated, category, place) == pytest.approx(expected, rel=0.01), (weights, place)
         check_named([simulated])

@@ -106,11 +106,7 @@ PARTS = [
         2,
         2 * STEP,
         {"all_reduce": (2 * (3 * 21 + 1), 2 * (3 * 4 * N + 4)), "all_gather": (2, 2 * 4 * N)},
-        {
-            **states(N // 2, master_weights=4 * N // 2),
-            "parameters": 4 * N,
-            "other_optimizer_states": 4,
-        },
+        {**states(N // 2, master_weights=4 * N // 2), "parameters": 4 * N, "other_optimizer_states": 4},
     ),
 ]
 
@@ -171,9 +167,7 @@ def test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte(
     assert all(math.isfinite(one) for one in (*losses, *norms))
 
 
-def test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it(
-    join: Callable[[int, int], None],
-) -> None:
+def test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it(join: Callable[[int, int], None]):
     join(1, 2)
     ours, passed = made("pipeline", gpus_per_node=2, **ONE_EACH), []
 

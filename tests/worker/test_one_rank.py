@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.worker.test_torch_loop import ADAM, CLIPPING, CONFIG, CPU, RATES, batches
+from tests.worker.test_torch_loop import ADAM, CLIPPING, CONFIG, RATES, batches, job_of
 from zerobench.ds_config import build_ds_config
-from zerobench.memory.device import Device
 from zerobench.memory.recorder import Marks, PlainPhases
 from zerobench.records import Phase, Place
 from zerobench.running.launcher import free_port
@@ -21,12 +20,10 @@ from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.grad_norms import GradNorms
-from zerobench.worker.model import prepare_model
 from zerobench.worker.strategies import make_strategy
-from zerobench.worker.strategies.base import Job, Strategy
+from zerobench.worker.strategies.base import Strategy
 from zerobench.worker.strategies.pipeline import clip_over_stages
 from zerobench.worker.strategies.tensor import clip_cut_gradients
-from zerobench.worker.weights import fill_weights
 
 Fields = dict[str, Any]
 Bytes = dict[str, int]
@@ -184,23 +181,10 @@ def made(
 ) -> Any:
     asked = {"precision": "fp32", "gradient_accumulation_steps": 3, "micro_batch_size": 2, "sequence_length": 16}
     asked |= {"hyperparameters": {"gradient_clipping": clipping, **ADAM}, **fields}
-    trial = TrialSpec.model_validate(
-        {
-            "model": ModelSpec(name="tiny", hf_config=CONFIG | {"tie_word_embeddings": tied}),
-            "strategy": strategy,
-            **asked,
-        }
-    )
-    job = Job(
-        trial=trial,
-        device=Device(CPU, "cpu", None, "gloo"),
-        ds_config=build_ds_config(trial) if uses_deepspeed(trial) else {},
-        shape_model=prepare_model(trial, CPU, trial.attention),
-        fill_weights=lambda model: fill_weights(model, seed),
-        heard=heard,
-        norms=GradNorms(clipping),
-    )
-    found = make_strategy(job)
+    model = ModelSpec(name="tiny", hf_config=CONFIG | {"tie_word_embeddings": tied})
+    trial = TrialSpec.model_validate({"model": model, "strategy": strategy, **asked})
+    keys = build_ds_config(trial) if uses_deepspeed(trial) else {}
+    found = make_strategy(job_of(trial, seed, ds_config=keys, heard=heard, norms=GradNorms(clipping)))
     found.build()
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial
+from tests.worker.real_ranks import GPT2, RunTrial
 from tests.worker.test_torch_loop import loop, stepped
 from zerobench.formulas import formula_record
 from zerobench.memory.engine_tensors import walk_optimizer_states
@@ -20,9 +20,7 @@ from zerobench.spec.strategy import is_exact, strategy_info
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.optimizers import adamw_8bit, make_optimizer
 
-CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 500, "n_positions": 64}
-CONFIG |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-MODEL = ModelSpec(name="tiny", hf_config=CONFIG)
+MODEL = ModelSpec(name="tiny", hf_config=GPT2 | {"n_layer": 2, "vocab_size": 500, "n_positions": 64})
 STEPS = {"warmup": 0, "memory": 1, "timed": 2}
 SHAPES = ((64, 80), (4096,), (4095,), (3, 7))
 MOMENTS = (Category.FIRST_MOMENT, Category.SECOND_MOMENT)

@@ -1,61 +1,34 @@
 """The parameter server with two and three real ranks over gloo, and each of its sides played alone."""
 
-from typing import Any
-
 import pytest
 
-from tests.tools.rank_memory import FEW_BYTES, live_bytes, total, unnamed
+from tests.tools.rank_memory import FEW_BYTES, apart, live_bytes, moved_bytes, total, unnamed
+from tests.worker.real_ranks import LLAMA, Tiny, check_same_steps
 from zerobench.formulas.parameter_server import bytes_per_step
-from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
+from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.spec.batch import micro_batches_per_step
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.roles import Role
-from zerobench.spec.trial import TrialSpec
 from zerobench.worker.data import micro_batches
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
+CONFIG = LLAMA | {"vocab_size": 509}
 STEPS = {"warmup": 1, "timed": 2, "memory": 1}
 NUM_STEPS = 6
 STATES = (Category.PARAMETERS, Category.GRADIENTS, *MOMENTS)
 INSTANTS = [(step, phase) for step in StepKind for phase in Phase if (step, phase) != (StepKind.STEADY, Phase.INIT)]
-
-
-def spec(strategy: str = "parameter-server", **fields: Any) -> TrialSpec:
-    """A trial of few and short sequences; on three ranks each of two workers takes three of six micro-batches."""
-    work = {"strategy": strategy, "gpus_per_node": 3, "gradient_accumulation_steps": 2, "sequence_length": 32}
-    rates = {"learning_rate": 0.1 if fields.get("optimizer") == "sgd" else 1e-3}
-    more = {"precision": "fp32", "steps": STEPS, "hyperparameters": rates}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
-
-
-def single(**fields: Any) -> TrialSpec:
-    """One process on the global batch of `spec`."""
-    return spec("single", **{"gpus_per_node": 1, "gradient_accumulation_steps": 6, **fields})
-
-
-def moved(rank: RankRecord, kind: str) -> int:
-    return sum(row.message_bytes for row in rank.collectives if row.step is StepKind.STEADY and row.kind == kind)
-
-
+TINY = Tiny(CONFIG, work={"strategy": "parameter-server", "gpus_per_node": 3, "steps": STEPS})
+"""On three ranks each of two workers takes three of six micro-batches."""
+spec, single = TINY.spec, TINY.alone
 ON_TWO = {"gpus_per_node": 2, "gradient_accumulation_steps": 3}
 
 
 @pytest.mark.parametrize(("optimizer", "ranks"), [("adamw", {}), ("sgd", ON_TWO)], ids=["adamw on 3", "sgd on 2"])
-def test_a_server_that_waits_and_its_workers_lose_what_one_process_loses_to_5e_6(ran, optimizer, ranks):
-    reference, ours = (ran(one)[0].losses for one in (single(optimizer=optimizer), spec(optimizer=optimizer, **ranks)))
-    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
-    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 5e-6
-
-
-@pytest.mark.parametrize(("optimizer", "ranks"), [("adamw", {}), ("sgd", ON_TWO)], ids=["adamw on 3", "sgd on 2"])
-def test_the_norm_of_what_all_workers_sent_is_that_of_one_process_so_that_a_sum_is_no_mean(ran, optimizer, ranks):
-    reference, ours = (
-        ran(one)[0].grad_norms for one in (single(optimizer=optimizer), spec(optimizer=optimizer, **ranks))
-    )
-    assert len(ours) == NUM_STEPS
-    assert ours == pytest.approx(reference, rel=1e-5)
+def test_a_server_that_waits_and_its_workers_take_the_steps_of_one_process(ran, optimizer, ranks):
+    server = ran(spec(optimizer=optimizer, **ranks))[0]
+    reference = ran(single(optimizer=optimizer))
+    check_same_steps([server], reference)
+    assert len(server.grad_norms) == NUM_STEPS
+    assert server.grad_norms == pytest.approx(reference[0].grad_norms, rel=1e-5)  # of all workers' mean, not their sum
 
 
 def test_the_first_rank_is_a_server_and_says_so(ran):
@@ -102,9 +75,9 @@ def test_the_bytes_that_move_in_a_step_are_twice_the_weights_for_each_worker(ran
     server, *workers = ran(spec(consistency=consistency))
     weights = 4 * server.parameters.total
     for worker in workers:
-        assert (moved(worker, "send"), moved(worker, "recv")) == (weights, weights)
+        assert (moved_bytes(worker, "send"), moved_bytes(worker, "recv")) == (weights, weights)
         assert 2 * weights == bytes_per_step(weights, 2, Role.WORKER)
-    assert (moved(server, "send"), moved(server, "recv")) == (2 * weights, 2 * weights)
+    assert (moved_bytes(server, "send"), moved_bytes(server, "recv")) == (2 * weights, 2 * weights)
     assert server.effective_config["parameter_server"]["bytes_per_step_by_formula"] == 4 * weights
 
 
@@ -122,7 +95,7 @@ def test_gradients_that_are_applied_one_by_one_train_and_take_another_path(ran):
     reference, ours = (ran(asked)[0].losses for asked in (single(), spec(consistency="async")))
     assert ours[-1] < ours[0] - 0.01
     assert ours[0] == pytest.approx(reference[0], abs=5e-6)  # both workers begin with the first weights
-    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) > 5e-6
+    assert apart(ours, reference) > 5e-6
 
 
 @pytest.mark.parametrize("consistency", ["sync", "async"])
@@ -156,7 +129,7 @@ def test_a_side_played_alone_holds_the_states_that_it_holds_among_others_to_the_
             there, here = (live_bytes(one, category, phase, step) for one in (real, alone))
             assert here == there, (step, phase, category)
     for kind in ("send", "recv"):
-        assert moved(alone, kind) == moved(real, kind) > 0
+        assert moved_bytes(alone, kind) == moved_bytes(real, kind) > 0
     assert alone.staleness_steps is None
     assert {time.wait_s for time in alone.step_times} <= {None}
 
@@ -165,25 +138,16 @@ def test_a_side_played_alone_holds_the_states_that_it_holds_among_others_to_the_
 def test_simulated_peaks_are_within_three_percent_of_the_real_ones_on_both_sides(ran, rank):
     real = ran(spec(precision="bf16"))[rank]
     [alone] = ran(spec(precision="bf16", evidence="simulated", prediction={"rank": rank}))
-    found = 0
-    for row in real.memory:
-        if row.category is Category.TOTAL and row.place is Place.DEVICE:
-            predicted = total(alone, row)
-            assert predicted.at_peak_bytes == pytest.approx(row.at_peak_bytes, rel=0.03, abs=FEW_BYTES), row
-            found += 1
-    assert found == (5 if rank == 0 else 7)
+    rows = [row for row in real.memory if row.category is Category.TOTAL and row.place is Place.DEVICE]
+    for row in rows:
+        assert total(alone, row).at_peak_bytes == pytest.approx(row.at_peak_bytes, rel=0.03, abs=FEW_BYTES), row
+    assert len(rows) == (5 if rank == 0 else 7)
 
 
 def test_a_side_on_a_gpu_of_the_catalogue_completes_with_every_byte_named(ran):
     for rank in (0, 1):
-        [alone] = ran(
-            spec(
-                precision="bf16",
-                evidence="simulated",
-                consistency="async",
-                prediction={"rank": rank, "gpu": "H200 SXM"},
-            )
-        )
+        work = {"precision": "bf16", "consistency": "async", "prediction": {"rank": rank, "gpu": "H200 SXM"}}
+        [alone] = ran(spec(evidence="simulated", **work))
         assert alone.status is Status.COMPLETED
         assert alone.device_memory
         assert unnamed(alone) == []

@@ -1,56 +1,34 @@
 """The pipeline with two and three real ranks over gloo, and each of its stages played alone."""
 
-from typing import Any
-
 import pytest
 
-from tests.tools.rank_memory import FEW_BYTES, live_bytes, total, unnamed
-from tests.worker import test_parameter_server as peers
-from tests.worker.test_parameter_server import CONFIG, moved
+from tests.tools.rank_memory import FEW_BYTES, live_bytes, moved_bytes, total, unnamed
+from tests.worker.real_ranks import GPT2, LLAMA, Tiny, check_same_steps
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
-from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
+from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.pipeline import micro_batches_in_flight
-from zerobench.spec.trial import TrialSpec
 
-SIZES = {**CONFIG, "num_hidden_layers": 4}
-GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 509, "n_positions": 64}
-GPT2 |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+SIZES = LLAMA | {"vocab_size": 509, "num_hidden_layers": 4}
 HIDDEN_BYTES = 32 * 64  # elements of one micro-batch's hidden states
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 SCHEDULES = ("1f1b", "gpipe")
-
-Ranks = list[RankRecord]
-
-
-def spec(strategy: str = "pipeline", config: dict[str, Any] = SIZES, **fields: Any) -> TrialSpec:
-    """Two stages of two blocks each, four micro-batches a step."""
-    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "model": {"name": "tiny", "hf_config": config}}
-    return peers.spec(strategy, **{**work, **fields})
-
-
-def single(**fields: Any) -> TrialSpec:
-    """One process on the global batch of `spec`."""
-    return spec("single", **{**fields, "gpus_per_node": 1, "gradient_accumulation_steps": 4})
-
-
-def distance(ours: Ranks, reference: Ranks) -> float:
-    assert {rank.status for rank in (*ours, *reference)} == {Status.COMPLETED}
-    assert reference[0].losses[-1] < reference[0].losses[0] - 0.01  # the model learns, so a wrong update would show
-    return max(abs(a - b) for a, b in zip(ours[0].losses, reference[0].losses, strict=True))
+TINY = Tiny(SIZES, work={"strategy": "pipeline", "steps": {"warmup": 1, "timed": 2, "memory": 1}})
+"""Two stages of two blocks each, four micro-batches a step."""
+spec, single = TINY.spec, TINY.alone
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_stages_lose_what_one_process_loses_to_5e_6(ran, schedule):
+def test_stages_take_the_steps_of_one_process(ran, schedule):
     ours = ran(spec(pipeline_schedule=schedule))
-    assert distance(ours, ran(single())) <= 5e-6
+    check_same_steps(ours, ran(single()))
     assert ours[0].losses == ours[1].losses
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "deepspeed"])
 def test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits(ran, schedule):
     ours = ran(spec(precision="bf16", pipeline_schedule=schedule))
-    assert distance(ours, ran(single(precision="bf16"))) <= 2e-3
+    check_same_steps(ours, ran(single(precision="bf16")), within=2e-3)
     for rank in ours:
         weights = rank.effective_config["pipeline"]["parameters"]
         assert live_bytes(rank, Category.PARAMETERS, Phase.STEP) == 2 * weights
@@ -60,9 +38,8 @@ def test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits(ran, sche
 
 
 def test_three_stages_and_a_tied_embedding_lose_what_one_process_loses(ran):
-    tied = spec(config={**GPT2, "n_layer": 3}, optimizer="sgd", gpus_per_node=3, gradient_accumulation_steps=1)
-    alone = single(config={**GPT2, "n_layer": 3}, optimizer="sgd").model_copy(update={"gradient_accumulation_steps": 3})
-    assert distance(ran(tied), ran(alone)) <= 5e-6
+    tied = {"config": {**GPT2, "n_layer": 3}, "optimizer": "sgd", "gpus_per_node": 3, "gradient_accumulation_steps": 1}
+    check_same_steps(ran(spec(**tied)), ran(single(**tied)))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -90,8 +67,8 @@ def test_each_rank_holds_its_stage_and_nothing_of_the_others_to_the_byte(ran):
 def test_what_passes_between_two_stages_is_the_hidden_states_and_their_gradients(ran, schedule):
     first, last = ran(spec(pipeline_schedule=schedule))
     passed = 4 * HIDDEN_BYTES * 4  # four micro-batches in fp32
-    assert (moved(first, "send"), moved(first, "recv")) == (passed, passed)
-    assert (moved(last, "send"), moved(last, "recv")) == (passed, passed)
+    assert (moved_bytes(first, "send"), moved_bytes(first, "recv")) == (passed, passed)
+    assert (moved_bytes(last, "send"), moved_bytes(last, "recv")) == (passed, passed)
     assert pipeline_bytes_per_step(spec(), 0) == pipeline_bytes_per_step(spec(), 1) == 2 * passed
 
 
@@ -132,7 +109,7 @@ def test_a_stage_played_alone_holds_what_it_holds_among_others_to_the_byte(ran, 
                 there, here = (live_bytes(one, category, phase, step) for one in (real, alone))
                 assert here == there, (step, phase, category)
     for kind in ("send", "recv"):
-        assert moved(alone, kind) == moved(real, kind) > 0
+        assert moved_bytes(alone, kind) == moved_bytes(real, kind) > 0
     assert {time.wait_s for time in alone.step_times} <= {None}
 
 

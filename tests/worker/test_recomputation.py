@@ -5,62 +5,42 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial
+from tests.tools.rank_memory import flops_by_phase, live_bytes
+from tests.worker.real_ranks import GPT2, LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
-from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, Phase, Place, RankRecord
 from zerobench.report.labels import labels, shared_lines
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import Evidence, TrialSpec
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512}
-CONFIG |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
-GPT2 = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256}
-GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+CONFIG = LLAMA | {"num_hidden_layers": 4, "num_key_value_heads": 2}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
-TOLERANCE = 5e-6
+TINY = Tiny(CONFIG, SMALL, {"micro_batch_size": 2, "sequence_length": 128})
 
 
 def spec(asked: bool | str, config: dict[str, Any] = CONFIG, **fields: Any) -> TrialSpec:
-    """Two ranks, each two micro batches of two sequences, unless `fields` say otherwise."""
-    work: dict[str, Any] = {
-        "gpus_per_node": 2,
-        "micro_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "sequence_length": 128,
-    }
-    work |= {"precision": "fp32", "steps": {"warmup": 0, "timed": 2, "memory": 1}, "activation_checkpointing": asked}
-    if str(fields["strategy"]).startswith("zero"):
-        fields = {"ds_config": SMALL, **fields}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **fields})
+    return TINY.spec(activation_checkpointing=asked, config=config, **fields)
 
 
 def alone(asked: bool | str, **fields: Any) -> TrialSpec:
-    """One process on the same global batch."""
-    return spec(asked, strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+    return TINY.alone(activation_checkpointing=asked, **fields)
 
 
 def kept_bytes(rank: RankRecord, category: Category = Category.ACTIVATIONS) -> int:
-    """At the end of the steady step's forward pass."""
-    where = (StepKind.STEADY, Phase.FORWARD, Place.DEVICE, category)
-    return sum(row.live_bytes for row in rank.memory if (row.step, row.phase, row.place, row.category) == where)
+    """On the device at the end of the steady step's forward pass."""
+    return live_bytes(rank, category, Phase.FORWARD, places=[Place.DEVICE])
 
 
-def passes(rank: RankRecord) -> dict[str, float]:
-    return {row.phase: row.flops for row in rank.flops if row.step is StepKind.STEADY and row.phase is not Phase.STEP}
+def passes(rank: RankRecord) -> dict[Phase, float]:
+    return {phase: flops for phase, flops in flops_by_phase(rank).items() if phase is not Phase.STEP}
 
 
 @pytest.mark.parametrize(
     ("asked", "strategy"),
     [*(("ops", name) for name in ("ddp", "zero3", "fsdp", "tensor", "pipeline", "rpc-pipeline")), ("every-2", "zero3")],
 )
-def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
-    ran: RunTrial, asked: str, strategy: str
-) -> None:
-    expected = ran(alone(asked=False))[0].losses
-    found = ran(spec(asked, strategy=strategy))[-1].losses
-    assert len(found) == len(expected) == 4
-    assert max(abs(a - b) for a, b in zip(expected, found, strict=True)) < TOLERANCE
+def test_every_strategy_with_it_takes_the_steps_of_one_process_without(ran: RunTrial, asked: str, strategy: str):
+    check_same_steps(ran(spec(asked, strategy=strategy)), ran(alone(asked=False)))
 
 
 PREDICTED = {"evidence": "simulated", "prediction": {"gpu": "H200 SXM"}, "precision": "bf16"}
@@ -85,10 +65,8 @@ def test_the_simulated_world_keeps_and_computes_what_the_closed_form_says(
 def test_a_real_rank_keeps_by_operation_what_a_simulated_one_does(ran: RunTrial) -> None:
     [real], [plain] = ran(alone("ops")), ran(alone(asked=False))
     [played], [played_plain] = (ran(alone(asked, evidence="simulated")) for asked in ("ops", False))
-    states = (
-        4 * torch.get_rng_state().nbytes
-    )  # of the random generator, one a block, which the simulated world leaves out
-    assert kept_bytes(real) == kept_bytes(played) + states
+    # The simulated world leaves out the states of the random generator, one a block.
+    assert kept_bytes(real) == kept_bytes(played) + 4 * torch.get_rng_state().nbytes
     assert kept_bytes(plain) == kept_bytes(played_plain) > 2 * kept_bytes(real)
     assert kept_bytes(real, Category.UNATTRIBUTED) == kept_bytes(plain, Category.UNATTRIBUTED)
     assert real.losses == plain.losses

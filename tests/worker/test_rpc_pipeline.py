@@ -5,39 +5,23 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tools.rank_memory import FEW_BYTES, live_bytes, unnamed
+from tests.conftest import memory_row
+from tests.tools.rank_memory import FEW_BYTES, live_bytes, moved_bytes, unnamed
+from tests.worker.real_ranks import LLAMA, Tiny, check_same_steps
 from tests.worker.test_stages import job
 from zerobench.formulas.pipeline import passed_per_step
 from zerobench.memory.recorder import Marks, PlainPhases
-from zerobench.records import Category, Phase, RankRecord, Status, StepKind
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import TrialSpec
+from zerobench.records import Category, Phase, RankRecord, StepKind
 from zerobench.worker.strategies import rpc_pipeline
 from zerobench.worker.strategies.rpc_stage import HeldStage
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
-STEPS = {"warmup": 0, "timed": 2, "memory": 1}
-ON_THREE: dict[str, Any] = {"gpus_per_node": 3, "gradient_accumulation_steps": 2}
+CONFIG = LLAMA | {"vocab_size": 509, "num_hidden_layers": 4}
 ON_TWO: dict[str, Any] = {"gpus_per_node": 2, "gradient_accumulation_steps": 3}
-
-
-def spec(strategy: str = "rpc-pipeline", **fields: Any) -> TrialSpec:
-    """A trial of few and short sequences, six micro-batches a step."""
-    is_sgd = fields.get("optimizer") == "sgd"  # whose gradients are all below the limit, and stay as they are
-    rates = {"learning_rate": 0.1, "gradient_clipping": 100.0} if is_sgd else {"learning_rate": 1e-3}
-    work = {"strategy": strategy, "sequence_length": 32, "precision": "fp32", "steps": STEPS, "hyperparameters": rates}
-    work |= {"timeout_s": 30}  # whoever waits for a rank that never answers gives up after four times that
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **ON_THREE, **fields})
-
-
-def single(**fields: Any) -> TrialSpec:
-    """One process on the global batch of `spec`."""
-    return spec("single", **{**fields, "gpus_per_node": 1, "gradient_accumulation_steps": 6})
-
-
-def moved(rank: RankRecord, *kinds: str) -> int:
-    return sum(row.message_bytes for row in rank.collectives if row.step is StepKind.STEADY and row.kind in kinds)
+TINY = Tiny(CONFIG, work={"strategy": "rpc-pipeline", "gpus_per_node": 3, "timeout_s": 30})
+"""Six micro-batches a step; whoever waits for a rank that never answers gives up after four times the limit."""
+spec, single = TINY.spec, TINY.alone
+SGD: dict[str, Any] = {"optimizer": "sgd", "hyperparameters": {"learning_rate": 0.1, "gradient_clipping": 100.0}}
+"""Its gradients are all below the limit, and stay as they are."""
 
 
 def stage_weights_bytes(rank: RankRecord) -> int:
@@ -46,24 +30,17 @@ def stage_weights_bytes(rank: RankRecord) -> int:
 
 TRIALS = [
     pytest.param({"optimizer": "adamw"}, id="adamw on 3"),
-    pytest.param({"optimizer": "sgd", "activation_checkpointing": True, **ON_TWO}, id="sgd on 2, checkpointing"),
+    pytest.param({**SGD, "activation_checkpointing": True, **ON_TWO}, id="sgd on 2, checkpointing"),
 ]
 
 
 @pytest.mark.parametrize("fields", TRIALS)
-def test_stages_lose_what_one_process_loses_to_5e_6(ran, fields):
-    ours = ran(spec(**fields))
-    assert {rank.status for rank in ours} == {Status.COMPLETED}
-    reference = ran(single(**fields))[0].losses
-    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
-    for rank in ours:  # each has been told the mean, though the last stage alone computes it
-        assert max(abs(a - b) for a, b in zip(rank.losses, reference, strict=True)) <= 5e-6
+def test_stages_take_the_steps_of_one_process_and_each_is_told_the_mean_that_the_last_computes(ran, fields):
+    check_same_steps(ran(spec(**fields)), ran(single(**fields)))
 
 
-def test_in_16_bits_they_lose_it_to_the_rounding_of_16_bits(ran):
-    ours, reference = (ran(one)[0].losses for one in (spec(precision="bf16", **ON_TWO), single(precision="bf16")))
-    assert ours[-1] < ours[0] - 0.01
-    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 5e-3
+def test_in_16_bits_they_take_them_to_the_rounding_of_16_bits(ran):
+    check_same_steps(ran(spec(precision="bf16", **ON_TWO)), ran(single(precision="bf16")), within=5e-3)
 
 
 def test_every_record_counts_the_whole_model_and_shares_the_work_of_a_step(ran):
@@ -90,11 +67,7 @@ def test_in_16_bits_the_context_keeps_its_gradients_beside_the_fp32_ones_through
         weights = stage_weights_bytes(rank)
         assert live_bytes(rank, Category.MASTER_WEIGHTS, Phase.STEP) == 2 * weights
         assert live_bytes(rank, Category.GRADIENTS, Phase.BACKWARD) == weights
-        [row] = [
-            row
-            for row in rank.memory
-            if (row.category, row.phase, row.step) == (Category.GRADIENTS, Phase.STEP, StepKind.STEADY)
-        ]
+        row = memory_row(rank, Phase.STEP, Category.GRADIENTS)
         assert (row.live_bytes, row.own_peak_bytes) == (0, 3 * weights)
 
 
@@ -119,9 +92,9 @@ def test_the_bytes_that_move_are_hidden_states_forth_and_back_to_the_byte(ran):
     ranks = ran(spec())
     for rank in ranks:
         passed = passed_per_step(spec(), rank.rank)
-        assert (moved(rank, "send"), moved(rank, "recv")) == (passed.sent_bytes, passed.received_bytes)
-        assert moved(rank, "send") > 0
-    assert sum(moved(rank, "send") for rank in ranks) == sum(moved(rank, "recv") for rank in ranks)
+        assert (moved_bytes(rank, "send"), moved_bytes(rank, "recv")) == (passed.sent_bytes, passed.received_bytes)
+        assert moved_bytes(rank, "send") > 0
+    assert sum(moved_bytes(rank, "send") for rank in ranks) == sum(moved_bytes(rank, "recv") for rank in ranks)
 
 
 def test_the_first_rank_drives_and_every_stage_says_what_it_runs_with(ran):
@@ -136,7 +109,7 @@ def test_the_first_rank_drives_and_every_stage_says_what_it_runs_with(ran):
 
 def test_every_rank_tells_how_long_it_computed_nothing_within_each_timed_step(ran):
     for rank in ran(spec()):
-        assert [0 < time.wait_s < time.step_s for time in rank.step_times] == [True] * STEPS["timed"], rank.rank
+        assert [0 < time.wait_s < time.step_s for time in rank.step_times] == [True] * 2, rank.rank
         assert all(min(time.forward_s, time.backward_s, time.optimizer_s) > 0 for time in rank.step_times)
 
 

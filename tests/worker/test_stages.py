@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zerobench.memory.device import Device
+from tests.worker.test_torch_loop import job_of
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.pipeline import MODEL_TYPES
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker.model import prepare_model
 from zerobench.worker.strategies.base import Job
 from zerobench.worker.strategies.stages import Stage, build_stage
-from zerobench.worker.weights import fill_weights
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}
@@ -30,13 +28,7 @@ def job(model_type: str, precision: str = "fp32", tied: bool = False, checkpoint
         precision=precision,
         activation_checkpointing=checkpointing,
     )
-    return Job(
-        trial=trial,
-        device=Device(CPU, "cpu", None, "gloo"),
-        ds_config={},
-        shape_model=prepare_model(trial, CPU, trial.attention),
-        fill_weights=lambda model: fill_weights(model, 1),
-    )
+    return job_of(trial)
 
 
 def run(stages: list[Stage], tokens: torch.Tensor) -> torch.Tensor:

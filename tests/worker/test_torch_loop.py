@@ -27,21 +27,24 @@ CLIPPING = 0.05
 """Less than the norm of these gradients."""
 
 
+def job_of(trial: TrialSpec, seed: int = 1, **fields: Any) -> Job:
+    """What a strategy on the CPU is handed."""
+    return Job(
+        trial=trial,
+        device=Device(CPU, "cpu", None, "gloo"),
+        shape_model=prepare_model(trial, CPU, trial.attention),
+        fill_weights=lambda model: fill_weights(model, seed),
+        **{"ds_config": {}, **fields},
+    )
+
+
 def loop(
     precision: str = "fp32", *, seed: int = 1, tied: bool = False, clipping: float = CLIPPING, optimizer: str = "adamw"
 ) -> Single:
     asked = {"precision": precision, "optimizer": optimizer, "hyperparameters": {"gradient_clipping": clipping, **ADAM}}
     model = ModelSpec(name="tiny", hf_config=CONFIG | {"tie_word_embeddings": tied})
     trial = TrialSpec.model_validate({"model": model, "strategy": "single", **asked})
-    job = Job(
-        trial=trial,
-        device=Device(CPU, "cpu", None, "gloo"),
-        ds_config={},
-        shape_model=prepare_model(trial, CPU, trial.attention),
-        fill_weights=lambda model: fill_weights(model, seed),
-        norms=GradNorms(clipping),
-    )
-    made = Single(job)
+    made = Single(job_of(trial, seed, norms=GradNorms(clipping)))
     made.build()
     return made
 

@@ -4,60 +4,45 @@ from typing import Any
 
 import pytest
 
-from tests.worker.real_ranks import RunTrial
+from tests.conftest import memory_row
+from tests.tools.known import known
+from tests.tools.rank_memory import apart, start_up_bytes
+from tests.worker.real_ranks import LLAMA, RunTrial, Tiny
 from zerobench.formulas.record import formula_record, formula_setting, trial_instants
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.terms import account_of
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.trial import TrialSpec
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
-MATRIX_BYTES = 4 * CONFIG["hidden_size"] * CONFIG["intermediate_size"]
+MATRIX_BYTES = 4 * LLAMA["hidden_size"] * LLAMA["intermediate_size"]
 """The largest weight of a layer."""
 TOLERANCE = 5e-6
+WORK: dict[str, Any] = {"strategy": "zero3", "gradient_accumulation_steps": 1, "hyperparameters": {}}
+spec = Tiny(LLAMA, SMALL, {**WORK, "steps": {"warmup": 0, "timed": 1, "memory": 1}}).spec
+TIED = {"config": LLAMA | {"tie_word_embeddings": True}}
 
 
-def spec(**fields: Any) -> TrialSpec:
-    work = {"strategy": "zero3", "gpus_per_node": 2, "sequence_length": 32, "precision": "fp32", "ds_config": SMALL}
-    more = {"steps": {"warmup": 0, "timed": 1, "memory": 1}}
-    config = CONFIG | fields.pop("config", {})
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
-
-
-def start_up(rank: RankRecord, category: Category) -> int:
-    """The category's largest bytes while the engine is built."""
-    return sum(row.own_peak_bytes or 0 for row in rank.memory if start_up_row(row, category))
-
-
-def start_up_row(row: MemoryRow, category: Category) -> bool:
-    return (row.step, row.phase, row.place, row.category) == (StepKind.FIRST, Phase.INIT, Place.DEVICE, category)
-
-
-@pytest.mark.parametrize("fields", [{}, {"config": {"tie_word_embeddings": True}}, {"offload_param": "cpu"}], ids=str)
+@pytest.mark.parametrize("fields", [{}, TIED, {"offload_param": "cpu"}], ids=["untied", "tied", "offloaded"])
 def test_it_takes_the_steps_of_the_model_that_was_partitioned_as_it_was_built(ran: RunTrial, fields: Any) -> None:
     if "offload_param" in fields:
         fields = fields | {"offload_optimizer": "cpu"}
     [theirs, _], [ours, other] = ran(spec(**fields)), ran(spec(zero_init=False, **fields))
     assert (theirs.effective_config["zero_init"], ours.effective_config["zero_init"]) == (True, False)
-    assert max(abs(a - b) for a, b in zip(theirs.losses, ours.losses, strict=True)) <= TOLERANCE
-    assert start_up(other, Category.UNATTRIBUTED) <= 0.01 * start_up(other, Category.TOTAL)
+    assert apart(theirs.losses, ours.losses) <= TOLERANCE
+    assert start_up_bytes(other, Category.UNATTRIBUTED) <= 0.01 * start_up_bytes(other, Category.TOTAL)
 
 
 @pytest.mark.parametrize("evidence", ["measured", "solo", "simulated", "formula"])
-def test_every_world_has_the_whole_model_on_the_device_at_start_up(ran: RunTrial, evidence: str) -> None:
+def test_every_world_has_the_whole_model_on_the_device_at_start_up_bytes(ran: RunTrial, evidence: str) -> None:
     whole, cut = spec(zero_init=False, evidence=evidence), spec(evidence=evidence)
     ours, theirs = (formula_record(one) if evidence == "formula" else ran(one)[0] for one in (whole, cut))
-    assert ours.parameters is not None
-    model_bytes = 4 * ours.parameters.total
-    assert start_up(ours, Category.PARAMETERS) >= model_bytes
-    assert start_up(theirs, Category.PARAMETERS) < 0.8 * model_bytes
+    model_bytes = 4 * known(ours.parameters).total
+    assert start_up_bytes(ours, Category.PARAMETERS) >= model_bytes
+    assert start_up_bytes(theirs, Category.PARAMETERS) < 0.8 * model_bytes
     if evidence != "formula":  # which knows nothing of the embedding's gathering at the end of start-up
         measured = ran(spec(zero_init=False))[0]
         found, expected = (
-            next(row.foreseeable_peak_bytes or 0 for row in rank.memory if start_up_row(row, Category.TOTAL))
+            memory_row(rank, Phase.INIT, Category.TOTAL, step=StepKind.FIRST).foreseeable_peak_bytes or 0
             for rank in (ours, measured)
         )
         assert found
@@ -72,24 +57,16 @@ ALONE = SMALL | {
 
 
 @pytest.mark.parametrize("evidence", ["measured", "simulated"])
-def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain_says_so(
-    ran: RunTrial, evidence: str
-) -> None:
+def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain_says_so(ran: RunTrial, evidence: str):
     key = {"zero_optimization.memory_efficient_linear": False}
     own, torchs = spec(ds_config=ALONE, evidence=evidence), spec(ds_config=ALONE | key, evidence=evidence)
-    counts = count_parameters(own.model)
-    assert counts is not None
+    counts = known(count_parameters(own.model))
     linear_bytes = 4 * (counts.attention + counts.mlp + counts.head)
     named = trial_instants(torchs, formula_setting(torchs), StepKind.STEADY)[Place.DEVICE].forward
     [term] = account_of(named, Category.GATHERED_PARAMETERS)
     assert (term.nbytes, "memory_efficient_linear false" in term.words) == (linear_bytes, True)
     held, alone = (
-        next(
-            row.live_bytes
-            for row in ran(one)[0].memory
-            if (row.step, row.phase, row.category) == (StepKind.STEADY, Phase.FORWARD, Category.GATHERED_PARAMETERS)
-        )
-        for one in (torchs, own)
+        memory_row(ran(one)[0], Phase.FORWARD, Category.GATHERED_PARAMETERS).live_bytes for one in (torchs, own)
     )
     assert held == pytest.approx(linear_bytes, rel=0.01)
     assert alone < 0.01 * linear_bytes

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import memory_row
 from tests.tools.rank_memory import live_bytes, unnamed
-from tests.worker.real_ranks import RunTrial
+from tests.worker.real_ranks import LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.formulas.record import formula_record
-from zerobench.records import Category, Phase, RankRecord, Status, StepKind
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.records import Category, Phase, RankRecord, StepKind
+from zerobench.spec.trial import Evidence
 
-CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 510, "max_position_embeddings": 64}
+TINY = Tiny(LLAMA | {"vocab_size": 510}, work={"gpus_per_node": 4})
+spec, alone = TINY.spec, TINY.alone
 ELEMENTS = 2 * 510 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
 RELEASES = {  # parameters are gathered for one module, and given back after it
     "zero_optimization.reduce_bucket_size": 10**6,
@@ -25,13 +25,6 @@ HPZ: dict[str, Any] = {"strategy": "zero3", "hpz_partition_size": 2, "ds_config"
 MICS: dict[str, Any] = {"strategy": "fsdp", "mics_shard_size": 2}
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT)
 INSTANTS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
-
-
-def spec(**fields: Any) -> TrialSpec:
-    """A trial of four ranks that accumulate twice."""
-    work = {"gpus_per_node": 4, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
-    more = {"steps": {"warmup": 0, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": 1e-3}}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
 
 
 def predicted(ran: RunTrial, evidence: Evidence, **fields: Any) -> RankRecord:
@@ -51,12 +44,7 @@ def moved(rank: RankRecord, *phases: Phase) -> dict[tuple[str, str, int, int | N
 
 @pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
 def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: RunTrial, how: dict[str, Any]):
-    alone = spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=8)
-    reference = ran(alone)[0].losses
-    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
-    for rank in ran(spec(**how)):
-        assert rank.status is Status.COMPLETED
-        assert max(abs(a - b) for a, b in zip(rank.losses, reference, strict=True)) <= 5e-6
+    check_same_steps(ran(spec(**how)), ran(alone()))
 
 
 @pytest.mark.parametrize("evidence", [Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED])
@@ -80,10 +68,9 @@ def test_small_tensors_that_stay_gathered_have_a_second_copy_within_the_update_a
     for evidence in (Evidence.SIMULATED, Evidence.FORMULA):
         rank = predicted(ran, evidence, **{**HPZ, "ds_config": small})
         assert live_bytes(rank, Category.PARAMETERS, Phase.BACKWARD) == 4 * ELEMENTS // 4
-        at_peak = {
-            row.at_peak_bytes for row in rank.memory if (row.category, row.phase) == (Category.PARAMETERS, Phase.STEP)
-        }
-        assert at_peak == {4 * (ELEMENTS // 4 + ELEMENTS // 2)}, evidence
+        for step in StepKind:
+            at_peak = memory_row(rank, Phase.STEP, Category.PARAMETERS, step=step).at_peak_bytes
+            assert at_peak == 4 * (ELEMENTS // 4 + ELEMENTS // 2), evidence
 
 
 def test_mics_divides_every_state_by_its_group_and_not_by_the_world(ran: RunTrial):
@@ -142,7 +129,7 @@ def test_on_a_thousand_gpus_groups_of_eight_stay_in_a_node_and_their_sums_cross_
 def test_quantized_weights_are_gathered_in_half_the_bytes_and_gradients_reduced_in_a_quarter(ran: RunTrial):
     cluster = {"num_nodes": 2, "gpus_per_node": 2, "evidence": Evidence.SIMULATED, "prediction": {"gpu": "h200"}}
     cluster |= {"strategy": "zero3", "precision": "fp16", "gradient_accumulation_steps": 1, "ds_config": RELEASES}
-    cluster["model"] = ModelSpec(name="tiny", hf_config=CONFIG | {"vocab_size": 512})
+    cluster["config"] = LLAMA
     matrices = 2 * 512 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128)
     blocks = 2 * 512 + 2 * (4 * 64 + 3 * 128)  # of gradients: as many as a matrix is long or wide, whichever is more
     [rank] = ran(spec(**cluster, quantized_weights=True, quantized_gradients=True))

@@ -1,7 +1,5 @@
 """The line between coordinator and workers: who waits for whom, and what happens when one is gone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError

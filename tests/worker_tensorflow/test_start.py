@@ -1,7 +1,5 @@
 """What torch draws for a rank without torch is what torch's own ranks have: weights, samples, learning rates."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

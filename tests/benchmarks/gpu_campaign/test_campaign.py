@@ -1,7 +1,5 @@
 """The campaign does what there is time for, keeps it, and goes on where it was."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

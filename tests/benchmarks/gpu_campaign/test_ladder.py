@@ -1,7 +1,5 @@
 """The ladder's table says of each trial what it changed and what that gained, and of what failed how it ended."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

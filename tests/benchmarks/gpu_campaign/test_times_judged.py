@@ -1,7 +1,5 @@
 """The H100's figures are judged as committed, and constants come from kernels alone, each by its own shape."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 
@@ -51,8 +49,7 @@ def test_products_of_every_size_take_what_an_h100_took() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "product"),
-    [("forward", (64, 512, 256)), ("by input", (64, 256, 512)), ("by weight", (512, 256, 64))],
+    ("kind", "product"), [("forward", (64, 512, 256)), ("by input", (64, 256, 512)), ("by weight", (512, 256, 64))]
 )
 def test_a_linear_layers_passes_have_products_of_their_own(kind: str, product: tuple[int, int, int]) -> None:
     assert Kernel(f"product {kind}", "64x512x256", 1.0, 1.0, 0.0).product == product

@@ -1,11 +1,12 @@
-"""Every module that is mutated has its own tests, by the layout alone."""
-
-from __future__ import annotations
+"""Every module that is mutated has its own tests, by the layout alone; those of the fast tier kill first."""
 
 import pytest
 
 from benchmarks.mutants.judges import JUDGES
-from benchmarks.mutants.mirror import PACKAGES, file_of, mirror_of, without
+from benchmarks.mutants.mirror import PACKAGES, Mirror, Package, file_of, mirror_of, without
+from benchmarks.mutants.mutants import SLOWER_TESTS, rounds_of
+from benchmarks.mutants.trial import Round
+from tests.fast_tier import MARKER
 from tests.tools.imports import ROOT
 
 MODULES = ROOT / "zerobench"
@@ -50,3 +51,13 @@ def test_every_module_that_does_anything_has_tests(package) -> None:
     modules = [path for path in package.modules() if path.name != "__init__.py"]
     assert modules
     assert [path.name for path in modules if not mirror_of(path).nearest] == []
+
+
+TESTS = Mirror(("tests/memory/test_naming.py", "tests/sweeping/test_rules.py"), ("tests/memory/test_ledger.py",))
+
+
+def test_a_file_outside_of_the_fast_tier_is_not_read_in_its_name() -> None:
+    fast, others = Round(("tests/sweeping/test_rules.py",), MARKER), Round((), MARKER)
+    assert rounds_of(Package("spec", needs_torch=False), TESTS) == (fast, others)
+    slower = Round(TESTS.nearest, SLOWER_TESTS)
+    assert rounds_of(Package("spec", needs_torch=True), TESTS) == (fast, slower, others)

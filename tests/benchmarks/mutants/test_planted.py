@@ -1,7 +1,5 @@
 """A fault that is planted by hand stands for a line that is there, and for tests that are there."""
 
-from __future__ import annotations
-
 import ast
 import re
 

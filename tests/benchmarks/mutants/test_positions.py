@@ -1,7 +1,5 @@
 """What can be mutated, and which mutants a sample has."""
 
-from __future__ import annotations
-
 import ast
 from itertools import pairwise
 

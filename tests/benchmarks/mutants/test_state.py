@@ -1,7 +1,5 @@
 """Verdicts are kept at once, and hold as long as the module and its tests are what they were."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A mutant is killed by a test that fails, survives where all pass, and is stillborn where it cannot be imported."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

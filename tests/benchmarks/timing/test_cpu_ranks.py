@@ -1,7 +1,5 @@
 """What CPU ranks are judged by: a run of one rank says the rates, gloo by itself what a collective takes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -19,16 +17,9 @@ from benchmarks.timing.cpu_ranks import (
     pairs,
 )
 from benchmarks.timing.cpu_ranks import calibrated as rates_of
+from tests.tools.known import known
 from zerobench.errors import UserError
-from zerobench.timing.cpu_ranks import (
-    MAPPING,
-    Gloo,
-    Thread,
-    Timed,
-    one_at_a_time,
-    shipped_threads,
-    threads,
-)
+from zerobench.timing.cpu_ranks import MAPPING, Gloo, Thread, Timed, one_at_a_time, shipped_threads, threads
 from zerobench.timing.replay import replay
 from zerobench.timing.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
 
@@ -61,16 +52,14 @@ def alone(zero1_passes_s: float = 0.4, *between: Item) -> dict[str, Alone]:
     ("single", FEW, (0.2, 0.3)), ("single", MANY, (0.5, 0.6)), ("zero1", FEW, (0.4, 0.55)),
 ])  # fmt: skip
 def test_a_run_of_one_rank_is_replayed_at_its_own_times(engine, passes, expected):
-    timeline = replay(step(passes), calibrated(alone(), GLOO)[engine])
-    assert timeline is not None
+    timeline = known(replay(step(passes), calibrated(alone(), GLOO)[engine]))
     assert (timeline.passes_s, timeline.step_s) == pytest.approx(expected)
 
 
 def test_memory_that_an_engine_maps_is_not_taken_for_its_python():
     mapped = PageMapping(200_000_000)  # 0.1 s
     threads = calibrated(alone(0.4, mapped), GLOO)
-    timeline = replay(step(FEW, mapped), threads["zero1"])
-    assert timeline is not None
+    timeline = known(replay(step(FEW, mapped), threads["zero1"]))
     assert timeline.passes_s == pytest.approx(0.4)
     assert 5 * (calibrated(alone(), GLOO)["zero1"].between_s - threads["zero1"].between_s) == pytest.approx(0.1)
 
@@ -105,9 +94,7 @@ def test_who_computes_passes_nothing_on_meanwhile():
     thread = calibrated(alone(), GLOO)["single"]
     serial = one_at_a_time(trace)
     assert [item.call for item in serial.items if isinstance(item, CollectiveWait)] == [0, 1]
-    beside, after = replay(trace, thread), replay(serial, thread)
-    assert beside is not None
-    assert after is not None
+    beside, after = known(replay(trace, thread)), known(replay(serial, thread))
     assert after.step_s == pytest.approx(0.3 + 2 * 0.4)
     assert beside.step_s == pytest.approx(0.2 + 2 * 0.4)
 

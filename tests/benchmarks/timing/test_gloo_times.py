@@ -1,7 +1,5 @@
 """What gloo takes by itself is measured with real ranks."""
 
-from __future__ import annotations
-
 from benchmarks.timing import gloo_times
 from zerobench.timing.cpu_ranks import timed
 

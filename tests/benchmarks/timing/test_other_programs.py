@@ -1,7 +1,5 @@
 """Steps that other programs published, on GPUs that nobody here had, beside what is expected of them."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

@@ -1,7 +1,5 @@
 """Something is done to a module as soon as somebody imports it."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """torch.distributed with one rank there: whoever is asked for, nobody is waited for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

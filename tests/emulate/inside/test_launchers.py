@@ -1,7 +1,5 @@
 """Launchers read by their own parsers: which script, which ranks, which environment; contradictions in one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.emulate.inside.launchers import read_launch

@@ -1,7 +1,5 @@
 """A loop of somebody else's is heard in order, and left as it was."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

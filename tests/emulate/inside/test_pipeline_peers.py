@@ -1,7 +1,5 @@
 """What comes to a stage of a pipeline whose other stages are not there."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

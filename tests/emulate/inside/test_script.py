@@ -1,7 +1,5 @@
 """A user's script runs as Python would run it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

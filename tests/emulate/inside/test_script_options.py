@@ -1,7 +1,5 @@
 """Which options a script parses is heard from its own parser."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 As rank 5 of 8, first by DeepSpeed's own functions and then by those that copy at once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """A 70B model of 8 GPUs with all its states on the host, or swapped: run by test_kernels.py, on the emulator."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """torch.distributed with nobody else there: gloo's groups complete at once, whoever asks for one."""
 
-from __future__ import annotations
-
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
 
 

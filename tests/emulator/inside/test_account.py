@@ -1,7 +1,5 @@
 """Managed memory: the driver moves its pages, so it takes no room from what cannot be moved."""
 
-from __future__ import annotations
-
 PROGRAM = """
 import ctypes, json, torch
 from zerobench.emulator.inside.account import managed_bytes, unmanaged_bytes

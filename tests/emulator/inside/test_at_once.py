@@ -1,7 +1,5 @@
 """Parts that are copied at once leave in torch's own caching allocator, to the byte, what DeepSpeed's loops leave."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SuperOffload and ZenFlow run on the emulated GPU, and what their own processes hold has names on the host."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Offloaded states of any size are played on the emulated GPU, without the memory, compilers or disk they need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

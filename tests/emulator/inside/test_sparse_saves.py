@@ -1,7 +1,5 @@
 """What is saved on an emulated GPU takes no disk for zeros, and reads back as it was."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """On the emulated GPU, values that programs decide with are right, and large ones take neither memory nor time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What torch says of values on the emulated GPU and its host: run by test_values.py, on the emulator."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

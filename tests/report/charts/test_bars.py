@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tests.report.charts.drawing import SVG, root_of, said, texts
+from tests.tools.known import known
 from zerobench.records import Place
 from zerobench.report.charts import bars
 from zerobench.report.charts.bar_marks import chart, cut
@@ -107,24 +108,20 @@ def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
 
 
 def test_without_a_known_capacity_nothing_is_said_of_it(cpu_frames: RunFrames) -> None:
-    figure = bars.device_figure(cpu_frames)
-    assert figure is not None
+    figure = known(bars.device_figure(cpu_frames))
     assert not any("capacity" in text for text in [figure.caption, *said(figure), *texts(figure)])
 
 
 def test_predictions_are_hatched_and_measurements_are_not(
     predicted_frames: RunFrames, device: Figure, cpu_frames: RunFrames
 ) -> None:
-    figure = bars.device_figure(predicted_frames)
-    assert figure is not None
-    assert figure.svg is not None
+    figure = known(bars.device_figure(predicted_frames))
     predicted = int((predicted_frames.trials["evidence"] != "measured").sum())
-    assert figure.svg.count('fill="url(#memory-per-gpu-hatch)"') == predicted > 0
+    assert known(figure.svg).count('fill="url(#memory-per-gpu-hatch)"') == predicted > 0
     assert "predicted (simulated, solo)" in figure.caption
     for measured in (device, bars.device_figure(cpu_frames)):
         assert measured is not None
-        assert measured.svg is not None
-        assert "hatch" not in measured.svg
+        assert "hatch" not in known(measured.svg)
         assert "predicted" not in measured.caption
 
 
@@ -137,16 +134,14 @@ def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(d
 
 def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: RunFrames, device: Figure) -> None:
     (bar,) = [bar for bar in bars_of(gpu_frames) if bar.name == "zero3"]
-    needed = bar.needed_bytes
-    assert needed is not None
+    needed = known(bar.needed_bytes)
     assert bar.reach == needed > bar.whole
     assert f"zero3, start-up, allocator slack, CUDA context, NCCL: {format_bytes(needed - bar.whole)}" in said(device)
     assert f"{bar.whole / GIB:.2f}, needs {needed / GIB:.2f} GiB" in texts(device)
 
 
 def test_the_caption_explains_a_pale_tail_only_where_a_bar_has_one(cpu_frames: RunFrames, device: Figure) -> None:
-    on_cpu = bars.device_figure(cpu_frames)
-    assert on_cpu is not None
+    on_cpu = known(bars.device_figure(cpu_frames))
     assert all(bar.reach == bar.drawn for bar in bars_of(cpu_frames))
     assert "Pale tail" not in on_cpu.caption
     assert "Pale tail: start-up, allocator slack, CUDA context and NCCL." in device.caption

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, spec
+from tests.tools.known import known
 from zerobench.report import palette
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.figure import Figure
@@ -66,8 +67,7 @@ def test_models_are_not_compared_with_each_other(scaling_frames: RunFrames, scal
 
 
 def test_a_strategy_has_its_colour_in_each_of_the_plots_side_by_side(scaling_figures: dict[str, Figure]) -> None:
-    drawn = scaling_figures["throughput-against-memory"].drawing
-    assert drawn is not None
+    drawn = known(scaling_figures["throughput-against-memory"].drawing)
     scales = [
         layer["encoding"]["stroke"]["scale"]
         for plot in drawn.specification["concat"]
@@ -91,8 +91,7 @@ def test_the_odd_rank_is_named(gpu_frames: RunFrames, gpu_figures: dict[str, Fig
 
 
 def test_each_peak_that_was_predicted_stands_beside_the_measured_one(predicted_frames: RunFrames) -> None:
-    figure = prediction_error.figure(predicted_frames)
-    assert figure is not None
+    figure = known(prediction_error.figure(predicted_frames))
     errors = predicted_frames.errors
     totals = errors[(errors["category"] == "total") & (errors["quantity"] == "peak") & (errors["step"] == "steady")]
     found = prediction_error.largest_peaks(predicted_frames)
@@ -150,8 +149,7 @@ def test_a_simulated_step_has_no_rate_because_its_time_is_the_simulators(gpu_fra
         replace(one, summary=replace(one.summary, spec=one.spec.model_copy(update={"evidence": Evidence.SIMULATED})))
         for one in gpu_frames.figures
     ]
-    figure = offload_traffic.figure(replace(gpu_frames, figures=simulated))
-    assert figure is not None
+    figure = known(offload_traffic.figure(replace(gpu_frames, figures=simulated)))
     assert set(figure.table["NVMe read (GB/s)"]) == {"-"}
     assert not any("GB/s" in text for text in said(figure))
     assert any("on nvme" in text for text in said(figure))

@@ -7,6 +7,7 @@ import pytest
 from tests.report.charts.drawing import root_of, said
 from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
 from tests.timing.predicted_trials import expected, predicted
+from tests.tools.known import known
 from zerobench import store
 from zerobench.report.charts import efficiency, pareto
 from zerobench.report.figure import Figure
@@ -27,8 +28,7 @@ def shapes(figure: Figure | None, kind: str) -> int:
 
 def test_a_predicted_trial_stands_at_its_expected_speed_between_the_ends_of_its_interval(tmp_path: Path) -> None:
     trials = [predicted(strategy="zero1"), predicted()]
-    figure = pareto.figure(runs(tmp_path, *trials))
-    assert figure is not None
+    figure = known(pareto.figure(runs(tmp_path, *trials)))
     table = figure.table.set_index("trial")
     for trial in trials:
         step, row = expected(trial), table.loc[trial.spec.strategy]
@@ -41,8 +41,7 @@ def test_a_predicted_trial_stands_at_its_expected_speed_between_the_ends_of_its_
 
 
 def test_a_measured_trial_has_no_interval(tmp_path: Path) -> None:
-    figure = pareto.figure(runs(tmp_path, completed_trial(spec("zero1", gpus_per_node=8))))
-    assert figure is not None
+    figure = known(pareto.figure(runs(tmp_path, completed_trial(spec("zero1", gpus_per_node=8)))))
     assert "expected" not in figure.caption
     assert "low" not in figure.table
     assert shapes(figure, "mark-rule") == 0
@@ -50,8 +49,7 @@ def test_a_measured_trial_has_no_interval(tmp_path: Path) -> None:
 
 def test_scaling_of_expected_speeds_has_a_band(tmp_path: Path) -> None:
     trials = [predicted(num_nodes=nodes) for nodes in (1, 8, 64)]
-    figure = efficiency.weak_figure(runs(tmp_path, *trials))
-    assert figure is not None
+    figure = known(efficiency.weak_figure(runs(tmp_path, *trials)))
     steps = [expected(trial) for trial in trials]
     shown = figure.table["efficiency (%)"].astype(float).tolist()
     assert shown == pytest.approx([100 * steps[0].step_s / step.step_s for step in steps], abs=0.06)

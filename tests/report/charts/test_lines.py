@@ -11,6 +11,7 @@ from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, skipped_trial, spec
 from tests.sweeping.axis_samples import pair
+from tests.tools.known import known
 from zerobench.report.charts import efficiency, lines, series
 from zerobench.report.charts import memory_lines as memory
 from zerobench.report.figure import Figure
@@ -48,12 +49,7 @@ def test_memory_over_world_size_joins_trials_of_one_model_and_stage(
 
 
 def test_a_run_of_one_model_and_one_world_size_has_no_lines(cpu_frames: RunFrames) -> None:
-    for make in (
-        memory.model_size_figure,
-        memory.world_size_figure,
-        efficiency.weak_figure,
-        efficiency.strong_figure,
-    ):
+    for make in (memory.model_size_figure, memory.world_size_figure, efficiency.weak_figure, efficiency.strong_figure):
         assert make(cpu_frames) is None
 
 
@@ -62,8 +58,7 @@ def test_trials_that_tell_deepspeed_different_things_are_on_different_lines(tmp_
     trials = [
         completed_trial(spec("zero2", gpus_per_node=ranks, ds_config=bucket)) for ranks in (1, 2) for bucket in buckets
     ]
-    figure = memory.world_size_figure(frames_of(tmp_path, trials, samples=False))
-    assert figure is not None
+    figure = known(memory.world_size_figure(frames_of(tmp_path, trials, samples=False)))
     assert sorted(set(figure.table["line"])) == ["zero2", "zero2 reduce_bucket_size=5e8"]
 
 
@@ -75,8 +70,7 @@ def test_keys_that_only_one_stage_reads_are_in_no_line_s_name_where_the_stages_t
         for ranks in (1, 2)
         for name, keys in own.items()
     ]
-    figure = memory.world_size_figure(frames_of(tmp_path, trials, samples=False))
-    assert figure is not None
+    figure = known(memory.world_size_figure(frames_of(tmp_path, trials, samples=False)))
     assert sorted(set(figure.table["line"])) == ["zero0", "zero2", "zero3"]
 
 

@@ -8,6 +8,7 @@ from tests.report.charts.drawing import numbers, said, texts
 from tests.report.sample_courses import write_courses
 from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, model, spec
+from tests.tools.known import known
 from zerobench.report.charts import course, timeline, waterfall
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
@@ -18,9 +19,7 @@ from zerobench.units import format_bytes
 MIB = 2**20
 
 
-def test_a_phase_says_its_peak_and_what_is_left_at_its_end(
-    gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
-) -> None:
+def test_a_phase_says_its_peak_and_what_is_left_at_its_end(gpu_frames: RunFrames, gpu_figures: dict[str, Figure]):
     figure = gpu_figures["memory-within-a-step"]
     trials = gpu_frames.trials
     trial_id = trials.loc[trials["label"] == "zero3", "trial_id"].iloc[0]
@@ -56,22 +55,18 @@ def test_of_many_samples_the_peak_is_never_lost() -> None:
 
 def test_a_predicted_step_has_phases_of_equal_width_and_no_times(predicted_frames: RunFrames) -> None:
     only = [one for one in predicted_frames.figures if one.spec.evidence is Evidence.SIMULATED]
-    figure = timeline.figure(replace(predicted_frames, figures=only))
-    assert figure is not None
+    figure = known(timeline.figure(replace(predicted_frames, figures=only)))
     [times] = [name for name in figure.table if str(name).startswith("time (")]
     assert set(figure.table[times]) == {"-"}
     assert "equal width" in figure.caption
     assert not any("seconds" in text for text in texts(figure))
 
 
-def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
-    gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
-) -> None:
+def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(gpu_frames: RunFrames, gpu_figures: dict[str, Figure]):
     figure = gpu_figures["nvml-to-categories"]
     ranks = gpu_frames.ranks
     fullest = ranks["trial_id"].iloc[int(ranks["nvml_used_peak_bytes"].astype(float).argmax())]
-    found = waterfall_of(gpu_frames.run(str(gpu_frames.trials["run_id"].iloc[0])).trial(str(fullest)))
-    assert found is not None
+    found = known(waterfall_of(gpu_frames.run(str(gpu_frames.trials["run_id"].iloc[0])).trial(str(fullest))))
     steps = waterfall.steps_of(found)
     levels = [step for step in steps if step.colour == "none"]
     assert [step.name for step in levels] == ["used (NVML)", "reserved by torch", "tensors"]
@@ -88,8 +83,7 @@ def test_a_run_on_cpus_has_no_waterfall(cpu_frames: RunFrames) -> None:
 
 
 def test_on_cpus_the_step_is_drawn_without_samples(cpu_frames: RunFrames) -> None:
-    figure = timeline.figure(cpu_frames)
-    assert figure is not None
+    figure = known(timeline.figure(cpu_frames))
     assert not any("NVML" in text for text in said(figure))
     assert set(figure.table.iloc[:, -1]) == {"-"}
     assert set(figure.table["trial"]) == set(cpu_frames.trials["label"])
@@ -108,8 +102,7 @@ def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_p
     frames = frames_of(tmp_path, trials, samples=False)
     assert course.figure(frames) is None
     write_courses(frames.run(RUN_ID).folder, {trials[at].spec.trial_id: top for at, top in enumerate((3, 900, 4))})
-    figure = course.figure(frames)
-    assert figure is not None
+    figure = known(course.figure(frames))
     label = {one.trial_id: one.marked_label for one in frames.figures}[trials[0].spec.trial_id]
     site = "main allocation site: deepspeed/engine.py:step"
     assert f"{label}, optimizer step, gradients: up to 3.00 MiB\n{site}" in said(figure)
@@ -118,6 +111,5 @@ def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_p
     )
     assert [text for text in texts(figure) if "(own axis)" in text] != []
     assert list(figure.table.columns) == ["trial", "phase", "category", "largest (MiB)", "main allocation site"]
-    drawn_by_blocks = timeline.figure(frames)
-    assert drawn_by_blocks is not None
+    drawn_by_blocks = known(timeline.figure(frames))
     assert label not in set(drawn_by_blocks.table["trial"])

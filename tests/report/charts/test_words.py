@@ -25,13 +25,7 @@ def test_a_table_shows_what_is_missing_as_missing_and_nothing_as_nothing() -> No
 
 
 def test_a_share_has_the_digits_that_say_something() -> None:
-    assert [words.share(part, 1000) for part in (0, 0.5, 4, 10, 416)] == [
-        "0%",
-        "less than 0.1%",
-        "0.4%",
-        "1%",
-        "42%",
-    ]
+    assert [words.share(part, 1000) for part in (0, 0.5, 4, 10, 416)] == ["0%", "less than 0.1%", "0.4%", "1%", "42%"]
     assert words.share(1, 0) == "-"
 
 

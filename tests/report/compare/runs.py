@@ -5,14 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.report.sample_run import (
-    SampleTrial,
-    completed_trial,
-    failed_trial,
-    on_cpu,
-    spec,
-    write_run,
-)
+from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu, spec, write_run
 from zerobench.records import Failure, Status
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.spec.trial import TrialSpec

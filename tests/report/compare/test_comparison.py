@@ -20,6 +20,7 @@ from tests.report.compare.runs import (
 )
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, skipped_trial, spec
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.compare.comparison import Comparison, compare
@@ -114,10 +115,7 @@ def test_cpu_ranks_are_held_to_their_resident_size_too(tmp_path: Path) -> None:
     process = [row.model_copy(update={"peak_rss_bytes": 2 * (row.peak_rss_bytes or 0)}) for row in rank.process_memory]
     new = [dataclasses.replace(base[0], ranks=[rank.model_copy(update={"process_memory": process})])]
     failures = verdict(compared(tmp_path, base, new), "memory:50%").failures
-    assert [line.partition(" peak ")[0] for line in failures] == [
-        "zero1, resident",
-        "zero1, resident start-up",
-    ]
+    assert [line.partition(" peak ")[0] for line in failures] == ["zero1, resident", "zero1, resident start-up"]
 
 
 def test_host_memory_is_compared_where_states_are_kept_there_and_only_there(tmp_path: Path) -> None:
@@ -152,8 +150,7 @@ def test_growth_is_explained_by_what_grew_though_something_else_shrank_by_more(t
 def test_less_memory_and_faster_steps_pass(tmp_path: Path) -> None:
     base = [grown_by(trial, 2**30) for trial in repeats(SMALL, SLOWER_S)]
     comparison = compared(tmp_path, base, repeats(SMALL, BASE_S))
-    assert comparison.same[0].speed is not None
-    assert comparison.same[0].speed.verdict == "faster"
+    assert known(comparison.same[0].speed).verdict == "faster"
     assert all(one.passed for one in judge(comparison, parse_limits("memory:0%,speed:0%")))
 
 
@@ -166,14 +163,12 @@ def test_speed_fails_where_a_significant_slowdown_exceeds_its_limit(tmp_path: Pa
 def test_a_slowdown_beyond_the_limit_that_may_be_chance_passes(tmp_path: Path) -> None:
     noisy = repeats(SMALL, (0.20, 0.35, 0.21, 0.34)), repeats(SMALL, (0.36, 0.22, 0.33, 0.23))
     comparison = compared(tmp_path, *noisy)
-    assert comparison.same[0].speed is not None
-    assert comparison.same[0].speed.verdict == "not shown"
+    assert known(comparison.same[0].speed).verdict == "not shown"
     assert verdict(comparison, "speed:1%").passed
 
 
 def test_repeats_are_the_values_that_are_tested_and_not_their_steps(tmp_path: Path) -> None:
-    speed = compared(tmp_path, repeats(SMALL, BASE_S), repeats(SMALL, SLOWER_S)).same[0].speed
-    assert speed is not None
+    speed = known(compared(tmp_path, repeats(SMALL, BASE_S), repeats(SMALL, SLOWER_S)).same[0].speed)
     assert speed.over_processes
     assert speed.base_s == pytest.approx([1.01 * seconds for seconds in BASE_S])  # steps are 1.00, 1.01 and 1.02 of it
     assert speed.change.p_value == pytest.approx(2 / 70)
@@ -182,12 +177,10 @@ def test_repeats_are_the_values_that_are_tested_and_not_their_steps(tmp_path: Pa
 @pytest.mark.parametrize("sides", [(1, 1), (1, 4), (3, 3)])
 def test_a_speed_gate_that_can_never_fire_is_refused(tmp_path: Path, sides: tuple[int, int]) -> None:
     comparison = compared(tmp_path, repeats(SMALL, BASE_S[: sides[0]]), repeats(SMALL, SLOWER_S[: sides[1]]))
-    speed = comparison.same[0].speed
-    assert speed is not None
+    speed = known(comparison.same[0].speed)
     assert speed.verdict == ("too few" if min(sides) > 1 else "steps only")
     assert speed.over_processes == (min(sides) > 1)
-    refused = refusal(judge(comparison, parse_limits("speed:1%")))
-    assert refused is not None
+    refused = known(refusal(judge(comparison, parse_limits("speed:1%"))))
     assert f"{sides[0]} and {sides[1]} repeats" in refused
     assert "run both with --repeats 4 or more" in refused
 
@@ -203,8 +196,7 @@ def test_trials_that_a_gate_cannot_judge_are_named_beside_those_it_can(tmp_path:
 def test_void_throughput_is_not_compared(tmp_path: Path) -> None:
     new = [completed_trial(one.spec, step_s=0.4, alloc_retries=2) for one in repeats(SMALL, BASE_S)]
     comparison = compared(tmp_path, repeats(SMALL, BASE_S), new)
-    assert comparison.same[0].speed is not None
-    assert comparison.same[0].speed.verdict == "void"
+    assert known(comparison.same[0].speed).verdict == "void"
     assert verdict(comparison, "speed:5%").not_judged == ["zero1, its throughput is void: 2 allocator retries"]
 
 
@@ -290,9 +282,7 @@ def test_what_differs_between_the_environments_is_found_and_hardware_is_a_warnin
 
 
 @pytest.mark.parametrize("recorded", [{}, {"versions": 3, "gpus": "x", "driver": [], "machine": {"cpu": None}}])
-def test_an_environment_in_another_form_is_not_recorded_and_no_error(
-    tmp_path: Path, recorded: dict[str, object]
-) -> None:
+def test_an_environment_in_another_form_is_not_recorded_and_no_error(tmp_path: Path, recorded: dict[str, object]):
     trials = [completed_trial(SMALL)]
     runs = lay_out(tmp_path, "base", trials, recorded), lay_out(tmp_path, "new", trials, recorded)
     assert [fact.name for fact in compare(*map(load_run, runs)).facts if fact.base is not None] == ["devices of ranks"]
@@ -338,8 +328,7 @@ def test_predictions_take_no_part_in_a_speed_gate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_memory_gate_without_any_peak_is_refused(tmp_path: Path, count: int) -> None:
     trials: Sequence[SampleTrial] = [without_memory(spec(f"zero{stage}", gpus_per_node=1)) for stage in range(count)]
-    refused = refusal(judge(compared(tmp_path, trials, trials), parse_limits("memory:2%")))
-    assert refused is not None
+    refused = known(refusal(judge(compared(tmp_path, trials, trials), parse_limits("memory:2%"))))
     assert "cannot be checked" in refused
 
 

@@ -3,19 +3,19 @@
 Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 """
 
-import io
-import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
-from rich.console import Console
 
 from tests.report.compare.runs import after, before, compared, environment, lay_out, repeats
 from tests.report.sample_run import SampleTrial, completed_trial, model, skipped_trial, spec
+from tests.tools.golden import as_looked_at
+from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.render.markdown import document
@@ -37,24 +37,15 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 def shown(comparison: Comparison, width: int, limits: str = "memory:2%,speed:5%") -> str:
     """What the terminal shows, without blanks at the ends of lines."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
     verdicts = judge(comparison, parse_limits(limits))
-    print_parts([*comparison_parts(comparison), *([gate_part(verdicts)] if verdicts else [])], console)
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
-
-
-def as_looked_at(text: str, name: str) -> None:
-    golden = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    parts = [*comparison_parts(comparison), *([gate_part(verdicts)] if verdicts else [])]
+    return without_trailing_blanks(printed(partial(print_parts, parts), width, highlight=False))
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_tables_of_an_upgrade_are_those_that_were_looked_at(upgraded: Comparison, width: int) -> None:
     text = shown(upgraded, width)
-    as_looked_at(text, f"compare_{width}.txt")
+    as_looked_at(text, GOLDEN / f"compare_{width}.txt")
     assert max(cell_len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
@@ -91,7 +82,7 @@ def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> N
 
 def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) -> None:
     gate = gate_part(judge(upgraded, parse_limits("memory:2%")))
-    as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), "compare.md")
+    as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), GOLDEN / "compare.md")
 
 
 def test_a_long_comparison_shows_what_grew_most_and_counts_the_rest(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ with its optimizer on the CPU. `quickstart`: the shipped sweep as two CPU ranks 
 buckets, and stage 3 with DeepSpeed's own.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

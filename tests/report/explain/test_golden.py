@@ -4,8 +4,6 @@
 that then differs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

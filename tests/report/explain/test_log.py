@@ -3,10 +3,9 @@
 The messages are shortened from real threads, named at each.
 """
 
-from __future__ import annotations
-
 import pytest
 
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.report.explain.kill_message import killed_in
 from zerobench.report.explain.log import explain_log
@@ -142,9 +141,7 @@ _BACKWARD = (("train.py", "main"), (_ENGINE, "backward"), (_STAGE_3, "backward")
         ),
     ],
 )
-def test_the_frames_of_a_traceback_name_phase_and_asker(
-    frames: tuple[tuple[str, str], ...], phase: str, words: str
-) -> None:
+def test_the_frames_of_a_traceback_name_phase_and_asker(frames: tuple[tuple[str, str], ...], phase: str, words: str):
     stack = [Frame(f"/opt/site-packages/{file}", 1, function) for file, function in frames]
     asker = asker_of(stack)
     assert phase_of(stack) == phase
@@ -169,8 +166,7 @@ def test_the_frames_of_a_traceback_name_phase_and_asker(
     ],
 )
 def test_a_kill_is_proved_by_the_word_of_who_killed_alone(text: str, resident: int | None, *, is_proved: bool) -> None:
-    found = killed_in(f"step 3 loss 2.1\n{text}\n")
-    assert found is not None
+    found = known(killed_in(f"step 3 loss 2.1\n{text}\n"))
     assert (found.proof is not None, found.resident_bytes) == (is_proved, resident)
     said = as_data(explain_log(text, "log.txt"))["passages"][0]["title"]
     assert said == ("Host memory ran out" if is_proved else "A process was killed")
@@ -184,8 +180,7 @@ def test_deepspeed_s_last_reading_of_host_memory_is_told_with_a_kill() -> None:
         f"{head} [utils.py:838:see_memory_usage] CPU Virtual Memory:  used = 28.43 GB, percent = 22.6%\n"
         "['/usr/bin/python3', '-u', 'run_clm.py'] exits with return code = -9\n"
     )
-    found = killed_in(log)
-    assert found is not None
+    found = known(killed_in(log))
     assert found.last_reading == "28.43 GB used, 22.6% of the machine's (Before initializing optimizer states)"
 
 

@@ -1,7 +1,5 @@
 """Why two trials differ: held against real runs, to the byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from tests.report.explain.runs import (
     told,
 )
 from tests.report.sample_run import RUN_ID, SampleTrial, completed_trial, spec, write_run
+from tests.tools.known import known
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.topic import as_text, heads, says
 from zerobench.report.explain.trial import explain
@@ -46,9 +45,7 @@ def differences(path: Path, a: str, b: str) -> dict[str, int]:
 )
 def test_the_differences_add_up_to_that_of_the_peaks_to_the_byte(path: Path, a: str, b: str) -> None:
     peaks = [largest_peak(named(path, name).trial, StepKind.STEADY, Place.DEVICE) for name in (a, b)]
-    assert peaks[0] is not None
-    assert peaks[1] is not None
-    more = peaks[1].total_bytes - peaks[0].total_bytes
+    more = known(peaks[1]).total_bytes - known(peaks[0]).total_bytes
     assert sum(differences(path, a, b).values()) == more
     assert f"({more:+,} bytes)" in text(path, a, b)
 

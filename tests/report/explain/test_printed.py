@@ -1,7 +1,5 @@
 """What is told of a crashed program: its error and the user's own line, however long its output was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.report.sample_run import RUN_ID, failed_trial, spec, write_run

@@ -1,7 +1,5 @@
 """Why one trial took what it took: the arithmetic is held against ledgers of real runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, OFFLOADED, QUIC
 from tests.report.plan.run import cluster, plan_trials
 from tests.report.predicted_trial import asked, trial
 from tests.report.sample_run import GIB, MIB, RUN_ID, SampleTrial, completed_trial, sample_trials, spec, write_run
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, StepKind
@@ -28,9 +27,7 @@ from zerobench.store import load_run
 
 
 def peak(path: Path, name: str) -> Instant:
-    found = largest_peak(named(path, name).trial, StepKind.STEADY, Place.DEVICE)
-    assert found is not None
-    return found
+    return known(largest_peak(named(path, name).trial, StepKind.STEADY, Place.DEVICE))
 
 
 def not_explained(path: Path, name: str) -> dict[str, int]:
@@ -77,8 +74,7 @@ def test_the_formulas_own_record_is_explained_by_the_same_arithmetic() -> None:
     for strategy in ("zero0", "zero1", "zero2", "zero3"):
         wanted = asked(strategy, evidence="formula", micro_batch_size=2)
         made = SampleTrial(wanted, completed_trial(wanted).record, [formula_record(wanted)])
-        seen = largest_peak(made, StepKind.STEADY, Place.DEVICE)
-        assert seen is not None
+        seen = known(largest_peak(made, StepKind.STEADY, Place.DEVICE))
         for one in Explainer(made, 0).instant(seen):
             if one.category in {Category.PARAMETERS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT}:
                 assert one.not_explained_bytes == 0, (strategy, one)
@@ -97,8 +93,7 @@ def test_logits_of_a_chunk_are_explained_as_such() -> None:
 
 
 def test_the_knob_for_the_bucket_saves_what_the_trial_with_that_bucket_saved() -> None:
-    found = knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3))
-    assert found is not None
+    found = known(knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3)))
     [bucket] = [one for one in found.effects if one.text == "reduce_bucket_size: 5e7"]
     saved = peak(BUCKETS, LARGE_3).total_bytes - peak(BUCKETS, SMALL_3).total_bytes
     assert -bucket.more_bytes == pytest.approx(saved, rel=0.001)
@@ -107,8 +102,7 @@ def test_the_knob_for_the_bucket_saves_what_the_trial_with_that_bucket_saved() -
 
 def test_the_closed_forms_are_not_asked_for_knobs_where_they_miss_the_peak() -> None:
     seen = peak(BUCKETS, LARGE_3)
-    found = knobs(named(BUCKETS, LARGE_3).trial, replace(seen, total_bytes=2 * seen.total_bytes))
-    assert found is not None
+    found = known(knobs(named(BUCKETS, LARGE_3).trial, replace(seen, total_bytes=2 * seen.total_bytes)))
     assert found.effects == ()
     assert found.error < -0.4
 

@@ -1,7 +1,5 @@
 """What a predicted step would take on other hardware."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.sample_run import completed_trial, spec

@@ -1,7 +1,5 @@
 """The expected steps of a run for Perfetto."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -9,6 +9,7 @@ from tests.report.predicted_trial import asked, collective, rows, trial
 from tests.report.sample_run import GIB, GPU, MIB, SampleTrial, completed_trial, failed_trial, on_cpu, spec
 from tests.report.test_batch_ramp import fixed, other, ramped
 from tests.report.test_recovery import EVERY, recovered
+from tests.tools.known import known
 from zerobench.records import (
     Category,
     DeviceMemory,
@@ -105,11 +106,7 @@ def test_what_the_driver_said_is_its_largest_over_all_phases() -> None:
     assert row.reserved_peak_bytes == max(one.peak_reserved_bytes for one in seen)
     assert row.nvml_used_peak_bytes == max(one.nvml_used_bytes or 0 for one in seen)
     assert row.alloc_retries == 3
-    assert (row.context_bytes, row.collectives_bytes, row.other_processes_bytes) == (
-        514 * MIB,
-        320 * MIB,
-        3 * MIB,
-    )
+    assert (row.context_bytes, row.collectives_bytes, row.other_processes_bytes) == (514 * MIB, 320 * MIB, 3 * MIB)
     assert len({one.peak_allocated_bytes for one in seen}) > 1
 
 
@@ -230,8 +227,7 @@ def test_a_measured_trial_is_of_the_gpu_that_it_ran_on_and_a_predicted_one_of_th
     assert (failed.device_name, failed.gpu, failed.capacity_bytes) == (None, None, None)
     predicted = summary_of(trial(asked("zero1", prediction={"gpu": "A100 SXM 80GB"})))
     assert predicted.gpu == "A100 SXM 80GB"
-    catalogued = find_gpu("A100 SXM 80GB")
-    assert catalogued is not None
+    catalogued = known(find_gpu("A100 SXM 80GB"))
     assert predicted.capacity_bytes == catalogued.memory_bytes
 
 
@@ -240,11 +236,9 @@ def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
     sent = [collective("all_reduce", Phase.BACKWARD, GIB)]
     kinds = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
     ledger = {(StepKind.STEADY, Phase.STEP): dict.fromkeys(kinds, GIB)}
-    made, gpu = trial(asked(), ledger, flops=bound_flops, collectives=sent), find_gpu("H100 SXM")
-    assert gpu is not None
+    made, gpu = trial(asked(), ledger, flops=bound_flops, collectives=sent), known(find_gpu("H100 SXM"))
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
-    bound = step_bound(made, gpu, Cluster(gpu, 1, 8, host_memory_bytes_per_s=rate).links)
-    assert bound is not None
+    bound = known(step_bound(made, gpu, Cluster(gpu, 1, 8, host_memory_bytes_per_s=rate).links))
     assert bound.is_whole
     assert summary_of(made).predicted_step.bound_s == bound.step_s
     assert summary_of(ZERO2).predicted_step.bound_s is None
@@ -258,10 +252,8 @@ def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     sent = [collective("all_reduce", Phase.BACKWARD, GIB)]
     unknown_drive = asked("zero3", offload_optimizer="nvme", nvme_path="/nvme")
     made = trial(unknown_drive, {}, flops={Phase.FORWARD: 10**15, Phase.BACKWARD: 2 * 10**15}, collectives=sent)
-    gpu = find_gpu("H100 SXM")
-    assert gpu is not None
-    bound = step_bound(made, gpu, Cluster(gpu, 1, 8).links)
-    assert bound is not None
+    gpu = known(find_gpu("H100 SXM"))
+    bound = known(step_bound(made, gpu, Cluster(gpu, 1, 8).links))
     assert not bound.is_whole
     assert bound.step_s is not None
     assert summary_of(made).predicted_step.bound_s is None
@@ -276,11 +268,7 @@ def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:
 def test_the_summary_has_when_it_ran_and_the_rule_that_skipped_it() -> None:
     found = summary_of(with_record(ZERO2, rule="a_rule"))
     record = ZERO2.record
-    assert (found.started_at_s, found.ended_at_s, found.rule) == (
-        record.started_at_s,
-        record.ended_at_s,
-        "a_rule",
-    )
+    assert (found.started_at_s, found.ended_at_s, found.rule) == (record.started_at_s, record.ended_at_s, "a_rule")
     assert found.void  # its allocator had to try again
     assert not summary_of(completed_trial(spec("zero2"))).void
 
@@ -326,8 +314,7 @@ def test_a_trial_that_was_resumed_has_the_distance_of_its_losses_once_the_same_w
     made = recovered(EVERY, convert_s=3.0)
     found = trial_figures(made)
     assert found.resumed == resumed(made, ())
-    told = found.beside("a label", None, loss_distance(made, [made])).resumed
-    assert told is not None
+    told = known(found.beside("a label", None, loss_distance(made, [made])).resumed)
     assert (told.loss_distance, told.convert_s) == (0.0, 3.0)
     crashed = with_record(made, status=Status.CRASH)
     assert trial_figures(crashed).resumed is None

@@ -13,15 +13,7 @@ import pytest
 from tests.report.frames.at_hand import errors_frame, memory_frame, memory_table, trials_frame
 from tests.report.plan.run import predicted_trial
 from tests.report.sample_predictions import foretelling
-from tests.report.sample_run import (
-    RUN_ID,
-    completed_trial,
-    rank_record,
-    sample_trials,
-    skipped_trial,
-    spec,
-    write_run,
-)
+from tests.report.sample_run import RUN_ID, completed_trial, rank_record, sample_trials, skipped_trial, spec, write_run
 from zerobench.errors import UserError
 from zerobench.report.frames import schema
 from zerobench.report.frames.sinks import ROWS_PER_GROUP, WRITER, table_files
@@ -357,8 +349,6 @@ def test_a_torn_table_does_not_stand(written: Path, name: str, kept: float) -> N
 
 
 @pytest.mark.parametrize("change", [a_newer_record, a_trial_set_aside, a_table_lost, another_version])
-def test_tables_stand_until_a_trial_a_table_or_the_version_changes(
-    written: Path, change: Callable[[Path], None]
-) -> None:
+def test_tables_stand_until_a_trial_a_table_or_the_version_changes(written: Path, change: Callable[[Path], None]):
     change(written)
     assert not tables_stand(load_run(written))

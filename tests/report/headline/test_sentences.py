@@ -1,7 +1,5 @@
 """What a run comes to: held against runs of the sample's arithmetic, and real ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +22,7 @@ from tests.report.sample_run import (
     spec,
     write_run,
 )
+from tests.tools.known import known
 from zerobench.records import Failure, HostSummary
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.headline.candidates import candidates
@@ -149,20 +148,16 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     assert any(sentence.startswith("All figures are predicted (") for sentence in said)
     assert not any("fastest" in sentence.lower().partition("choose")[0] for sentence in said)
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
-    taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
-    assert taken is not None
+    taken = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
     best = taken.best
-    assert best.expected is not None
-    tokens_per_s = best.trial.spec.world_size * best.trial.spec.tokens_per_gpu / best.expected.step_s
+    tokens_per_s = best.trial.spec.world_size * best.trial.spec.tokens_per_gpu / known(best.expected).step_s
     assert choice.startswith(f"Choose {best.shown.label} ({format_count(tokens_per_s)} tokens/s expected): ")
     assert taken.reason in choice
 
 
 @pytest.mark.parametrize("host_memory", ["1TB", "20GB", None])
 @pytest.mark.parametrize(("gpu", "gpus"), [("h200", "8"), ("t4", "8"), ("rtx 4090", "1")])
-def test_a_report_of_a_plan_recommends_what_the_plan_does(
-    tmp_path: Path, gpu: str, gpus: str, host_memory: str | None
-) -> None:
+def test_a_report_of_a_plan_recommends_what_the_plan_does(tmp_path: Path, gpu: str, gpus: str, host_memory: str | None):
     """Also where only offloaded states fit, and the host's memory decides whether."""
     place = cluster(gpu=gpu, gpus=gpus, **({} if host_memory is None else {"host_memory": host_memory}))
     place = place if host_memory else replace(place, host_memory_bytes=None)
@@ -185,8 +180,7 @@ def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_
     again = [trial for trial in plan_trials(place, activation_checkpointing=True) if trial.spec.zero_stage == 1]
     once = [trial for trial in plan_trials(place) if trial.spec.zero_stage == 2]
     said = told(tmp_path, *again, *once)
-    taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
-    assert taken is not None
+    taken = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
     assert not taken.best.trial.spec.activation_checkpointing
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
     assert choice.startswith(f"Choose {taken.best.shown.label} (")

@@ -13,15 +13,7 @@ from markdown_it import MarkdownIt
 
 from tests.report.compare.runs import environment, lay_out
 from tests.report.sample_predictions import foretelling
-from tests.report.sample_run import (
-    SampleTrial,
-    completed_trial,
-    cpu_trials,
-    model,
-    sample_trials,
-    spec,
-    trial_record,
-)
+from tests.report.sample_run import SampleTrial, completed_trial, cpu_trials, model, sample_trials, spec, trial_record
 from zerobench.folder import RunFolder
 from zerobench.records import Category, Place, Status
 from zerobench.report.frames.run_frames import RunFrames, run_frames

@@ -14,6 +14,7 @@ import yaml
 from tests.report.page.conftest import ENVIRONMENT, write_frames
 from tests.report.plan.run import cluster, plan_trials
 from tests.report.sample_run import RUN_ID, completed_trial, cpu_trials, sample_trials, spec, write_run
+from tests.tools.known import known
 from zerobench.records import Status
 from zerobench.report.figure import Drawing, Figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
@@ -124,8 +125,7 @@ def test_predictions_of_one_kind_say_so_once_and_their_table_has_fit_and_expecte
     heads = [head.text for head in table.headers]
     assert "figures are" not in heads
     assert table.caption.endswith("All figures are predicted (simulated on H200 SXM).")
-    first, expected = frames.figures[0], frames.figures[0].summary.predicted_step.expected
-    assert expected is not None
+    first, expected = frames.figures[0], known(frames.figures[0].summary.predicted_step.expected)
     cells = dict(zip(heads, table.rows[0].cells, strict=True))
     assert cells["fits"] == "yes"
     assert cells["expected tokens/s"] == f"{round(first.spec.global_batch_tokens / expected.step_s):,}"
@@ -145,8 +145,7 @@ def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
     place = cluster(gpu="h200")
     frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
     html = page_html(frames, [])
-    best = recommended(read_plan(tmp_path / RUN_ID, place)[1])
-    assert best is not None
+    best = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
     assert f"Why not the others, compared with {best.best.shown.label}" in html
     assert "fits, slower: " in html
 
@@ -245,8 +244,7 @@ def test_a_figure_brings_its_caption_and_its_table_folded(sample_frames: RunFram
     assert words(first.find("figcaption")) == "Figure 1. One. Read it so."  # type: ignore[arg-type]
     assert rows(first) == [["zero1", "1.5", ""], ["zero2", "-", "<b>"]]
     assert [head.get("class") for head in first.findall(".//thead/tr/th")] == [None, "number", None]
-    details = first.find("details")
-    assert details is not None
+    details = known(first.find("details"))
     assert details.get("open") is None
     assert words(second) == "Two. No data."
     assert [link.get("href") for link in page.findall(".//nav//a")][:2] == ["#a", "#b"]

@@ -5,20 +5,21 @@ Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 
 from __future__ import annotations
 
-import io
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
+from tests.tools.golden import as_looked_at
+from tests.tools.known import known
+from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
@@ -47,13 +48,11 @@ def shown(
 ) -> tuple[str, PlanRow | None]:
     """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
-    console = Console(width=width, file=io.StringIO(), color_system=None)
     view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
-    print_parts(view.details, console)
+    parts = [*view.details]
     if view.answer is not None and view.table is not None:
-        print_parts([view.answer.with_next([], []), view.table], console)
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
+        parts += [view.answer.with_next([], []), view.table]
+    return without_trailing_blanks(printed(partial(print_parts, parts), width)), view.best
 
 
 def taken(rows: Sequence[PlanRow]) -> PlanRow | None:
@@ -71,10 +70,7 @@ def row(trial: SampleTrial, place: Cluster) -> PlanRow:
 def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, width: int) -> None:
     place = cluster(nvme="7GB/s")
     text, _ = shown(tmp_path, plan_trials(place), place, width, tokens=300e9)
-    golden = GOLDEN / f"plan_{width}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    as_looked_at(text, GOLDEN / f"plan_{width}.txt")
 
 
 def test_names_leave_the_optimizer_out_where_it_follows_from_the_offload_and_nowhere_else(tmp_path: Path) -> None:
@@ -113,9 +109,7 @@ def test_a_plan_by_formula_says_so_and_knows_nothing_of_the_allocator(tmp_path: 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 140])
 @pytest.mark.parametrize("tokens", [None, 15e12])
-def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(
-    tmp_path: Path, width: int, tokens: float | None
-) -> None:
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(tmp_path: Path, width: int, tokens: float | None):
     place = cluster(gpus="1024", nvme="7GB/s")
     text, _ = shown(tmp_path, plan_trials(place), place, width, tokens)
     assert max(cell_len(line) for line in text.splitlines()) <= width
@@ -132,12 +126,10 @@ def test_every_table_of_bytes_says_that_it_is_predicted(tmp_path: Path) -> None:
 
 def test_the_parts_of_the_device_add_up_to_the_total() -> None:
     one = row(plan_trials(cluster())[0], cluster())
-    assert one.need is not None
     assert one.steady is not None
     reserved = max(r.peak_reserved_bytes for r in one.trial.ranks[0].device_memory)
-    context = one.trial.ranks[0].context
-    assert context is not None
-    assert one.need.total_bytes == reserved + (context.context_bytes or 0) + (context.collectives_bytes or 0)
+    context = known(one.trial.ranks[0].context)
+    assert known(one.need).total_bytes == reserved + (context.context_bytes or 0) + (context.collectives_bytes or 0)
 
 
 def test_the_host_holds_all_ranks_of_a_node_and_not_the_simulating_process() -> None:
@@ -198,8 +190,7 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
     assert taken(alone) is alone[rows.index(stage_3)]
     tied = [timed(one, 0.9 if one is stage_3 else 1.0) for one in rows]
     simplest = taken([replace(one, expected=None) for one in rows])
-    found = taken(tied)
-    assert found is not None
+    found = known(taken(tied))
     assert simplest is not None
     assert found.shown.label == simplest.shown.label
 
@@ -207,12 +198,10 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
 def test_what_is_offloaded_to_a_host_of_unknown_memory_is_counted_as_not_checked() -> None:
     unknown = replace(cluster(), host_memory_bytes=None)
     rows = [row(trial, unknown) for trial in plan_trials(unknown) if trial.ranks]
-    found = recommended(rows)
-    assert found is not None
+    found = known(recommended(rows))
     specs = [one.trial.spec for one in rows if one.has_room]
     assert found.num_unchecked == sum("cpu" in (spec.offload_optimizer, spec.offload_param) for spec in specs) > 0
-    checked = recommended([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks])
-    assert checked is not None
+    checked = known(recommended([row(trial, cluster()) for trial in plan_trials(cluster()) if trial.ranks]))
     assert checked.num_unchecked == 0
 
 
@@ -220,11 +209,9 @@ def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
     offloaded = [timed(one, 0.1) if one.offloads else replace(one, expected=None) for one in rows]
-    best = taken(offloaded)
-    assert best is not None
+    best = known(taken(offloaded))
     assert best.offloads
-    found = recommended([replace(one, expected=None) for one in rows])
-    assert found is not None
+    found = known(recommended([replace(one, expected=None) for one in rows]))
     assert (found.is_timed, found.best.offloads) == (False, False)
     assert "step times unknown" in found.reason
 
@@ -232,19 +219,15 @@ def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides
 def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_why(tmp_path: Path) -> None:
     place = cluster()
     write_run(tmp_path / "run", plan_trials(place), samples=False)
-    console = Console(width=80, file=io.StringIO(), color_system=None)
     view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
-    assert view.answer is not None
-    assert view.table is not None
-    print_parts([view.answer.with_next(["Next: one"], ["Run: two"]), shortened(view.table, 6)], console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    answer, table = known(view.answer).with_next(["Next: one"], ["Run: two"]), known(view.table)
+    text = printed(partial(print_parts, [answer, shortened(table, 6)]))
     lines = text.rstrip().splitlines()
     assert len(lines) <= 22
     assert [line.partition(": ")[0] for line in lines[1:4]] == ["Memory", "Speed", "Next"]
     kept = [line.split("  ")[0] for line in lines if line.startswith("zero")]
     assert len(kept) == 6
-    assert lines[-1] == f"{len(view.table.lines) - 6} more with --details"
+    assert lines[-1] == f"{len(table.lines) - 6} more with --details"
     assert view.best is not None
     assert view.best.shown.label in kept
     assert f": choose {view.best.shown.label}" in text
@@ -294,8 +277,7 @@ def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
 def test_a_training_takes_as_long_as_its_steps_and_costs_and_draws_as_its_gpu_hours() -> None:
     place = cluster()
     one = row(plan_trials(place)[0], place)
-    found = takes(one, place.gpu, Training(300e9, 2.5))
-    assert found is not None
+    found = known(takes(one, place.gpu, Training(300e9, 2.5)))
     assert one.expected is not None
     steps = 300e9 / (8 * 2 * 1024)
     for told, step_s in zip(found, (one.expected.low_s, one.expected.step_s, one.expected.high_s), strict=True):
@@ -323,14 +305,12 @@ def test_a_room_is_a_share_of_what_there_is() -> None:
 
 
 def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
-    place, console = cluster(), Console(width=140, file=io.StringIO(), color_system=None)
+    place = cluster()
     text, _ = shown(tmp_path, plan_trials(place), place)
     assert "predicted with" not in text
     (tmp_path / "run" / "environment.json").write_text('{"versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}}')
-    print_parts(plan_view(tmp_path / "run", place).details, console)
-    assert isinstance(console.file, io.StringIO)
     said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may differ"
-    assert said in console.file.getvalue()
+    assert said in printed(partial(print_parts, plan_view(tmp_path / "run", place).details), 140)
 
 
 def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path: Path) -> None:

@@ -147,10 +147,7 @@ def test_what_neither_side_has_a_byte_of_is_no_cell() -> None:
 def test_a_peak_that_was_not_watched_is_not_compared() -> None:
     real = measured(asked(), ledger(FORWARD, {PARAMETERS: (400, 400)}))
     said = predicted(asked(), [row(FORWARD, PARAMETERS, 400, None), row(FORWARD, TOTAL, 400, None)])
-    assert set(errors(only(join([real, said])))) == {
-        "forward device parameters live",
-        "forward device total live",
-    }
+    assert set(errors(only(join([real, said])))) == {"forward device parameters live", "forward device total live"}
 
 
 def test_a_measured_trial_that_did_not_complete_is_not_compared_and_says_so() -> None:
@@ -203,9 +200,7 @@ def test_a_measured_trial_without_the_predicted_rank_is_not_compared() -> None:
         ("formula", None, True, True),
     ],
 )
-def test_a_prediction_for_another_device_is_not_compared(
-    evidence: str, gpu: str | None, on_gpu: bool, compared: bool
-) -> None:
+def test_a_prediction_for_another_device_is_not_compared(evidence: str, gpu: str | None, on_gpu: bool, compared: bool):
     work = spec("zero1", gpus_per_node=1)
     real = completed_trial(work) if on_gpu else on_cpu(completed_trial(work))
     like = foretold(work, evidence, gpu=gpu)

@@ -3,17 +3,16 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, skipped_trial, spec
 from tests.report.strategies import figures as compared
 from tests.report.test_batch_ramp import ramped
 from tests.report.test_recovery import EVERY, recovered
+from tests.tools.printed import printed as text_of
 from zerobench.records import Failure, HostSummary
 from zerobench.report.figures.runs import Errors
 from zerobench.report.figures.trial import TrialFigures, trial_figures
@@ -122,10 +121,7 @@ def named(of: Table[Any], **changed: Any) -> Table[Any]:
 
 
 def printed(of: Table[Any], width: int) -> str:
-    out = StringIO()
-    for section in terminal.sections(of, width):
-        section.print(Console(file=out, width=width))
-    return out.getvalue()
+    return "".join(text_of(section.print, width) for section in terminal.sections(of, width))
 
 
 @each_view
@@ -188,9 +184,7 @@ def test_what_is_said_below_is_the_terminals_alone() -> None:
 
 
 def shown(part: Part, width: int) -> str:
-    out = StringIO()
-    terminal.part_section(part, width).print(Console(file=out, width=width))
-    return out.getvalue()
+    return text_of(terminal.part_section(part, width).print, width)
 
 
 def test_a_listing_has_each_row_in_each_renderer_and_only_short_headers_in_80_columns() -> None:
@@ -232,9 +226,7 @@ def test_losses_that_differ_by_design_are_unjudged_unless_the_scale_of_gradients
 
 
 @pytest.mark.parametrize(("difference", "verdict"), [(0.0, "agrees to step 4"), (9.0, "DISAGREES")])
-def test_the_step_until_which_losses_are_judged_is_told_where_training_turned_unstable(
-    difference: float, verdict: str
-) -> None:
+def test_the_step_until_which_losses_are_judged_is_told_where_training_turned_unstable(difference: float, verdict: str):
     parity = replace(REFERENCE, difference=difference, norm_difference=0.0, num_steps=4, is_cut=True)
     table = parity_table([figures(REAL, parity=parity)])
     assert [line.figures.verdict for line in table.lines] == [verdict]

@@ -1,7 +1,5 @@
 """The lower bound of a step, by numbers worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bytes that collectives move, in the ZeRO paper's unit."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.report.predicted_trial import asked, collective, trial

@@ -1,7 +1,5 @@
 """What is taken for granted of a step's expected time, in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from zerobench.report.step_time.known import overhead_assumption

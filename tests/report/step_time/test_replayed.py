@@ -11,6 +11,7 @@ from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
 from tests.tools.kept_simulator import Simulate
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
@@ -198,11 +199,7 @@ ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
 LARGER = ("zero1", "zero3", "offloaded", "tensor")
 TWICE = {name: ASKED[name].model_copy(update={"micro_batch_size": 2 * ASKED[name].micro_batch_size}) for name in LARGER}
 SHORT: dict[str, Any] = {**USUAL, "model": SHAPE.model_copy(update={"num_layers": 3}).to_model(), "micro_batch_size": 4}
-LONG: dict[str, dict[str, Any]] = {
-    "zero1": {"stage": 1},
-    "offloaded": {"stage": 2, **ON_HOST},
-    "zero3": {"stage": 3},
-}
+LONG: dict[str, dict[str, Any]] = {"zero1": {"stage": 1}, "offloaded": {"stage": 2, **ON_HOST}, "zero3": {"stage": 3}}
 PASSES = {
     (name, number): gpu_trial(**SHORT | axes, gradient_accumulation_steps=number)
     for name, axes in LONG.items()
@@ -227,9 +224,7 @@ def sample(spec: TrialSpec, record: RankRecord) -> SampleTrial:
 
 
 def line(trial: SampleTrial, name: str = "H200 SXM", **given: Any) -> Timeline:
-    found = timeline(trial, gpu(name), links(name, **given))
-    assert found is not None
-    return found
+    return known(timeline(trial, gpu(name), links(name, **given)))
 
 
 def closed(trial: SampleTrial) -> SampleTrial:
@@ -258,9 +253,7 @@ def test_the_closed_form_is_within_ten_percent_of_the_replay(
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(
-    trials: dict[str, SampleTrial], name: str
-) -> None:
+def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(trials: dict[str, SampleTrial], name: str):
     spec = trials[name].spec.model_copy(update={"evidence": Evidence.FORMULA})
     by_formula = SampleTrial(spec, trial_record(spec), [formula_record(spec)])
     assert expected(by_formula).step_s == pytest.approx(expected(trials[name]).step_s, rel=0.1)
@@ -270,8 +263,7 @@ def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(
 def test_no_replay_is_below_the_bound_nor_beyond_the_matrix_peak(trials: dict[str, SampleTrial], name: str) -> None:
     for there, given in PLACES:
         at, trial = links(there, **given), trials[name]
-        found, bound = expected(trial, there, at), step_bound(trial, gpu(there), at)
-        assert bound is not None
+        found, bound = expected(trial, there, at), known(step_bound(trial, gpu(there), at))
         assert found.step_s > (bound.step_s or 0)
         assert found.compute_s > (bound.compute_s or 0)
         fast = at.model_copy(update={"link_gb_per_s": 900.0, "network_gb_per_s": 100.0})
@@ -284,8 +276,7 @@ def test_what_the_closed_form_takes_for_an_engines_work_is_what_its_trace_holds(
 ) -> None:
     """The bytes of the update, and the launches of the passes."""
     trial = trials[name]
-    asked = timed_work(trial, gpu(), links())
-    assert asked is not None
+    asked = known(timed_work(trial, gpu(), links()))
     trace, issue = unpack(trial.ranks[0].step_trace or ""), issue_of(trial.spec, asked.decoder)
     works = [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
     moved_bytes = sum(work.moved_bytes for phase, work in works if phase == Phase.STEP)
@@ -330,9 +321,7 @@ def test_the_last_stage_computes_the_head(trials: dict[str, SampleTrial]) -> Non
     assert expected(wide).compute_s > 2 * expected(trial).compute_s
 
 
-def test_a_pipeline_updates_as_long_as_its_largest_stage_whichever_was_recorded(
-    trials: dict[str, SampleTrial],
-) -> None:
+def test_a_pipeline_updates_as_long_as_its_largest_stage_whichever_was_recorded(trials: dict[str, SampleTrial]):
     trial = closed(trials["pipeline"])
     wide = replace(trial, spec=trial.spec.model_copy(update={"model": WIDE}))
     _, sizes = divided(wide.spec)
@@ -384,9 +373,7 @@ def test_tensor_parallel_ranks_wait_for_each_of_their_collectives(trials: dict[s
     assert expected(closed(trial)).exposed_communication_s == pytest.approx(communication, rel=0.01)
 
 
-def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(
-    trials: dict[str, SampleTrial],
-) -> None:
+def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(trials: dict[str, SampleTrial]):
     for at in ({}, {"network_gb_per_s": 2.0}):
         found = line(trials["ddp"], "A100 SXM 80GB", **at)
         reduced = [one for one in found.spans if one.name == "all_reduce"]
@@ -413,9 +400,7 @@ def _on_nodes(trial: SampleTrial, nodes: int) -> SampleTrial:
     return replace(trial, spec=trial.spec.model_copy(update={"num_nodes": nodes}), ranks=[there])
 
 
-def test_twice_the_batch_is_told_from_the_trace_of_half(
-    trials: dict[str, SampleTrial], records: dict[str, RankRecord]
-) -> None:
+def test_twice_the_batch_is_told_from_the_trace_of_half(trials: dict[str, SampleTrial], records: dict[str, RankRecord]):
     for name, spec in TWICE.items():
         half, whole = trials[name], sample(spec, records[spec.trial_id])
         for there, given in PLACES:

@@ -1,7 +1,5 @@
 """How long an update takes that swaps: by hand, of one sub-group and of several, in turns and ahead."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,6 +5,7 @@ import pytest
 from tests.report.sample_run import completed_trial
 from tests.report.sample_run import spec as sample_spec
 from tests.report.strategies.figures import WEIGHTS, P, spec
+from tests.tools.known import known
 from zerobench.records import CollectiveTraffic, ParameterTensor, Phase, RankRecord, StepKind
 from zerobench.report.strategies.moved import by_closed_form, counted
 from zerobench.spec.trial import TrialSpec
@@ -49,8 +50,7 @@ def test_a_rank_sends_so_many_times_the_weights(asked: TrialSpec, times: float):
 
 def test_a_server_sends_the_weights_to_each_worker_and_gets_as_much():
     asked = spec("parameter-server", 4)
-    moved = by_closed_form(asked, rank(asked, "server"))
-    assert moved is not None
+    moved = known(by_closed_form(asked, rank(asked, "server")))
     assert (moved.out_bytes, moved.in_bytes) == (3 * WEIGHTS, 3 * WEIGHTS)
 
 
@@ -89,10 +89,8 @@ def test_what_was_counted_goes_through_the_ring_and_an_empty_count_of_several_ra
         step=StepKind.STEADY, phase=Phase.BACKWARD, kind="all_reduce", group_size=4, calls=1, message_bytes=WEIGHTS
     )
     first = row.model_copy(update={"step": StepKind.FIRST})
-    moved = counted(rank(asked, collectives=[row, first]))
-    assert moved is not None
+    moved = known(counted(rank(asked, collectives=[row, first])))
     assert (moved.out_bytes, moved.in_bytes) == (1.5 * WEIGHTS, 1.5 * WEIGHTS)
     assert counted(rank(asked)) is None
-    alone = counted(rank(spec("single", 1)))
-    assert alone is not None
+    alone = known(counted(rank(spec("single", 1))))
     assert alone.out_bytes == 0

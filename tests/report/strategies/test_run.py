@@ -4,14 +4,13 @@ It was run with shorter sequences and fewer timed steps than the sweep has now. 
 that did other work too, and are here for their place in the tables.
 """
 
-import os
-from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
+from tests.tools.golden import as_looked_at
+from tests.tools.printed import shown_run
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.charts import model_states
 from zerobench.report.charts.strategies import speed_figure
@@ -25,7 +24,6 @@ from zerobench.report.page import page_html
 from zerobench.report.strategies.claim import Verdict
 from zerobench.report.strategies.claims import claims
 from zerobench.report.strategies.rows import ComparedSide
-from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
 RUN = Path(__file__).with_name("records")
@@ -45,9 +43,7 @@ def row(frames: RunFrames, label: str, role: str = "worker") -> ComparedSide:
 
 def section(width: int) -> str:
     """The two sections of the comparison, as the terminal has them."""
-    out = StringIO()
-    show_run(RUN, Console(file=out, width=width))
-    lines = out.getvalue().splitlines()
+    lines = shown_run(RUN, width).splitlines()
     start = next(i for i, line in enumerate(lines) if line == "Distributed training compared")
     return (
         "\n".join(
@@ -59,10 +55,7 @@ def section(width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_terminal_shows_the_comparison_and_the_claims(width: int):
-    golden = GOLDEN / f"compared_{width}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(section(width), encoding="utf-8")
-    assert section(width) == golden.read_text()
+    as_looked_at(section(width), GOLDEN / f"compared_{width}.txt")
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut():

@@ -6,7 +6,6 @@ Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 import dataclasses
 import io
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +24,8 @@ from tests.report.sample_run import (
     trial_record,
     write_run,
 )
+from tests.tools.golden import as_looked_at
+from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status
@@ -40,10 +41,8 @@ RUNS = {"gpu": sample_trials, "cpu": cpu_trials, "predicted": predicted_trials}
 
 def shown(run: Path, width: int = 80, *, on_screen: bool = False, **options: int) -> str:
     """What `show_run` prints, without colour and without blanks at the ends of lines."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, force_terminal=on_screen)
-    show_run(run, console, **options)
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
+    text = printed(lambda console: show_run(run, console, **options), width, force_terminal=on_screen)
+    return without_trailing_blanks(text)
 
 
 def shown_trials(path: Path, trials: Sequence[SampleTrial], width: int = 80) -> str:
@@ -76,10 +75,7 @@ def test_a_run_of_more_trials_than_are_shown_leaves_its_summary_to_the_report(tm
 def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, kind: str, width: int) -> None:
     write_run(tmp_path / "run", RUNS[kind]())
     write_tables(load_run(tmp_path / "run"))
-    text, golden = shown(tmp_path / "run", width), GOLDEN / f"{kind}_{width}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    as_looked_at(shown(tmp_path / "run", width), GOLDEN / f"{kind}_{width}.txt")
 
 
 @pytest.mark.parametrize("width", [80, 100, 119, 120, 140])
@@ -100,10 +96,8 @@ def test_the_largest_figures_still_fit_eighty_columns(tmp_path: Path) -> None:
 
 def test_the_tables_say_which_figures_are_not_to_be_believed(tmp_path: Path) -> None:
     write_run(tmp_path / "run", sample_trials())
-    console = Console(width=140, file=io.StringIO(), force_terminal=True, color_system="standard")
-    show_run(tmp_path / "run", console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    colours = {"force_terminal": True, "color_system": "standard"}
+    text = printed(lambda console: show_run(tmp_path / "run", console), 140, **colours)
     rows = [line for line in text.splitlines() if "! zero1 mb4 ga2" in line]
     assert len(rows) == 7  # the header, and the six tables that it is in
     assert all("\x1b[9;31m" in row for row in rows[1:])  # struck through, and red
@@ -162,9 +156,7 @@ def test_a_long_run_shows_its_first_trials_and_reads_no_more_ranks_than_it_needs
 
 
 @pytest.mark.parametrize("name", ["rank_0.json", "record.json", "trial.json"])
-def test_a_torn_document_that_is_shown_is_an_error_that_names_the_file_and_the_way_out(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_torn_document_that_is_shown_is_an_error_that_names_the_file_and_the_way_out(tmp_path: Path, name: str):
     trial = completed_trial(spec("zero1", gpus_per_node=1))
     run = write_run(tmp_path / "run", [trial])
     (run.trial(trial.spec.trial_id).path / name).write_text("torn")

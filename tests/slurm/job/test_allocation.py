@@ -18,8 +18,7 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize(
-    ("task_id", "restarts", "name"),
-    [(None, 0, "41"), (3, 0, "41_3"), (0, 2, "41_0.3"), (None, 1, "41.2")],
+    ("task_id", "restarts", "name"), [(None, 0, "41"), (3, 0, "41_3"), (0, 2, "41_0.3"), (None, 1, "41.2")]
 )
 def test_a_job_is_named_so_that_it_is_found_again(task_id: int | None, restarts: int, name: str) -> None:
     allocation = Allocation(41, task_id, restarts, ("n1",), 64, 8, "host")

@@ -7,6 +7,7 @@ import pytest
 
 from tests.slurm.on_cluster import standin_trial
 from tests.slurm.standins import Standins
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.running.stop import Stop
@@ -41,8 +42,7 @@ def test_a_trial_that_takes_more_than_the_job_has_is_refused(fields: dict[str, o
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"num_nodes": 1}, {"num_nodes": 64, "gpus_per_node": 16, "evidence": Evidence.SOLO}],
+    "fields", [{}, {"num_nodes": 1}, {"num_nodes": 64, "gpus_per_node": 16, "evidence": Evidence.SOLO}]
 )
 def test_a_trial_that_fits_or_that_one_rank_plays_alone_is_taken(fields: dict[str, object]) -> None:
     executor().check(standin_trial("fits", None, **fields))
@@ -108,24 +108,20 @@ def test_other_nodes_are_reached_by_a_step_beside_the_ranks(tmp_path: Path, slur
     slurm.answer("srun", "echo 'srun: error: n2: no such task' >&2; exit 2")
     trial = standin_trial("two")
     launch = executor().launch(trial, put(trial, tmp_path))
-    assert launch.elsewhere is not None
-    assert launch.elsewhere("stacks", "mark") == ["stacks: srun exited with 2: srun: error: n2: no such task"]
+    assert known(launch.elsewhere)("stacks", "mark") == ["stacks: srun exited with 2: srun: error: n2: no such task"]
     [call] = slurm.calls("srun")
     assert "--nodelist=n1,n2" in call
     assert call.endswith("-m zerobench.running.remote stacks mark")
 
 
 @pytest.mark.parametrize(("number", "steps"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 1)])
-def test_while_slurm_ends_the_job_no_step_is_begun(
-    tmp_path: Path, slurm: Standins, number: signal.Signals, steps: int
-) -> None:
+def test_while_slurm_ends_the_job_no_step_is_begun(tmp_path: Path, slurm: Standins, number: signal.Signals, steps: int):
     slurm.answer("srun", "exit 0")
     stop = Stop()
     stop.ask(number)
     trial = standin_trial("two")
     launch = executor(stop=stop).launch(trial, put(trial, tmp_path))
-    assert launch.elsewhere is not None
-    assert launch.elsewhere("end", "mark") == []
+    assert known(launch.elsewhere)("end", "mark") == []
     assert len(slurm.calls("srun")) == steps
 
 

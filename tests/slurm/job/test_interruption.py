@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.slurm.standins import Standins
+from tests.tools.known import known
 from zerobench.records import Start, Status
 from zerobench.running.executor import Interruption
 from zerobench.running.stop import Stop
@@ -54,12 +55,9 @@ def test_the_signal_before_the_limit_means_the_time_limit(slurm: Standins) -> No
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGUSR1])
-def test_a_preempted_job_is_known_by_slurms_word_whatever_signal_came(
-    slurm: Standins, number: signal.Signals | None
-) -> None:
+def test_a_preempted_job_is_known_by_slurms_word_whatever_signal_came(slurm: Standins, number: signal.Signals | None):
     says(slurm, "RUNNING", preempt_time=1_795_252_100)
-    told = taken(ALLOCATION, stopped_by(number))
-    assert told is not None
+    told = known(taken(ALLOCATION, stopped_by(number)))
     assert told.status is Status.PREEMPTED
     assert told.message == "a job of higher priority took the nodes of job 41_3"
 
@@ -84,8 +82,7 @@ def test_with_all_nodes_up_a_restart_tells_a_requeue_from_a_cancellation(
 ) -> None:
     says(slurm, state, **fields)
     nodes_are(slurm, "idle", "idle")
-    told = taken(ALLOCATION, stopped_by(signal.SIGTERM))
-    assert told is not None
+    told = known(taken(ALLOCATION, stopped_by(signal.SIGTERM)))
     assert told.status is status
 
 
@@ -93,16 +90,14 @@ def test_a_sigterm_at_the_time_limit_is_the_time_limit(slurm: Standins) -> None:
     says(slurm, "RUNNING", end_time=int(time.time()) - 1)
     nodes_are(slurm, "idle", "idle")
     allocation = Allocation(41, 3, 0, ("n1", "n2"), 64, 8, "host")
-    told = taken(allocation, stopped_by(signal.SIGTERM))
-    assert told is not None
+    told = known(taken(allocation, stopped_by(signal.SIGTERM)))
     assert told.status is Status.TIMEOUT
 
 
 def test_where_slurm_does_not_answer_nothing_is_made_up(slurm: Standins) -> None:
     for program in ("squeue", "sinfo"):
         slurm.answer(program, "exit 1")
-    told = taken(Allocation(41, 3, 0, ("n1",), 64, 8, "host"), stopped_by(signal.SIGTERM))
-    assert told is not None
+    told = known(taken(Allocation(41, 3, 0, ("n1",), 64, 8, "host"), stopped_by(signal.SIGTERM)))
     assert (told.status, told.evidence) == (Status.INTERRUPTED, "SIGTERM, and Slurm did not answer")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.on_cluster import standin_trial
+from tests.tools.golden import as_looked_at
 from zerobench.folder import TrialFolder
 from zerobench.slurm.job.steps import Interpreter, beside, deepspeed_argv, hostfile_text, rank_script_text, srun_argv
 from zerobench.slurm.options import ContainerRuntime
@@ -54,9 +55,7 @@ def test_the_command_of_a_trials_ranks_is_the_golden_one(
     interpreter: Interpreter,
 ) -> None:
     text = "".join(f"{word}\n" for word in argv(trial, folder, interpreter))
-    if os.environ.get("UPDATE_GOLDEN"):
-        (GOLDEN / golden).write_text(text, encoding="utf-8")
-    assert text == (GOLDEN / golden).read_text(encoding="utf-8")
+    as_looked_at(text, GOLDEN / golden)
 
 
 def test_no_word_of_a_command_has_two_lines_so_that_cmd_txt_runs_it_again() -> None:
@@ -86,10 +85,7 @@ def test_each_node_gives_deepspeeds_launcher_its_own_number(tmp_path: Path) -> N
     assert said[5:] == argv[argv.index("--hostfile") :]
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)],
-)
+@pytest.mark.parametrize(("body", "status"), [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
 def test_a_task_becomes_a_rank_and_leaves_its_exit_status_behind(tmp_path: Path, body: str, status: int) -> None:
     script, seen = tmp_path / "rank.sh", tmp_path / "seen"
     script.write_text(rank_script_text())

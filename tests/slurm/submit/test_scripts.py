@@ -3,7 +3,6 @@
 Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.golden import as_looked_at
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.slurm.jobs import JobKind
@@ -46,14 +46,6 @@ HOSTILE = [
 
 def array(kind: JobKind = JobKind.TRIALS, nodes: int = 1, tasks: int = 3) -> JobArray:
     return JobArray(kind, nodes, [[f"llama-zero{i}-n{nodes}-0a1b2c3d-r0"] for i in range(tasks)], 7500)
-
-
-def compared(name: str, text: str) -> None:
-    golden = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
 
 
 def sbatch_words(line: str) -> list[str]:
@@ -103,10 +95,10 @@ def test_an_array_on_gpu_nodes_is_the_golden_one() -> None:
         throttle=4,
         sbatch=("comment=where bytes go", "exclude=n[1-3]", "no-requeue"),
     )
-    compared("array.sbatch", array_script(RUN, "4-nodes", array(nodes=4), options, python=PYTHON))
+    as_looked_at(array_script(RUN, "4-nodes", array(nodes=4), options, python=PYTHON), GOLDEN / "array.sbatch")
     predictions = array_script(RUN, "predictions", array(JobKind.PREDICTIONS, tasks=1), options, python=PYTHON)
-    compared("predictions.sbatch", predictions)
-    compared("report.sbatch", report_script(RUN, "report", [101, 102], options, python=PYTHON))
+    as_looked_at(predictions, GOLDEN / "predictions.sbatch")
+    as_looked_at(report_script(RUN, "report", [101, 102], options, python=PYTHON), GOLDEN / "report.sbatch")
 
 
 def test_predictions_run_under_the_ranks_interpreter_and_outside_of_their_container() -> None:
@@ -120,7 +112,7 @@ def test_predictions_run_under_the_ranks_interpreter_and_outside_of_their_contai
 
 def test_an_array_on_nodes_without_gpus_is_the_golden_one() -> None:
     script = array_script(RUN, "1-node", array(), SubmitOptions(gpus_per_node=0), python=PYTHON)
-    compared("array_cpu.sbatch", script)
+    as_looked_at(script, GOLDEN / "array_cpu.sbatch")
     assert not any(word.startswith("--gpus-per-node") for word in options_of(script))
 
 

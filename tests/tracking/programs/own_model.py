@@ -3,8 +3,6 @@
 python own_model.py <steps> [<step that fails> [kill]]
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -5,8 +5,6 @@
 Model and configuration are those in each trial's folder, all else is what anybody would write.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

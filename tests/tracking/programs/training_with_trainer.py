@@ -5,8 +5,6 @@
 One Trainer for each configuration, one after the other.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

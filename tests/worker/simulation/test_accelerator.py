@@ -1,7 +1,5 @@
 """DeepSpeed's accelerator for the simulated GPU answers as one for a GPU does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 GPU = "simgpu"

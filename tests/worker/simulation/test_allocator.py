@@ -1,7 +1,5 @@
 """What the simulated world says is needed where its GPU's allocator refuses: no guess from what was left then."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

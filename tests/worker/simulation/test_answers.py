@@ -1,7 +1,5 @@
 """Nothing is invented: what has no value is an error that names the place, and what has one keeps it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,12 +14,9 @@ def ask_anywhere(make_value: str) -> str:
     from zerobench.worker.simulation.answers import UnknownValueError
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
-    ask = {
-        "item": lambda t: t.item(),
-        "float": float,
-        "bool": lambda t: bool(t > 0),
-        "tolist": lambda t: t.tolist(),
-    }[make_value]
+    ask = {"item": lambda t: t.item(), "float": float, "bool": lambda t: bool(t > 0), "tolist": lambda t: t.tolist()}[
+        make_value
+    ]
     with SimulatedTensors(lambda _flops: None), pytest.raises(UnknownValueError) as error:
         ask(torch.empty(1, device=GPU))
     return str(error.value)

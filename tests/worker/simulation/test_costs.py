@@ -1,7 +1,5 @@
 """What single operations cost, by their arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

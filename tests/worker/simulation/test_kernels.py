@@ -1,7 +1,5 @@
 """DeepSpeed's own classes around kernels that are not there: their states and their swaps are the real ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -162,10 +162,7 @@ def compare() -> dict[str, tuple[Any, list[Any]]]:
 
     simulated = SimulatedTensors(lambda _flops: None)
     return {
-        name: (
-            perform(FakeTensorMode(allow_non_fake_inputs=True), name),
-            [perform(simulated, name) for _ in range(3)],
-        )
+        name: (perform(FakeTensorMode(allow_non_fake_inputs=True), name), [perform(simulated, name) for _ in range(3)])
         for name in OPERATIONS
     }
 
@@ -230,10 +227,7 @@ def change_one_thing() -> dict[str, tuple[Any, Any]]:
             lambda: torch.empty(9, device=GPU).narrow(0, 0, 4)[1:],
             lambda: torch.empty(9, device=GPU).narrow(0, 5, 4)[1:],
         ),
-        "type": (
-            lambda: torch.empty(4, dtype=torch.int32, device=GPU).sum(),
-            lambda: torch.empty(4, device=GPU).sum(),
-        ),
+        "type": (lambda: torch.empty(4, dtype=torch.int32, device=GPU).sum(), lambda: torch.empty(4, device=GPU).sum()),
         "device": (lambda: torch.empty(4, device=GPU) + 1, lambda: torch.empty(4) + 1),
         "name of an option": (
             lambda: torch.empty(4, 4, device=GPU).sum(0, keepdim=True),
@@ -282,12 +276,7 @@ def use_values() -> dict[str, list[float]]:
         for _ in range(3):
             counter += 1
             counted.append(counter.item())
-        return {
-            "made": made,
-            "sums": sums,
-            "counted": counted,
-            "remembered": [remembered, len(mode._memo)],
-        }
+        return {"made": made, "sums": sums, "counted": counted, "remembered": [remembered, len(mode._memo)]}
 
 
 def test_a_tensor_with_a_value_is_never_remembered(in_fork):

@@ -1,7 +1,5 @@
 """What the simulation's count of storages says of memory that a processor's ranks map anew."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.emulated.against_simulated import misses, rows_of
+from tests.tools.known import known
 from zerobench.ds_config import build_ds_config
 from zerobench.emulator.emulator import Emulator
 from zerobench.errors import UserError
@@ -203,10 +204,7 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
 
     monkeypatch.setattr(simulator, "find_emulator", missing)
     [(record, _)] = play([trial(Evidence.EMULATED, strategy="zero1")], tmp_path)
-    assert (record.status, record.reason) == (
-        Status.SKIPPED,
-        "emulator: not set up; run: zerobench setup emulator",
-    )
+    assert (record.status, record.reason) == (Status.SKIPPED, "emulator: not set up; run: zerobench setup emulator")
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +233,7 @@ def test_what_did_not_fit_is_played_to_its_end_where_there_is_room(too_large):
     _, rank = too_large
     phases = {row.phase for row in rank.device_memory if row.step == StepKind.STEADY}
     assert phases == set(Phase) - {Phase.INIT}
-    memory = known_gpu(GPU).memory_bytes
-    assert memory is not None
+    memory = known(known_gpu(GPU).memory_bytes)
     assert max(row.peak_allocated_bytes for row in rank.device_memory) > memory
     assert rank.parameters is not None
 
@@ -253,8 +250,7 @@ def test_what_is_refused_while_the_engine_is_built_has_its_account_too(tmp_path)
     for record, _ in played:
         assert record.failure is not None
         assert (record.status, record.failure.phase) == (Status.OUT_OF_DEVICE_MEMORY, Phase.INIT)
-        standing = record.failure.standing
-        assert standing is not None
+        standing = known(record.failure.standing)
         parts = standing.by_category
         assert sum(parts.values()) == standing.allocated_bytes
         assert parts[Category.PARAMETERS] > 0.3 * standing.allocated_bytes
