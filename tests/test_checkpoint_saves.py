@@ -58,7 +58,9 @@ def checkpoints(trial: TrialSpec, folder: TrialFolder, words: Words) -> tuple[Ch
     return Checkpoints(trial, folder, RANK, words, record), record
 
 
-def test_all_wait_for_all_and_the_checkpoint_before_is_gone_once_the_next_is_whole(trial: TrialSpec, tmp_path: Path):
+def test_all_wait_for_all_and_the_checkpoint_before_is_gone_once_the_next_is_whole(
+    trial: TrialSpec, tmp_path: Path
+) -> None:
     folder, words = TrialFolder(tmp_path), Words()
     found, record = checkpoints(trial, folder, words)
     assert [step for step in range(1, 7) if found.is_due(step)] == [2, 4]  # none after the last
@@ -73,7 +75,9 @@ def test_all_wait_for_all_and_the_checkpoint_before_is_gone_once_the_next_is_who
     assert words.waited >= 2 * 4
 
 
-def test_a_second_launch_goes_on_from_what_the_first_wrote_and_saves_nothing_more(trial: TrialSpec, tmp_path: Path):
+def test_a_second_launch_goes_on_from_what_the_first_wrote_and_saves_nothing_more(
+    trial: TrialSpec, tmp_path: Path
+) -> None:
     first, words = TrialFolder(tmp_path), Words()
     checkpoints(trial, first, words)[0].save(words, 2, [3.0, 2.0])
     whole = last(checkpoints_folder(trial, first))

@@ -24,7 +24,9 @@ def test_a_test_of_the_tier_that_starts_a_process_fails() -> None:
 
 
 @pytest.mark.parametrize("framework", sorted(name for name in FRAMEWORKS if find_spec(name)))
-def test_a_test_of_the_tier_that_imports_a_training_framework_fails(framework: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_test_of_the_tier_that_imports_a_training_framework_fails(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, framework, raising=False)
     with pytest.raises(pytest.fail.Exception, match=f"imports {framework}"):
         importlib.import_module(framework)

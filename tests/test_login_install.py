@@ -172,7 +172,9 @@ def test_a_plan_by_formula_ends_in_a_recommendation_that_knows_the_step(
 @pytest.mark.parametrize(
     "arguments", [["run", "quickstart"], ["plan", "--model", "llama-7b", "--gpus", "8", "--gpu", "h200"]]
 )
-def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(login: Login, tmp_path: Path, arguments: list[str]):
+def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(
+    login: Login, tmp_path: Path, arguments: list[str]
+) -> None:
     said = login(*arguments)
     assert said.returncode == 2
     assert re.fullmatch(

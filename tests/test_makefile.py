@@ -30,7 +30,9 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_measured_half_that_failed_does_not_keep_the_prediction_and_still_fails_the_whole(cell: Path, tmp_path: Path):
+def test_a_measured_half_that_failed_does_not_keep_the_prediction_and_still_fails_the_whole(
+    cell: Path, tmp_path: Path
+) -> None:
     ended = make(
         *THIS, "sweep", "SWEEP=no-such-sweep", f"PREDICTED={cell} --gpus 2 --gpu h200 --formula --reports {tmp_path}"
     )

@@ -127,7 +127,9 @@ def test_a_dry_run_of_the_quickstart_lists_its_trials_and_writes_nothing(install
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["sweeps"], ["run", "quickstart", "--dry-run"]], ids=" ".join)
-def test_help_and_plans_import_neither_a_training_framework_nor_pandas(installed: Installed, arguments: list[str]):
+def test_help_and_plans_import_neither_a_training_framework_nor_pandas(
+    installed: Installed, arguments: list[str]
+) -> None:
     told = installed.ask(NOTHING_HEAVY_PROBE, *arguments)
     assert told["code"] == 0
     assert HEAVY & set(told["modules"]) == set()

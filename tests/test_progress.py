@@ -22,7 +22,9 @@ def word(folder: TrialFolder) -> Progress:
     return known(read_progress(folder.progress(5)))
 
 
-def test_what_becomes_known_goes_out_with_the_next_word_and_is_not_taken_back(spoken: tuple[ProgressFile, TrialFolder]):
+def test_what_becomes_known_goes_out_with_the_next_word_and_is_not_taken_back(
+    spoken: tuple[ProgressFile, TrialFolder],
+) -> None:
     progress, folder = spoken
     progress.say("import", -1, always=True)
     first = word(folder)
@@ -56,7 +58,9 @@ def test_a_word_of_an_older_rank_is_read(tmp_path: Path) -> None:
     assert said.peak_by_category == {}
 
 
-def test_what_the_host_holds_goes_out_at_once_with_the_last_word_again(spoken: tuple[ProgressFile, TrialFolder]):
+def test_what_the_host_holds_goes_out_at_once_with_the_last_word_again(
+    spoken: tuple[ProgressFile, TrialFolder],
+) -> None:
     progress, folder = spoken
     progress.say("first", 0, 42, always=True)
     standing = HostStanding(at="the peak of start-up", by_category={Category.PARAMETERS: 3})

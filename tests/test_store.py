@@ -193,7 +193,9 @@ def tear(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [tear, Path.unlink, lambda path: path.write_bytes(bytes(100))])
 @pytest.mark.parametrize("name", ["rank_1.json", "record.json"])
-def test_a_trial_with_a_torn_or_lost_record_has_not_ended(run: RunFolder, name: str, spoil: Callable[[Path], object]):
+def test_a_trial_with_a_torn_or_lost_record_has_not_ended(
+    run: RunFolder, name: str, spoil: Callable[[Path], object]
+) -> None:
     first, second = (trial_spec(repeat).trial_id for repeat in range(2))
     spoil(run.trial(first).path / name)
     found = load_run(run.path)

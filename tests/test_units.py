@@ -117,7 +117,9 @@ def test_nonsense_bytes_are_refused_in_one_line_that_names_the_field(nonsense: A
 
 
 @pytest.mark.parametrize(("text", "decimal", "binary"), [("80G", "80 GB", "80 GiB"), ("5k", "5 kB", "5 KiB")])
-def test_a_unit_that_two_people_read_differently_is_refused_with_both_readings(text: str, decimal: str, binary: str):
+def test_a_unit_that_two_people_read_differently_is_refused_with_both_readings(
+    text: str, decimal: str, binary: str
+) -> None:
     with pytest.raises(UserError, match="ambiguous") as error:
         parse_bytes(text)
     assert decimal in str(error.value)

@@ -49,7 +49,9 @@ def test_output_that_nobody_reads_ends_the_program_as_a_broken_pipe_does_without
 
 
 @pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=["output", "all"])
-def test_a_program_that_is_started_with_its_output_closed_does_its_work(tmp_path: Path, closed: tuple[int, ...]):
+def test_a_program_that_is_started_with_its_output_closed_does_its_work(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
     ended = subprocess.run(
         ["sh", "-c", f'exec "$@" {" ".join(f"{one}>&-" for one in closed)}', "sh", *ZEROBENCH, *NOTHING_TO_DO],
         check=False,

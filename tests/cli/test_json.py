@@ -108,7 +108,9 @@ def declared(path: str, value: Any, fields: Mapping[str, Field]) -> bool:
         (["export", "before", "--prometheus", "zb.prom"], 0, "exported"),
     ],
 )
-def test_a_command_prints_one_document_whose_fields_are_declared(runs: Call, arguments: list[str], code: int, has: str):
+def test_a_command_prints_one_document_whose_fields_are_declared(
+    runs: Call, arguments: list[str], code: int, has: str
+) -> None:
     found, out, _ = runs(*arguments, "--json")
     document = json.loads(out)
     assert (found, document["command"]) == (code, arguments[0])

@@ -63,7 +63,9 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan", "--modle", "llama-7b"], "--model"),
     ],
 )
-def test_a_mistake_is_one_line_and_nothing_is_written(call: Call, tmp_path: Path, arguments: list[str], words: str):
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    call: Call, tmp_path: Path, arguments: list[str], words: str
+) -> None:
     code, out, err = call(*arguments)
     assert code == 2
     assert out == ""

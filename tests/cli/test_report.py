@@ -30,7 +30,9 @@ def test_the_newest_run_becomes_a_page_beside_its_tables(report: Call, tmp_path:
     assert (tmp_path / path).read_text().startswith("<!doctype html>")
 
 
-def test_a_page_is_drawn_when_no_trials_figures_are_held_any_more(report: Call, monkeypatch: pytest.MonkeyPatch):
+def test_a_page_is_drawn_when_no_trials_figures_are_held_any_more(
+    report: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import gc
 
     import vl_convert

@@ -153,7 +153,9 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert slurm.calls("sbatch") == []
 
 
-def test_without_slurm_one_line_says_what_needs_none(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_slurm_one_line_says_what_needs_none(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = call(*SUBMIT)
     assert (code, out) == (2, "")
@@ -161,7 +163,9 @@ def test_without_slurm_one_line_says_what_needs_none(call: Call, tmp_path: Path,
 
 
 @pytest.mark.parametrize("limit", ["1:00", "2:00"])
-def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(call: Call, slurm: Standins, limit: str):
+def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(
+    call: Call, slurm: Standins, limit: str
+) -> None:
     (slurm.folder / "partitions").write_text(f"short|{limit}\nmain*|1-00:00:00\n")
     asked = [*SUBMIT, "--partition", "short", "--only", "strategy=zero1"]
     for more in ([], ["--dry-run"]):
@@ -172,7 +176,9 @@ def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(call
     assert call(*asked, "--partition", "main", "--dry-run")[2] == ""
 
 
-def test_jobs_too_short_for_any_trial_are_warned_of_by_the_limit_that_was_asked_for(call: Call, slurm: Standins):
+def test_jobs_too_short_for_any_trial_are_warned_of_by_the_limit_that_was_asked_for(
+    call: Call, slurm: Standins
+) -> None:
     _, _, err = call(*SUBMIT, "--only", "strategy=zero1", "--time", "2", "--dry-run")
     assert "warning: jobs of trials get 00:02:00" in err
     assert call(*SUBMIT, "--only", "strategy=zero1", "--time", "3", "--dry-run")[2] == ""

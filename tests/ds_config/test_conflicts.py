@@ -45,7 +45,9 @@ def test_a_trials_own_configuration_agrees_with_it(fields: dict[str, Any]) -> No
         ({}, {"memory_breakdown": True}, "memory_breakdown: true resets the peaks"),
     ],
 )
-def test_each_fact_that_differs_is_named_on_both_sides(fields: dict[str, Any], changed: dict[str, Any], said: str):
+def test_each_fact_that_differs_is_named_on_both_sides(
+    fields: dict[str, Any], changed: dict[str, Any], said: str
+) -> None:
     asked = trial(**fields)
     with pytest.raises(UserError, match=said) as refused:
         refuse_conflicts({**build_ds_config(asked), **changed}, asked, "here")

@@ -162,7 +162,9 @@ def test_losses_agree_over_stages_and_offload_in_fp32(family: str, results: dict
         assert result["losses"] == pytest.approx(reference, abs=5e-6), name
 
 
-def test_stage_3_keeps_its_reduce_bucket_and_stages_1_and_2_only_in_backward(results: dict[str, dict[str, Any]]):
+def test_stage_3_keeps_its_reduce_bucket_and_stages_1_and_2_only_in_backward(
+    results: dict[str, dict[str, Any]],
+) -> None:
     assert results["bf16 zero3 adamw"]["bucket_elements_at_end"] == BUCKET
     for stage in (1, 2):
         assert results[f"bf16 zero{stage} adamw"]["bucket_elements_at_end"] == 0
@@ -206,7 +208,9 @@ def test_in_fp32_stages_1_to_3_keep_a_second_copy_of_the_weights(results: dict[s
     assert results["fp32 zero3 sgd"]["live_bytes_at_end"] == pytest.approx(2 * p + 2 * p + 2 * p + bucket, abs=slack)
 
 
-def test_nvme_offload_swaps_parameters_and_states_to_the_trial_s_own_folder(results: dict[str, dict[str, Any]]):
+def test_nvme_offload_swaps_parameters_and_states_to_the_trial_s_own_folder(
+    results: dict[str, dict[str, Any]],
+) -> None:
     states_bytes = 3 * 4 * NUM_PARAMS
     weights_bytes = 2 * 2 * 1024 * 1024  # biases are too small to be swapped
     assert results["bf16 zero3 param nvme"]["swapped_bytes"] >= states_bytes + weights_bytes

@@ -38,7 +38,9 @@ def arguments(trial: TrialSpec, config: Path, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize(("stage", "offload"), CASES)
-def test_trainer_fills_in_what_is_auto_and_the_whole_is_what_was_planned(tmp_path: Path, stage: int, offload: Offload):
+def test_trainer_fills_in_what_is_auto_and_the_whole_is_what_was_planned(
+    tmp_path: Path, stage: int, offload: Offload
+) -> None:
     trial = spec(stage, offload)
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(written_config(trial, for_trainer=True)))
@@ -52,7 +54,9 @@ def test_trainer_fills_in_what_is_auto_and_the_whole_is_what_was_planned(tmp_pat
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
 @pytest.mark.parametrize(("stage", "offload"), CASES)
-def test_deepspeed_reads_it_as_the_configuration_that_was_predicted(stage: int, offload: Offload, precision: Precision):
+def test_deepspeed_reads_it_as_the_configuration_that_was_predicted(
+    stage: int, offload: Offload, precision: Precision
+) -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     trial = spec(stage, offload, precision=precision)
@@ -83,7 +87,9 @@ def test_a_planned_configuration_has_no_keys_of_a_benchmark_and_says_what_the_tr
     }
 
 
-def test_below_stage_3_nothing_is_gathered_to_be_saved_and_a_file_of_the_users_own_stays_as_it_is(tmp_path: Path):
+def test_below_stage_3_nothing_is_gathered_to_be_saved_and_a_file_of_the_users_own_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
     of_saving = "stage3_gather_16bit_weights_on_model_save"
     assert of_saving not in written_config(spec(2, Offload.NONE))["zero_optimization"]
     file = tmp_path / "own.json"

@@ -192,7 +192,9 @@ print(json.dumps(said))
 """
 
 
-def test_recurrent_layers_train_with_their_weights_in_one_buffer_and_keep_what_backward_reads(emulated: Emulated):
+def test_recurrent_layers_train_with_their_weights_in_one_buffer_and_keep_what_backward_reads(
+    emulated: Emulated,
+) -> None:
     said = emulated(RECURRENT)
     steps, hidden = 5 * 8, 64
     kept = {  # elements a step: gates and cells of each layer and direction, and what lies between two layers

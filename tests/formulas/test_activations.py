@@ -125,7 +125,9 @@ FROZEN = {
 @pytest.mark.parametrize(
     "config", [LLAMA, GPT2 | {"tie_word_embeddings": False}, QWEN2, QWEN3], ids=lambda config: config["model_type"]
 )
-def test_of_a_model_partly_frozen_it_is_what_autograd_saves(config: dict[str, Any], frozen: str, attention: str):
+def test_of_a_model_partly_frozen_it_is_what_autograd_saves(
+    config: dict[str, Any], frozen: str, attention: str
+) -> None:
     spec = trial(config, "bf16", attention, frozen=frozen)
     formula = activations(spec).saved_bytes + logits_bytes(BATCH * SEQUENCE, 300, 2).saved_bytes
     assert formula == pytest.approx(saved_bytes(spec), rel=5e-3)
@@ -274,7 +276,9 @@ def test_a_config_without_a_dimension_is_refused_in_one_line(missing: str) -> No
     ("tokens", "hidden", "vocab", "rows"),
     [(4096, 4096, 32000, 512), (4096, 64, 300, 1024), (4096, 64, 320, 1024), (4096, 64, 321, 1024), (7, 64, 64, 7)],
 )
-def test_a_chunk_has_about_as_many_logits_as_there_are_hidden_states(tokens: int, hidden: int, vocab: int, rows: int):
+def test_a_chunk_has_about_as_many_logits_as_there_are_hidden_states(
+    tokens: int, hidden: int, vocab: int, rows: int
+) -> None:
     assert chunk_rows(tokens, hidden, vocab) == rows
 
 

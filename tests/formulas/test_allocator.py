@@ -29,7 +29,9 @@ def rows(rank: RankRecord) -> dict[tuple[StepKind, Phase], DeviceMemory]:
 CELLS = [trial("llama", 1, False), trial("gpt2", 0, True), trial("llama", 3, True), trial("gpt2", 2, False)]
 
 
-def test_in_both_steps_as_much_is_held_and_reserved_as_in_the_simulation_within_five_percent(simulate: Simulate):
+def test_in_both_steps_as_much_is_held_and_reserved_as_in_the_simulation_within_five_percent(
+    simulate: Simulate,
+) -> None:
     for cell, simulated in zip(CELLS, map(rows, simulate(CELLS)), strict=True):
         by_formula = rows(formula_record(cell.model_copy(update={"evidence": Evidence.FORMULA})))
         for step in StepKind:

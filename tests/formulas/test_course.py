@@ -50,7 +50,9 @@ def test_what_a_forward_pass_leaves_is_the_formulas_activations_within_a_percent
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_gradient_is_handed_on_once_after_it_was_made_and_before_the_first_block_is_computed_again(kind: str):
+def test_the_first_gradient_is_handed_on_once_after_it_was_made_and_before_the_first_block_is_computed_again(
+    kind: str,
+) -> None:
     backward = course_of(kind, trial(kind, 2, 4, checkpoints=True), StepKind.STEADY)[Phase.BACKWARD]
     [place] = [index for index, event in enumerate(backward) if event.number == BUCKETED]
     assert [event.is_gradient for event in backward[:place]].count(True) == 1

@@ -86,7 +86,9 @@ def after_step(asked: Setting) -> dict[Category, int]:
     ],
     ids=["offload_states", "bf16_master_weight"],
 )
-def test_stage_3_comes_to_what_deepspeeds_examples_publish(tensors: tuple[int, ...], bucket: int, measured: float):
+def test_stage_3_comes_to_what_deepspeeds_examples_publish(
+    tensors: tuple[int, ...], bucket: int, measured: float
+) -> None:
     held = after_step(setting(3, 4, tensors, reduce_bucket_size=bucket))
     assert sum(held.values()) == pytest.approx(measured, rel=4e-3)
 

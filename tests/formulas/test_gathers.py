@@ -105,7 +105,9 @@ def test_a_formula_gathers_reduces_and_reads_to_the_byte_what_the_engine_does(
 
 
 @pytest.mark.parametrize("name", [name for name in AXES if "drives" not in name])
-def test_an_explanation_leaves_nothing_of_what_is_gathered_at_a_peak(simulated: dict[str, RankRecord], name: str):
+def test_an_explanation_leaves_nothing_of_what_is_gathered_at_a_peak(
+    simulated: dict[str, RankRecord], name: str
+) -> None:
     engine, spec = simulated[name], ASKED[name]
     explainer = Explainer(SampleTrial(spec, trial_record(spec), [engine]), rank=0)
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):

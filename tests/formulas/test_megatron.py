@@ -65,7 +65,9 @@ def test_qwen2_has_biases_of_queries_keys_and_values_alone_whatever_its_config_s
 
 
 @pytest.mark.parametrize(("largest", "drawn"), [(1000, 1000), (2**24 + 1, 2**24 + 1), (2**25 + 1, 2**25)])
-def test_a_start_holds_the_parts_and_one_whole_tensor_that_is_drawn_in_two_pieces_at_a_time(largest: int, drawn: int):
+def test_a_start_holds_the_parts_and_one_whole_tensor_that_is_drawn_in_two_pieces_at_a_time(
+    largest: int, drawn: int
+) -> None:
     case = Case({"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}, 1, 300)
     setting = Setting(case, (200, 100), Optimizer.ADAMW)
     moments, plain = tensor_device(setting, StepKind.FIRST, largest), plain_device(setting, StepKind.FIRST)

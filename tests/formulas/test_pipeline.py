@@ -24,7 +24,9 @@ def trial(strategy: str = "pipeline", **fields: Any) -> TrialSpec:
 
 
 @pytest.mark.parametrize(("precision", "element"), [("fp32", 4), ("bf16", 2)])
-def test_hidden_states_cross_each_border_once_and_their_gradients_once_the_other_way(precision: str, element: int):
+def test_hidden_states_cross_each_border_once_and_their_gradients_once_the_other_way(
+    precision: str, element: int
+) -> None:
     micro_batches = 2 * STAGES
     border = micro_batches * 3 * SEQUENCE * HIDDEN * element
     found = [passed_per_step(trial(precision=precision), stage) for stage in range(STAGES)]

@@ -289,7 +289,9 @@ def test_a_part_of_the_optimizer_offloaded_to_nvme_has_no_formula() -> None:
 
 
 @pytest.mark.parametrize(("base", "simulated_mib"), [("nf4", 5878.0 - 64 - 49.5), ("int8", 8920.7 - 64 - 97.3)])
-def test_beside_a_quantised_model_the_matrix_that_a_product_makes_whole_is_counted(base: str, simulated_mib: float):
+def test_beside_a_quantised_model_the_matrix_that_a_product_makes_whole_is_counted(
+    base: str, simulated_mib: float
+) -> None:
     """The simulated peak of backward on 8 H100, less workspaces and what the allocator rounds up."""
     asked = {"strategy": "zero2", "model": "llama-7b", "micro_batch_size": 1, "sequence_length": 2048}
     asked |= {"precision": "bf16", "optimizer": "fused_adamw", "activation_checkpointing": True}

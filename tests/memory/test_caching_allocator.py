@@ -314,7 +314,9 @@ EVENTS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.integers(0, 10**6)), ma
 
 
 @given(EVENTS)
-def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(events: list[tuple[int, int, int]]):
+def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(
+    events: list[tuple[int, int, int]],
+) -> None:
     allocator, plain = CachingAllocator(), PlainAllocator()
     live: list[int] = []
     for key, (size, frees, choice) in enumerate(events):
@@ -329,7 +331,9 @@ def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(events
 
 
 @given(EVENTS)
-def test_at_every_instant_the_counters_are_sums_over_segments_that_never_overlap(events: list[tuple[int, int, int]]):
+def test_at_every_instant_the_counters_are_sums_over_segments_that_never_overlap(
+    events: list[tuple[int, int, int]],
+) -> None:
     allocator = CachingAllocator()
     live: dict[int, int] = {}
     peak = 0

@@ -75,7 +75,9 @@ print(json.dumps({"name": device.name, "files": os.listdir(), **found}))
 """
 
 
-def test_choosing_a_gpu_makes_no_context_and_a_refusal_tells_what_stood_on_it(emulated: Emulated, tmp_path: Path):
+def test_choosing_a_gpu_makes_no_context_and_a_refusal_tells_what_stood_on_it(
+    emulated: Emulated, tmp_path: Path
+) -> None:
     (tmp_path / "here").mkdir()
     said = emulated(CHOSEN, str(tmp_path / "here"), account=tmp_path / "account")
     assert (said["name"], said["chosen"]) == ("NVIDIA H200", 0)

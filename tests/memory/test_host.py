@@ -59,7 +59,9 @@ def test_malloc_is_let_loose_by_the_numbers_of_mallopt(monkeypatch: pytest.Monke
     assert not host.unpin_malloc()
 
 
-def test_what_the_library_or_the_kernel_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_what_the_library_or_the_kernel_does_not_tell_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert (host.malloc_bytes(), host.unpin_malloc()) == (None, False)
     monkeypatch.setattr(host, "Path", lambda _: tmp_path / "no" / "such")

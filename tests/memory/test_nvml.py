@@ -241,7 +241,9 @@ def test_the_bindings_mismatch_error_is_a_fault_like_any_other(standin: Standin)
     assert "too old" in standin.run(code, "gpus 1\nproc 0 4000001 0:700", "old")
 
 
-def test_a_function_that_the_binding_lacks_is_a_fault_and_one_that_the_library_lacks_is_not_bound(standin: Standin):
+def test_a_function_that_the_binding_lacks_is_a_fault_and_one_that_the_library_lacks_is_not_bound(
+    standin: Standin,
+) -> None:
     code = """
         import json
         from zerobench.memory.nvml_driver import NvmlFault, driver

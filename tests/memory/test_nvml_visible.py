@@ -43,7 +43,9 @@ def sampled(devices: list[DeviceInfo], value: str | None, faults: tuple[str, ...
         ("GPU-9,1", []),
     ],
 )
-def test_the_devices_that_cuda_would_show_are_sampled_up_to_the_first_name_that_is_none(value: str, indices: list[int]):
+def test_the_devices_that_cuda_would_show_are_sampled_up_to_the_first_name_that_is_none(
+    value: str, indices: list[int]
+) -> None:
     assert sampled(FOUR, value) == [UUIDS[i] for i in indices]
 
 
@@ -64,7 +66,9 @@ def test_without_the_variable_all_are_sampled_mig_devices_in_place_of_their_gpu(
         ("MIG-cccc", []),
     ],
 )
-def test_mig_devices_are_chosen_by_uuid_and_a_split_gpu_by_its_own_means_all_of_them(value: str, parts: list[str]):
+def test_mig_devices_are_chosen_by_uuid_and_a_split_gpu_by_its_own_means_all_of_them(
+    value: str, parts: list[str]
+) -> None:
     assert sampled(SPLIT, value) == parts
 
 

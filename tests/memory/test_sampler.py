@@ -166,7 +166,9 @@ def test_power_is_read_ten_times_a_second_and_its_energy_counted(busy: tuple[Out
         assert device.mean_power_watts == pytest.approx(412, rel=0.02)
 
 
-def test_without_an_energy_counter_the_power_is_integrated_and_the_record_says_so(standin: Standin, tmp_path: Path):
+def test_without_an_energy_counter_the_power_is_integrated_and_the_record_says_so(
+    standin: Standin, tmp_path: Path
+) -> None:
     scenario = "gpus 1 power_mw=300000\nerr 0 nvmlDeviceGetTotalEnergyConsumption 3"
     left = sample(standin, tmp_path, scenario, seconds=0.5)
     seconds = left.samples[-1].t_s - left.samples[0].t_s

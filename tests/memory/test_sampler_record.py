@@ -35,7 +35,9 @@ def test_only_the_devices_that_the_trial_may_use_are_sampled_and_the_others_are_
     assert (left.summary.reason, left.summary.faults) == (None, [])
 
 
-def test_a_mig_device_named_to_cuda_is_sampled_alone(standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_mig_device_named_to_cuda_is_sampled_alone(
+    standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = (f"MIG-{digit * 8}-0000-0000-0000-000000000000" for digit in "ab")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", second)
     left = sample(standin, tmp_path, MIG)

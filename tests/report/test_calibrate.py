@@ -134,7 +134,9 @@ def test_a_run_on_cpus_says_that_a_gpu_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("update", [{"context": None}, {"context": context(None, None)}])
-def test_a_run_whose_ranks_could_not_read_the_driver_says_so_with_nvmls_reason(tmp_path: Path, update: dict[str, Any]):
+def test_a_run_whose_ranks_could_not_read_the_driver_says_so_with_nvmls_reason(
+    tmp_path: Path, update: dict[str, Any]
+) -> None:
     whole = completed_trial(spec("zero1"))
     ranks: list[RankRecord] = [rank.model_copy(update=update) for rank in whole.ranks]
     (nvml,) = whole.record.nvml
@@ -182,7 +184,9 @@ def calibrate(folder: Path, monkeypatch: pytest.MonkeyPatch, *trials: SampleTria
     monkeypatch.setenv("ZEROBENCH_CALIBRATION", str(file))
 
 
-def test_the_steps_of_a_machine_tell_how_long_others_take_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_steps_of_a_machine_tell_how_long_others_take_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of small and large work at three stages: its kernels, its launches and its Python are told apart."""
     machine = StepConstants(slower=1.15, launch_s=18e-6, python_slower=1.7, step_s=0.005)
     ways: list[dict[str, Any]] = [

@@ -39,5 +39,7 @@ def test_strategies_without_stages_are_not_told_to_take_a_higher_one(
     ("strategy", "category", "told"),
     [("ddp", Category.GRADIENTS, "stage 2 or higher"), ("zero1", Category.PARAMETERS, "stage 3 or offload_param: cpu")],
 )
-def test_where_a_stage_would_divide_a_state_it_is_told(tmp_path: Path, strategy: str, category: Category, told: str):
+def test_where_a_stage_would_divide_a_state_it_is_told(
+    tmp_path: Path, strategy: str, category: Category, told: str
+) -> None:
     assert (remedy(trial(tmp_path, strategy), category, 10**9) or "").startswith(told)

@@ -93,7 +93,9 @@ def test_nodes_that_differ_in_nothing_but_names_and_megabytes_do_not_differ() ->
         ({"topology": []}, "links between GPUs: none on d; 1 pairs: 18 NVLinks through nvswitch, PCIe NODE on the"),
     ],
 )
-def test_each_fact_that_is_other_on_one_node_is_a_line_that_names_the_node(change: dict[str, Any], sentence: str):
+def test_each_fact_that_is_other_on_one_node_is_a_line_that_names_the_node(
+    change: dict[str, Any], sentence: str
+) -> None:
     nodes = {name: node(name, **(change if name == "d" else {})) for name in "cdab"}
     [found] = node_differences(nodes)
     assert found.startswith(sentence)

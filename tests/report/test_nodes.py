@@ -43,7 +43,9 @@ def rows_and_energy(path: Path, ahead_s: float = 0.0) -> tuple[Rows, float | Non
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-def test_a_node_whose_clock_is_an_hour_wrong_has_the_rows_that_it_has_with_a_right_one(tmp_path: Path, ahead_s: float):
+def test_a_node_whose_clock_is_an_hour_wrong_has_the_rows_that_it_has_with_a_right_one(
+    tmp_path: Path, ahead_s: float
+) -> None:
     right, energy = rows_and_energy(tmp_path / "right")
     wrong, energy_of_wrong = rows_and_energy(tmp_path / "wrong", ahead_s)
     shifts = {0: 0.0, 1: ahead_s}

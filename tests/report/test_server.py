@@ -110,7 +110,9 @@ def test_steps_and_their_spread_are_the_workers(trial: SampleTrial) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is_named(folder: Path, width: int):
+def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is_named(
+    folder: Path, width: int
+) -> None:
     text = shown_run(folder, width)
     tables = {section.splitlines()[0]: section for section in text.strip().split("\n\n")}
     for start in ("Device memory at the peak", "Model states of one rank"):

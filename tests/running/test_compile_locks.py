@@ -49,7 +49,9 @@ def lock(environ: dict[str, str]) -> Path:
     return build_root(environ) / "py311_cpu" / "cpu_adam" / "lock"
 
 
-def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(lock: Path, environ: dict[str, str]):
+def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(
+    lock: Path, environ: dict[str, str]
+) -> None:
     with compiling(lock):
         assert free_left_over(environ) == []
         assert lock.exists()

@@ -99,7 +99,9 @@ def untimed(told: list[str]) -> list[str]:
     return [line.partition(" in ")[0] if line.startswith("compiled ") else line for line in told]
 
 
-def test_what_is_missing_is_compiled_once_and_said_while_it_lasts(root: Path, compile_all: Compile, heard: Heard):
+def test_what_is_missing_is_compiled_once_and_said_while_it_lasts(
+    root: Path, compile_all: Compile, heard: Heard
+) -> None:
     assert compile_all() == {}
     assert missing(NEEDED, os.environ) == []
     assert untimed(heard.told) == [f"compiled {name}" for name in NEEDED]

@@ -138,7 +138,9 @@ def test_a_missing_hostfile_is_refused_in_one_line(tmp_path: Path) -> None:
         read_hosts(tmp_path / "nowhere")
 
 
-def test_remote_ranks_get_the_users_own_variables_and_then_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_remote_ranks_get_the_users_own_variables_and_then_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "..")
     (tmp_path / ".deepspeed_env").write_text("NCCL_SOCKET_IFNAME=ib0\n\nOMP_NUM_THREADS=1\n")

@@ -172,7 +172,9 @@ def test_of_many_ranks_without_a_record_the_first_eight_are_named() -> None:
 
 
 @pytest.mark.parametrize(("deaths", "rank"), [((), 0), ((RankDeath(0, 9.0, -signal.SIGTERM),), 1)])
-def test_the_kernels_word_is_about_the_first_rank_whose_end_nobody_saw(deaths: tuple[RankDeath, ...], rank: int):
+def test_the_kernels_word_is_about_the_first_rank_whose_end_nobody_saw(
+    deaths: tuple[RankDeath, ...], rank: int
+) -> None:
     failure = failed(Status.OUT_OF_HOST_MEMORY, exit_code=0, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE)
     assert failure.rank == rank
 

@@ -48,14 +48,18 @@ def test_a_time_of_a_wrong_clock_is_that_at_which_the_record_was_seen(tmp_path: 
     assert written_at_s(TrialFolder(tmp_path), [0], BEGAN_S, {path: BEGAN_S + 10.2}) == {0: BEGAN_S + 10.2}
 
 
-def test_a_record_that_nobody_saw_while_the_trial_ran_is_as_old_as_its_reading_at_most(tmp_path: Path, put: Put):
+def test_a_record_that_nobody_saw_while_the_trial_ran_is_as_old_as_its_reading_at_most(
+    tmp_path: Path, put: Put
+) -> None:
     before = time.time()
     put(0, before + HOUR_S)
     assert before <= written_at_s(TrialFolder(tmp_path), [0], BEGAN_S, {})[0] <= time.time()
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, HOUR_S, -HOUR_S])
-def test_the_first_failure_is_the_first_one_on_whatever_clock_its_node_runs(tmp_path: Path, put: Put, ahead_s: float):
+def test_the_first_failure_is_the_first_one_on_whatever_clock_its_node_runs(
+    tmp_path: Path, put: Put, ahead_s: float
+) -> None:
     """Rank 1 failed first, on a node with that clock; then rank 0 recorded its own, then rank 2 was killed."""
     paths = {1: put(1, BEGAN_S + 10 + ahead_s), 0: put(0, BEGAN_S + 20)}
     seen = {paths[1]: BEGAN_S + 10.25, paths[0]: BEGAN_S + 20.25}

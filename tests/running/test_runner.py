@@ -168,7 +168,9 @@ def test_ctrl_c_ends_the_trial_and_keeps_what_is_done(
     assert marked_processes(folder.path) == []
 
 
-def test_a_resumed_run_does_only_what_is_missing_or_failed_and_loses_nothing(interrupted: tuple[RunFolder, int]):
+def test_a_resumed_run_does_only_what_is_missing_or_failed_and_loses_nothing(
+    interrupted: tuple[RunFolder, int],
+) -> None:
     folder, _ = interrupted
     done = next(iter(load_run(folder.path).trials())).folder.record
     before = (done.read_bytes(), done.stat().st_mtime_ns)
@@ -244,7 +246,9 @@ def test_a_spec_that_is_torn_in_an_older_run_is_told_by_the_sweep(tmp_path: Path
     assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
 
 
-def test_nothing_is_written_through_the_folder_of_a_skipped_trial_that_is_a_link(tmp_path: Path, make_trial: MakeTrial):
+def test_nothing_is_written_through_the_folder_of_a_skipped_trial_that_is_a_link(
+    tmp_path: Path, make_trial: MakeTrial
+) -> None:
     trial = make_trial()
     folder = run([PlannedTrial(trial=trial, skipped=SKIP)], tmp_path).folder
     theirs = tmp_path / "theirs"
@@ -305,7 +309,9 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, make_trial:
         run([PlannedTrial(trial=make_trial())], tmp_path / "a_file")
 
 
-def test_several_nodes_without_a_hostfile_are_refused_before_anything_is_written(tmp_path: Path, make_trial: MakeTrial):
+def test_several_nodes_without_a_hostfile_are_refused_before_anything_is_written(
+    tmp_path: Path, make_trial: MakeTrial
+) -> None:
     with pytest.raises(UserError, match="--hostfile"):
         run([PlannedTrial(trial=make_trial(num_nodes=2))], tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -111,7 +111,9 @@ def test_a_simulation_that_is_killed_alone_is_a_crash_that_names_the_signal(play
     assert records["complete"].status is Status.COMPLETED
 
 
-def test_a_frozen_simulator_is_found_by_the_progress_that_is_missing_and_the_rest_goes_on(play: Play):
+def test_a_frozen_simulator_is_found_by_the_progress_that_is_missing_and_the_rest_goes_on(
+    play: Play,
+) -> None:
     records = play(["hang", "complete"], then=freeze_simulator)
     assert records["hang"].status is Status.TIMEOUT
     assert (records["hang"].reason or "").startswith("no progress for 2 s: in init; the machine's load was ")

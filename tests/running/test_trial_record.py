@@ -18,7 +18,9 @@ def test_a_failure_gives_its_message_as_the_reason(make_trial: MakeTrial) -> Non
     assert trial_record(trial, "run", (Status.COMPLETED, None), 2).reason is None
 
 
-def test_a_skipped_trial_has_the_rules_reason_and_no_failure_and_is_read_back(make_trial: MakeTrial, tmp_path: Path):
+def test_a_skipped_trial_has_the_rules_reason_and_no_failure_and_is_read_back(
+    make_trial: MakeTrial, tmp_path: Path
+) -> None:
     folder = TrialFolder(tmp_path)
     record = write_record(folder, skipped_record(make_trial(), "run", "checkpoint_room", "no room", 2))
     assert (record.status, record.rule, record.reason, record.failure) == (

@@ -108,7 +108,9 @@ def refined(plan: Plan, cells: Sequence[Cell], world: World) -> tuple[PlanRow, P
     return before, best_of(cells)
 
 
-def test_of_the_fastest_each_key_is_replayed_by_itself_and_then_those_together_that_gain(plan: Plan, cells: list[Cell]):
+def test_of_the_fastest_each_key_is_replayed_by_itself_and_then_those_together_that_gain(
+    plan: Plan, cells: list[Cell]
+) -> None:
     world = World(by_keys(GAINS), replays=True)
     before, after = refined(plan, cells, world)
     own = before.trial.spec.ds_config

@@ -85,7 +85,9 @@ def test_what_is_none_is_refused_in_one_line_with_what_may_be(axis: str, written
         ({"strategy": "zero2", "adapter": "lora-8-nf4", "compile": "blocks"}, "base_is_not_compiled", "graph"),
     ],
 )
-def test_what_cannot_be_is_refused_before_launch_with_its_reason(fields: dict[str, Any], rule: str, reason: str):
+def test_what_cannot_be_is_refused_before_launch_with_its_reason(
+    fields: dict[str, Any], rule: str, reason: str
+) -> None:
     ASKING.refused(rule, reason, **fields)
 
 

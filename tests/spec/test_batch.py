@@ -13,7 +13,9 @@ def spec(strategy: str, **fields: object) -> TrialSpec:
 
 
 @pytest.mark.parametrize(("step_tokens", "expected"), [(None, 6), (2 * 64 * 4 * 6, 6), (2 * 64 * 4 * 3, 3), (512, 1)])
-def test_a_step_of_fewer_tokens_has_as_many_fewer_micro_batches_on_each_rank(step_tokens: int | None, expected: int):
+def test_a_step_of_fewer_tokens_has_as_many_fewer_micro_batches_on_each_rank(
+    step_tokens: int | None, expected: int
+) -> None:
     assert {micro_batches_per_step(spec("zero1"), rank, step_tokens) for rank in range(4)} == {expected}
 
 

@@ -129,7 +129,9 @@ def test_the_second_launch_on_other_ranks_has_the_same_global_batch() -> None:
     ("strategy", "ranks", "universal"),
     [("zero1", 1, True), ("zero3", 1, True), ("zero2", 2, False), ("zero0", 1, False), ("fsdp", 1, False)],
 )
-def test_only_partitions_of_zero_on_other_ranks_need_a_universal_checkpoint(strategy: str, ranks: int, universal: bool):
+def test_only_partitions_of_zero_on_other_ranks_need_a_universal_checkpoint(
+    strategy: str, ranks: int, universal: bool
+) -> None:
     assert needs_universal(spec(strategy, {"resume_world_size": ranks})) is universal
 
 

@@ -165,7 +165,9 @@ gpus:
 """
 
 
-def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "own.yaml"
     file.write_text(OWN, encoding="utf-8")
     catalogue = load_catalogue(file)

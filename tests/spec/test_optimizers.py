@@ -37,7 +37,9 @@ def test_every_name_has_an_entry() -> None:
         (Optimizer.SGD, "ef9da7e9727c"),
     ],
 )
-def test_the_losses_of_older_records_are_still_held_against_the_same_reference(optimizer: Optimizer, expected: str):
+def test_the_losses_of_older_records_are_still_held_against_the_same_reference(
+    optimizer: Optimizer, expected: str
+) -> None:
     assert TrialSpec(model=MODEL, strategy="single", optimizer=optimizer).parity_hash == expected
 
 

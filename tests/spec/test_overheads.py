@@ -159,7 +159,9 @@ ENTRY = "gpu: X, world_size: 1, num_ranks: 1"
         ("{run_id: a, run_id: b, gpus: []}", "is given twice"),
     ],
 )
-def test_a_file_that_is_no_calibration_is_refused_in_one_line_with_its_path(tmp_path: Path, content: str, said: str):
+def test_a_file_that_is_no_calibration_is_refused_in_one_line_with_its_path(
+    tmp_path: Path, content: str, said: str
+) -> None:
     file = tmp_path / "own.yaml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=said) as error:

@@ -318,7 +318,9 @@ def test_a_hub_id_that_cannot_be_had_is_refused_in_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_hub_id_is_read_from_the_cache_when_the_hub_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_id_is_read_from_the_cache_when_the_hub_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text('{"model_type": "llama", "hidden_size": 256}', encoding="utf-8")

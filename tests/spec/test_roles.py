@@ -47,7 +47,9 @@ def test_without_a_server_each_rank_takes_its_own() -> None:
         ({"gpus_per_node": 2, "evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
     ],
 )
-def test_what_a_server_cannot_do_is_refused_before_launch_with_the_reason(fields: dict[str, Any], rule: str, told: str):
+def test_what_a_server_cannot_do_is_refused_before_launch_with_the_reason(
+    fields: dict[str, Any], rule: str, told: str
+) -> None:
     ASKING.refused(rule, told, **fields)
 
 

@@ -36,7 +36,9 @@ def test_two_cpu_ranks_of_one_node_can_run_it() -> None:
         (CPU, {"evidence": "formula"}, "strategy_not_in_this_world", "no closed form"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(machine: Machine, fields: dict[str, Any], rule: str, told: str):
+def test_what_it_cannot_do_is_refused_with_the_reason(
+    machine: Machine, fields: dict[str, Any], rule: str, told: str
+) -> None:
     ASKING.refused(rule, told, machine, **fields)
 
 

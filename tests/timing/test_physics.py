@@ -66,7 +66,9 @@ more stages than blocks.
 
 
 @pytest.mark.parametrize(("name", "model", "length", "batch", "nodes", "engine"), WIDE)
-def test_physics_holds_far_beyond_the_rows(name: str, model: str, length: int, batch: int, nodes: int, engine: str):
+def test_physics_holds_far_beyond_the_rows(
+    name: str, model: str, length: int, batch: int, nodes: int, engine: str
+) -> None:
     at = links(name, network_gb_per_s=25)
     axes = {"model": MODELS[model], "sequence_length": length, "micro_batch_size": batch, **ENGINES[engine]}
 
@@ -229,6 +231,8 @@ def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}}, "autotp_size"),
     ],
 )
-def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(axes: dict[str, Any], words: str):
+def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(
+    axes: dict[str, Any], words: str
+) -> None:
     assert expected_step(predicted(**axes), gpu(), links()) is None
     assert words in why_no_time(predicted(**axes), gpu())

@@ -31,7 +31,9 @@ def test_the_slowest_stage_sets_the_pace() -> None:
 
 @SCHEDULES
 @pytest.mark.parametrize("seed", range(10))
-def test_no_schedule_is_better_than_its_stages_nor_worse_for_more_micro_batches_or_faster_links(gpipe: bool, seed: int):
+def test_no_schedule_is_better_than_its_stages_nor_worse_for_more_micro_batches_or_faster_links(
+    gpipe: bool, seed: int
+) -> None:
     drawn = random.Random(seed)  # noqa: S311 -- the same stages each time
     stages = [StageTimes(*(drawn.uniform(0.1, 2.0) for _ in range(3))) for _ in range(drawn.randrange(2, 7))]
     stages[-1] = stages[-1]._replace(border_s=0.0)

@@ -81,7 +81,9 @@ def test_an_adapter_adds_its_scaled_product_and_passes_gradients_on(kind: str) -
 
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
 @pytest.mark.parametrize("work", [LORA, LOWER, NF4], ids=["lora", "frozen", "nf4"])
-def test_losses_and_gradient_norms_are_those_of_the_single_process(ran: RunTrial, strategy: str, work: dict[str, Any]):
+def test_losses_and_gradient_norms_are_those_of_the_single_process(
+    ran: RunTrial, strategy: str, work: dict[str, Any]
+) -> None:
     ranks = ran(spec(strategy=strategy, **work))
     check_parity(ranks, ran(alone(**work)))
     for rank in ranks:
@@ -95,7 +97,9 @@ def test_a_base_in_8_bits_trains_as_it_does_in_the_single_process(ran: RunTrial,
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_gpt2s_matrices_have_adapters_too_and_other_options_change_nothing_of_the_losses(ran: RunTrial, strategy: str):
+def test_gpt2s_matrices_have_adapters_too_and_other_options_change_nothing_of_the_losses(
+    ran: RunTrial, strategy: str
+) -> None:
     work = {"config": GPT2 | {"n_layer": 2}, "adapter": "lora-4:c_attn+c_proj"}
     more = {"zero_init": False} if strategy == "zero3" else {"activation_checkpointing": True}
     check_parity(ran(spec(strategy=strategy, **work, **more)), ran(alone(**work)))
@@ -237,7 +241,9 @@ def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 @pytest.mark.parametrize("work", [LORA, NF4], ids=["lora", "nf4"])
-def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, work: dict[str, Any], strategy: str):
+def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
+    ran: RunTrial, work: dict[str, Any], strategy: str
+) -> None:
     asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **work)
     explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
     instant = known(end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE))

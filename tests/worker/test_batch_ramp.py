@@ -61,7 +61,9 @@ def test_gradients_that_are_offloaded_are_accumulated_over_each_steps_own_micro_
 
 
 @pytest.mark.parametrize("strategy", ["single", *EXACT])
-def test_every_byte_at_every_peak_has_a_name_and_the_steady_step_is_the_full_batchs(ran: RunTrial, strategy: str):
+def test_every_byte_at_every_peak_has_a_name_and_the_steady_step_is_the_full_batchs(
+    ran: RunTrial, strategy: str
+) -> None:
     for rank in ran(spec(strategy)):
         assert [row for row in unnamed(rank) if row.place is Place.DEVICE] == [], rank.notes
         totals = [row for row in rank.memory if (row.category, row.step, row.place) == STEADY_TOTAL]

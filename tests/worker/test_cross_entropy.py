@@ -75,7 +75,9 @@ ADAMW = ("single", "ddp", "zero0", "zero2", "zero3", "fsdp", "parameter-server")
 @pytest.mark.parametrize(
     ("strategy", "optimizer"), [*((name, "adamw") for name in ADAMW), ("ddp", "sgd"), ("zero3", "sgd")]
 )
-def test_every_strategy_with_it_takes_the_steps_of_one_process_without(ran: RunTrial, strategy: str, optimizer: str):
+def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
+    ran: RunTrial, strategy: str, optimizer: str
+) -> None:
     how = {"cross_entropy": "chunked", "optimizer": optimizer}
     ours = alone(**how) if strategy == "single" else spec(strategy=strategy, **how)
     found = ran(ours)

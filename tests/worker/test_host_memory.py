@@ -28,7 +28,9 @@ def test_a_page_locked_tensor_takes_what_the_allocators_model_says() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "num_ranks"), [("zero1", 1), ("zero2", 4), ("zero3", 1), ("zero3", 4)])
-def test_the_bound_is_what_a_simulated_rank_holds_but_for_one_tensor(ran: RunTrial, strategy: str, num_ranks: int):
+def test_the_bound_is_what_a_simulated_rank_holds_but_for_one_tensor(
+    ran: RunTrial, strategy: str, num_ranks: int
+) -> None:
     trial = offloading(strategy, num_ranks)
     bound = host_state_bytes(trial, sum(TENSORS), Accelerator.CUDA) // num_ranks - PROCESS_BYTES
     wanted = (StepKind.STEADY, Phase.STEP, Place.HOST, Category.TOTAL)

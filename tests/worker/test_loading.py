@@ -44,7 +44,9 @@ STRATEGIES += [{"strategy": "zero3", "zero_init": False}, {"strategy": "zero3", 
     ],
     ids=str,
 )
-def test_it_takes_the_steps_of_a_model_whose_weights_were_drawn(ran: RunTrial, fields: dict[str, Any], weights: str):
+def test_it_takes_the_steps_of_a_model_whose_weights_were_drawn(
+    ran: RunTrial, fields: dict[str, Any], weights: str
+) -> None:
     loaded, drawn = ran(spec(**fields, weights=weights)), ran(spec(**fields))
     assert loaded[0].losses == pytest.approx(drawn[0].losses, abs=TOLERANCE)
     assert len(set(drawn[0].losses)) > 1

@@ -167,7 +167,9 @@ def test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte(
     assert all(math.isfinite(one) for one in (*losses, *norms))
 
 
-def test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it(join: Callable[[int, int], None]):
+def test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it(
+    join: Callable[[int, int], None],
+) -> None:
     join(1, 2)
     ours, passed = made("pipeline", gpus_per_node=2, **ONE_EACH), []
 

@@ -38,7 +38,9 @@ def test_codes_are_those_of_bitsandbytes() -> None:
 
 @pytest.mark.parametrize(("kind", "error"), [("nf4", 0.14), ("int8", 0.004)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_holds_what_the_closed_form_says_and_stands_for_the_matrix(kind: str, error: float, dtype: torch.dtype):
+def test_it_holds_what_the_closed_form_says_and_stands_for_the_matrix(
+    kind: str, error: float, dtype: torch.dtype
+) -> None:
     whole = torch.randn(520, 4096, generator=torch.Generator().manual_seed(0))
     made = matrix(kind, whole, dtype)
     held = (made.weight.nbytes, sum(buffer.nbytes for buffer in made.buffers()))

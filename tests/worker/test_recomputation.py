@@ -39,7 +39,9 @@ def passes(rank: RankRecord) -> dict[Phase, float]:
     ("asked", "strategy"),
     [*(("ops", name) for name in ("ddp", "zero3", "fsdp", "tensor", "pipeline", "rpc-pipeline")), ("every-2", "zero3")],
 )
-def test_every_strategy_with_it_takes_the_steps_of_one_process_without(ran: RunTrial, asked: str, strategy: str):
+def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
+    ran: RunTrial, asked: str, strategy: str
+) -> None:
     check_same_steps(ran(spec(asked, strategy=strategy)), ran(alone(asked=False)))
 
 

@@ -12,7 +12,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @pytest.mark.parametrize(("precision", "scale"), [("fp32", 1.0), ("bf16", 1.0), ("fp16", 4096.0)])
 @pytest.mark.parametrize("clip", [1.0, 0.25])
-def test_a_gradient_is_unscaled_clipped_applied_at_the_rate_and_let_go(precision: str, scale: float, clip: float):
+def test_a_gradient_is_unscaled_clipped_applied_at_the_rate_and_let_go(
+    precision: str, scale: float, clip: float
+) -> None:
     trial = TrialSpec(
         model=ModelSpec(name="gpt2", hf_config={"model_type": "gpt2"}),
         strategy="rpc-pipeline",

@@ -57,7 +57,9 @@ ALONE = SMALL | {
 
 
 @pytest.mark.parametrize("evidence", ["measured", "simulated"])
-def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain_says_so(ran: RunTrial, evidence: str):
+def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain_says_so(
+    ran: RunTrial, evidence: str
+) -> None:
     key = {"zero_optimization.memory_efficient_linear": False}
     own, torchs = spec(ds_config=ALONE, evidence=evidence), spec(ds_config=ALONE | key, evidence=evidence)
     counts = known(count_parameters(own.model))

@@ -70,7 +70,9 @@ def _ran(*, out_of_memory: bool, **how: object) -> Trial:
     ("needed_gib", "out_of_memory", "verdict"),
     [(100, True, "MISSED: said to fit"), (200, True, "as predicted"), (200, False, "FALSE REFUSAL")],
 )
-def test_cells_that_do_not_fit_are_held_against_what_was_said(needed_gib: int, out_of_memory: bool, verdict: str):
+def test_cells_that_do_not_fit_are_held_against_what_was_said(
+    needed_gib: int, out_of_memory: bool, verdict: str
+) -> None:
     trial = _ran(out_of_memory=out_of_memory)
     said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, needed_gib * GIB)
     [line] = [line for line in as_markdown([said], [trial], [], "abc").splitlines() if "7B zero1 n1" in line]

@@ -19,7 +19,9 @@ from zerobench.units import format_bytes
 MIB = 2**20
 
 
-def test_a_phase_says_its_peak_and_what_is_left_at_its_end(gpu_frames: RunFrames, gpu_figures: dict[str, Figure]):
+def test_a_phase_says_its_peak_and_what_is_left_at_its_end(
+    gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
+) -> None:
     figure = gpu_figures["memory-within-a-step"]
     trials = gpu_frames.trials
     trial_id = trials.loc[trials["label"] == "zero3", "trial_id"].iloc[0]
@@ -62,7 +64,9 @@ def test_a_predicted_step_has_phases_of_equal_width_and_no_times(predicted_frame
     assert not any("seconds" in text for text in texts(figure))
 
 
-def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(gpu_frames: RunFrames, gpu_figures: dict[str, Figure]):
+def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
+    gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
+) -> None:
     figure = gpu_figures["nvml-to-categories"]
     ranks = gpu_frames.ranks
     fullest = ranks["trial_id"].iloc[int(ranks["nvml_used_peak_bytes"].astype(float).argmax())]

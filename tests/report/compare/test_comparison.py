@@ -282,7 +282,9 @@ def test_what_differs_between_the_environments_is_found_and_hardware_is_a_warnin
 
 
 @pytest.mark.parametrize("recorded", [{}, {"versions": 3, "gpus": "x", "driver": [], "machine": {"cpu": None}}])
-def test_an_environment_in_another_form_is_not_recorded_and_no_error(tmp_path: Path, recorded: dict[str, object]):
+def test_an_environment_in_another_form_is_not_recorded_and_no_error(
+    tmp_path: Path, recorded: dict[str, object]
+) -> None:
     trials = [completed_trial(SMALL)]
     runs = lay_out(tmp_path, "base", trials, recorded), lay_out(tmp_path, "new", trials, recorded)
     assert [fact.name for fact in compare(*map(load_run, runs)).facts if fact.base is not None] == ["devices of ranks"]

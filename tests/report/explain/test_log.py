@@ -141,7 +141,9 @@ _BACKWARD = (("train.py", "main"), (_ENGINE, "backward"), (_STAGE_3, "backward")
         ),
     ],
 )
-def test_the_frames_of_a_traceback_name_phase_and_asker(frames: tuple[tuple[str, str], ...], phase: str, words: str):
+def test_the_frames_of_a_traceback_name_phase_and_asker(
+    frames: tuple[tuple[str, str], ...], phase: str, words: str
+) -> None:
     stack = [Frame(f"/opt/site-packages/{file}", 1, function) for file, function in frames]
     asker = asker_of(stack)
     assert phase_of(stack) == phase

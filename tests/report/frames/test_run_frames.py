@@ -102,7 +102,9 @@ def test_predictions_are_joined_with_what_measured_the_same_work(tmp_path: Path)
     assert set(found.errors["evidence"]) == {"solo", "simulated"}
 
 
-def test_trials_and_runs_are_told_apart_where_two_runs_have_the_same(folder: Path, frames: RunFrames, tmp_path: Path):
+def test_trials_and_runs_are_told_apart_where_two_runs_have_the_same(
+    folder: Path, frames: RunFrames, tmp_path: Path
+) -> None:
     again = tmp_path / "sample_20260103-000000"
     shutil.copytree(folder, again)
     for document in (again / "plan.json", *again.glob("trials/*/record.json")):

@@ -349,6 +349,8 @@ def test_a_torn_table_does_not_stand(written: Path, name: str, kept: float) -> N
 
 
 @pytest.mark.parametrize("change", [a_newer_record, a_trial_set_aside, a_table_lost, another_version])
-def test_tables_stand_until_a_trial_a_table_or_the_version_changes(written: Path, change: Callable[[Path], None]):
+def test_tables_stand_until_a_trial_a_table_or_the_version_changes(
+    written: Path, change: Callable[[Path], None]
+) -> None:
     change(written)
     assert not tables_stand(load_run(written))

@@ -157,7 +157,9 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
 
 @pytest.mark.parametrize("host_memory", ["1TB", "20GB", None])
 @pytest.mark.parametrize(("gpu", "gpus"), [("h200", "8"), ("t4", "8"), ("rtx 4090", "1")])
-def test_a_report_of_a_plan_recommends_what_the_plan_does(tmp_path: Path, gpu: str, gpus: str, host_memory: str | None):
+def test_a_report_of_a_plan_recommends_what_the_plan_does(
+    tmp_path: Path, gpu: str, gpus: str, host_memory: str | None
+) -> None:
     """Also where only offloaded states fit, and the host's memory decides whether."""
     place = cluster(gpu=gpu, gpus=gpus, **({} if host_memory is None else {"host_memory": host_memory}))
     place = place if host_memory else replace(place, host_memory_bytes=None)

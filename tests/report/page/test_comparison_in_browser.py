@@ -79,7 +79,9 @@ def test_every_text_stands_out_from_what_lies_behind_it(browser: Browser, page: 
     assert browser.low_contrasts() == []
 
 
-def test_every_part_of_the_terminal_is_on_the_page_and_on_paper(browser: Browser, page: Path, upgraded: Comparison):
+def test_every_part_of_the_terminal_is_on_the_page_and_on_paper(
+    browser: Browser, page: Path, upgraded: Comparison
+) -> None:
     browser.open(page)
     headings = browser.ask("return [...document.querySelectorAll('h2')].map((head) => head.textContent)")
     printed = "".join("".join(part.extract_text() for part in PdfReader(io.BytesIO(browser.pdf())).pages).split())

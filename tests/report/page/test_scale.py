@@ -63,7 +63,9 @@ def test_a_page_of_a_thousand_trials_opens_in_a_second(browser: Browser, large_p
     assert min(painted) < LONGEST_S
 
 
-def test_a_page_of_a_thousand_trials_lists_all_and_says_where_their_documents_lie(browser: Browser, large_page: Path):
+def test_a_page_of_a_thousand_trials_lists_all_and_says_where_their_documents_lie(
+    browser: Browser, large_page: Path
+) -> None:
     browser.open(large_page)
     count = "return document.querySelectorAll(arguments[0]).length"
     assert browser.ask(count, "section[aria-labelledby=trials] tbody tr") == NUM_TRIALS

@@ -109,7 +109,9 @@ def test_a_plan_by_formula_says_so_and_knows_nothing_of_the_allocator(tmp_path: 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 140])
 @pytest.mark.parametrize("tokens", [None, 15e12])
-def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(tmp_path: Path, width: int, tokens: float | None):
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(
+    tmp_path: Path, width: int, tokens: float | None
+) -> None:
     place = cluster(gpus="1024", nvme="7GB/s")
     text, _ = shown(tmp_path, plan_trials(place), place, width, tokens)
     assert max(cell_len(line) for line in text.splitlines()) <= width

@@ -209,7 +209,9 @@ def test_a_cause_is_a_formula_only_where_the_bytes_are_what_it_gives(
         ({}, Category.UNATTRIBUTED, None),
     ],
 )
-def test_a_remedy_is_one_that_the_trial_has_not_used(fields: dict[str, Any], category: Category, expected: str | None):
+def test_a_remedy_is_one_that_the_trial_has_not_used(
+    fields: dict[str, Any], category: Category, expected: str | None
+) -> None:
     assert remedy(trial(asked(**fields), num_params=PSI), category, BUCKET) == expected
 
 

@@ -200,7 +200,9 @@ def test_a_measured_trial_without_the_predicted_rank_is_not_compared() -> None:
         ("formula", None, True, True),
     ],
 )
-def test_a_prediction_for_another_device_is_not_compared(evidence: str, gpu: str | None, on_gpu: bool, compared: bool):
+def test_a_prediction_for_another_device_is_not_compared(
+    evidence: str, gpu: str | None, on_gpu: bool, compared: bool
+) -> None:
     work = spec("zero1", gpus_per_node=1)
     real = completed_trial(work) if on_gpu else on_cpu(completed_trial(work))
     like = foretold(work, evidence, gpu=gpu)

@@ -226,7 +226,9 @@ def test_losses_that_differ_by_design_are_unjudged_unless_the_scale_of_gradients
 
 
 @pytest.mark.parametrize(("difference", "verdict"), [(0.0, "agrees to step 4"), (9.0, "DISAGREES")])
-def test_the_step_until_which_losses_are_judged_is_told_where_training_turned_unstable(difference: float, verdict: str):
+def test_the_step_until_which_losses_are_judged_is_told_where_training_turned_unstable(
+    difference: float, verdict: str
+) -> None:
     parity = replace(REFERENCE, difference=difference, norm_difference=0.0, num_steps=4, is_cut=True)
     table = parity_table([figures(REAL, parity=parity)])
     assert [line.figures.verdict for line in table.lines] == [verdict]

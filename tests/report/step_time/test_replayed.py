@@ -253,7 +253,9 @@ def test_the_closed_form_is_within_ten_percent_of_the_replay(
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(trials: dict[str, SampleTrial], name: str):
+def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
     spec = trials[name].spec.model_copy(update={"evidence": Evidence.FORMULA})
     by_formula = SampleTrial(spec, trial_record(spec), [formula_record(spec)])
     assert expected(by_formula).step_s == pytest.approx(expected(trials[name]).step_s, rel=0.1)
@@ -321,7 +323,9 @@ def test_the_last_stage_computes_the_head(trials: dict[str, SampleTrial]) -> Non
     assert expected(wide).compute_s > 2 * expected(trial).compute_s
 
 
-def test_a_pipeline_updates_as_long_as_its_largest_stage_whichever_was_recorded(trials: dict[str, SampleTrial]):
+def test_a_pipeline_updates_as_long_as_its_largest_stage_whichever_was_recorded(
+    trials: dict[str, SampleTrial],
+) -> None:
     trial = closed(trials["pipeline"])
     wide = replace(trial, spec=trial.spec.model_copy(update={"model": WIDE}))
     _, sizes = divided(wide.spec)
@@ -373,7 +377,9 @@ def test_tensor_parallel_ranks_wait_for_each_of_their_collectives(trials: dict[s
     assert expected(closed(trial)).exposed_communication_s == pytest.approx(communication, rel=0.01)
 
 
-def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(trials: dict[str, SampleTrial]):
+def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(
+    trials: dict[str, SampleTrial],
+) -> None:
     for at in ({}, {"network_gb_per_s": 2.0}):
         found = line(trials["ddp"], "A100 SXM 80GB", **at)
         reduced = [one for one in found.spans if one.name == "all_reduce"]
@@ -400,7 +406,9 @@ def _on_nodes(trial: SampleTrial, nodes: int) -> SampleTrial:
     return replace(trial, spec=trial.spec.model_copy(update={"num_nodes": nodes}), ranks=[there])
 
 
-def test_twice_the_batch_is_told_from_the_trace_of_half(trials: dict[str, SampleTrial], records: dict[str, RankRecord]):
+def test_twice_the_batch_is_told_from_the_trace_of_half(
+    trials: dict[str, SampleTrial], records: dict[str, RankRecord]
+) -> None:
     for name, spec in TWICE.items():
         half, whole = trials[name], sample(spec, records[spec.trial_id])
         for there, given in PLACES:

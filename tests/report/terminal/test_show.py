@@ -156,7 +156,9 @@ def test_a_long_run_shows_its_first_trials_and_reads_no_more_ranks_than_it_needs
 
 
 @pytest.mark.parametrize("name", ["rank_0.json", "record.json", "trial.json"])
-def test_a_torn_document_that_is_shown_is_an_error_that_names_the_file_and_the_way_out(tmp_path: Path, name: str):
+def test_a_torn_document_that_is_shown_is_an_error_that_names_the_file_and_the_way_out(
+    tmp_path: Path, name: str
+) -> None:
     trial = completed_trial(spec("zero1", gpus_per_node=1))
     run = write_run(tmp_path / "run", [trial])
     (run.trial(trial.spec.trial_id).path / name).write_text("torn")

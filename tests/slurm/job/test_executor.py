@@ -115,7 +115,9 @@ def test_other_nodes_are_reached_by_a_step_beside_the_ranks(tmp_path: Path, slur
 
 
 @pytest.mark.parametrize(("number", "steps"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 1)])
-def test_while_slurm_ends_the_job_no_step_is_begun(tmp_path: Path, slurm: Standins, number: signal.Signals, steps: int):
+def test_while_slurm_ends_the_job_no_step_is_begun(
+    tmp_path: Path, slurm: Standins, number: signal.Signals, steps: int
+) -> None:
     slurm.answer("srun", "exit 0")
     stop = Stop()
     stop.ask(number)

@@ -55,7 +55,9 @@ def test_the_signal_before_the_limit_means_the_time_limit(slurm: Standins) -> No
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGUSR1])
-def test_a_preempted_job_is_known_by_slurms_word_whatever_signal_came(slurm: Standins, number: signal.Signals | None):
+def test_a_preempted_job_is_known_by_slurms_word_whatever_signal_came(
+    slurm: Standins, number: signal.Signals | None
+) -> None:
     says(slurm, "RUNNING", preempt_time=1_795_252_100)
     told = known(taken(ALLOCATION, stopped_by(number)))
     assert told.status is Status.PREEMPTED

@@ -171,7 +171,9 @@ def test_sbatch_is_called_without_the_variables_that_its_script_answers(
     assert not any(line.startswith("SBATCH_TIMELIMIT") for line in environment)
 
 
-def test_nothing_of_the_environment_is_written_down(slurm: Standins, run: RunFolder, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_of_the_environment_is_written_down(
+    slurm: Standins, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("API_TOKEN", "hush-4711")
     list(submit(run, arrays(IDS[:1]), OPTIONS, Limits()))
     texts = [path.read_text() for path in run.slurm.rglob("*") if path.is_file()]

@@ -178,7 +178,9 @@ def test_a_trial_in_no_job_was_not_started() -> None:
         (None, ["begun", "completed", "submitted"], 3),
     ],
 )
-def test_an_ordinary_run_goes_on_as_long_as_its_runner_lives(runner_here: bool | None, expected: list[str], code: int):
+def test_an_ordinary_run_goes_on_as_long_as_its_runner_lives(
+    runner_here: bool | None, expected: list[str], code: int
+) -> None:
     traces = {"a": BEGUN, "b": ended("completed")}
     status = status_of(traces, {}, jobs=[], tasks={}, runner_here=runner_here)
     assert (standings(status), status.exit_code) == (expected, code)
