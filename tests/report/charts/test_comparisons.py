@@ -13,6 +13,7 @@ from tests.report.sample_run import completed_trial, spec
 from tests.tools.known import known
 from zerobench.report import palette
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
+from zerobench.report.charts.series import Place
 from zerobench.report.figure import Figure
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.frames.run_frames import RunFrames
@@ -28,7 +29,7 @@ Points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans())
 def test_on_the_front_is_what_no_believed_trial_beats(points: list[tuple[int, int, bool]]) -> None:
     doubt = Parity("a", 9.0, 0.1, 1)
     places = [
-        pareto.Place(replace(TRIAL, parity=None if is_believed else doubt), size, speed)
+        Place(replace(TRIAL, parity=None if is_believed else doubt), size, speed)
         for size, speed, is_believed in points
     ]
     believed = [(size, speed) for size, speed, is_believed in points if is_believed]
