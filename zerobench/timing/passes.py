@@ -105,10 +105,10 @@ def passes(
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
     `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. Head and loss
-    are of `head_rows` tokens at a time, gradients with them, where they are not of all at once. The host
-    issues a block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the
-    GPU was behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as
-    far as the queue of launches goes; not so where others run the head (`runs_all`).
+    are of `head_rows` tokens at a time, gradients with them, where they are not of all at once. The host issues a
+    block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the GPU was
+    behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as far as
+    the queue of launches goes; not so where others run the head (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, tuned)
     matrix = TunedMatrix(decoder.hidden, decoder.vocabulary, True, True) if tuned is None else tuned.head

@@ -29,8 +29,7 @@ Points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans())
 def test_on_the_front_is_what_no_believed_trial_beats(points: list[tuple[int, int, bool]]) -> None:
     doubt = Parity("a", 9.0, 0.1, 1)
     places = [
-        Place(replace(TRIAL, parity=None if is_believed else doubt), size, speed)
-        for size, speed, is_believed in points
+        Place(replace(TRIAL, parity=None if is_believed else doubt), size, speed) for size, speed, is_believed in points
     ]
     believed = [(size, speed) for size, speed, is_believed in points if is_believed]
     expected = [

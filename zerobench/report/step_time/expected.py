@@ -143,7 +143,7 @@ def why_no_time(trial: Trial, gpu: Gpu) -> str:
 
 
 def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
-    """The step as its trace is replayed; None without one, and with adapters, whose thin products were not judged.
+    """The step as its trace is replayed; None without one, and with adapters, whose bytes no fitted block moves.
 
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
