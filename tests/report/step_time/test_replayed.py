@@ -134,7 +134,7 @@ AXES: dict[str, dict[str, Any]] = {
         "ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000, "zero_optimization.overlap_comm": False},
     },
     "chunked loss": {"stage": 2, "cross_entropy": "chunked"},
-    "chunked loss of many words": {"stage": 3, "model": WIDE, "cross_entropy": "chunked", "micro_batch_size": 4},
+    "chunked loss of many words": {"stage": 2, "model": WIDE, "cross_entropy": "chunked", "micro_batch_size": 4},
     "loss in 16 bits": {"stage": 1, "model": WIDE, "cross_entropy": "model_dtype", "micro_batch_size": 2},
     "frozen below": {"stage": 2, "frozen": r"wte|wpe|\.h\.[01]\.", "activation_checkpointing": False},
     "frozen below, recomputed": {"stage": 3, "frozen": r"wte|wpe|\.h\.[01]\."},
