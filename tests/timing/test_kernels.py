@@ -10,7 +10,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
-from zerobench.timing.host import block_issue
+from zerobench.timing.host import QUEUED_LAUNCHES, block_issue
 from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
@@ -94,6 +94,19 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
     assert small.forward_s + small.backward_s == pytest.approx(issued_s)
     large = passes(decoder, device, 65536, 1024)
     assert large == passes(decoder, device, 65536, 1024, runs_all=False)
+
+
+def test_what_checkpointing_launches_again_takes_its_place_in_the_queue() -> None:
+    gpu, small = known(find_gpu("h100")), known(decoder_of(resolve_model("gpt2-125m")))
+    device = known(device_of(gpu, Precision.BF16))
+    decoder = replace(small, layers=48, vocabulary=10**7)  # its head is long enough to fill the queue
+    issue = block_issue("zero1", is_gated=False)
+    for again in (0.0, 1.0):
+        found = passes(decoder, device, 128, 128, recomputed=again, issue=issue)
+        launches = decoder.layers * (issue.backward.launches + again * issue.forward.launches)
+        assert launches > QUEUED_LAUNCHES
+        late_s = found.issued_s[1] * (1 - QUEUED_LAUNCHES / launches)
+        assert found.block_backward_s == pytest.approx(late_s)
 
 
 def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway() -> None:
