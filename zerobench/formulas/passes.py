@@ -130,11 +130,6 @@ def _attended(trial: TrialSpec, frozen: BackwardPass) -> float:
     return frozen.attention_share if trial.attention is Attention.EAGER else frozen.attending_share
 
 
-def first_passed(trial: TrialSpec) -> int:
-    """The first block that backward comes to."""
-    return 0 if trial.frozen is None or trial.passes_all else named_weights(trial.model, trial.frozen).first_passed
-
-
 def _score_flops(trial: TrialSpec, tokens: int) -> int:
     """One product of all queries with all positions in a block."""
     size = dimensions(trial.model)

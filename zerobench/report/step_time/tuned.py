@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from zerobench.formulas.passes import adapted_weights, first_passed, frozen_backward
+from zerobench.formulas.passes import adapted_weights, frozen_backward
 from zerobench.spec.adapter import Lora, lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import Use, uses
@@ -30,7 +30,7 @@ def tuned_of(spec: TrialSpec) -> Tuned | None:
     return Tuned(
         blocks,
         _head(spec, used[-1], is_trained=lora is None and used[-1].weight.is_trained),
-        1 - first_passed(spec) / len(weights.blocks),
+        1.0 if spec.passes_all else 1 - weights.first_passed / len(weights.blocks),
         1.0 if spec.passes_all else backward.attending_share,
         None if lora is None else lora.base,
     )
