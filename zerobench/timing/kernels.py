@@ -41,10 +41,15 @@ def gemm_s(device: Device, rows: float, columns: float, inner: float) -> float:
     return max(computed_s, moved_s(device, WORD_BYTES * (rows * inner + inner * columns + rows * columns)))
 
 
-def linear_s(device: Device, tokens: float, inputs: float, outputs: float) -> tuple[float, float]:
-    """Seconds of a linear layer's forward and backward pass (by its input and by its weight)."""
-    forward = gemm_s(device, tokens, outputs, inputs)
-    return forward, gemm_s(device, tokens, inputs, outputs) + gemm_s(device, inputs, outputs, tokens)
+def linear_s(
+    device: Device, tokens: float, inputs: float, outputs: float, is_trained: bool = True, passes_on: bool = True
+) -> tuple[float, float]:
+    """Seconds of a linear layer's forward and backward pass: by its weight where it is trained, by its input where
+    that is asked for the gradient that it `passes_on`.
+    """
+    own = gemm_s(device, inputs, outputs, tokens) if is_trained else 0.0
+    passed = gemm_s(device, tokens, inputs, outputs) if passes_on else 0.0
+    return gemm_s(device, tokens, outputs, inputs), passed + own
 
 
 def counted_attention_s(device: Device, forward_flops: float, backward_flops: float) -> tuple[float, float]:

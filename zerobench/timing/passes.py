@@ -12,7 +12,7 @@ from zerobench.timing.device import Device
 from zerobench.timing.host import QUEUED_LAUNCHES, BlockIssue, block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
-from zerobench.timing.tuned import Tuned, TunedMatrix, products_s
+from zerobench.timing.tuned import Tuned, TunedMatrix
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def passes(
     forward, backward = _block(decoder, device, tokens, positions, tuned)
     matrix = TunedMatrix(decoder.hidden, decoder.vocabulary, True, True) if tuned is None else tuned.head
     rows = head_rows or tokens
-    products = tokens / rows * sum(products_s(device, rows, matrix))
+    products = tokens / rows * sum(matrix.products_s(device, rows))
     head = products + moved_s(device, loss_bytes(decoder, device.rates, tokens))
     issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
     launches, passed = (1.0, 1.0) if tuned is None else (tuned.launches, tuned.passed_share)

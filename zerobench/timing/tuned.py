@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.timing.device import Device
-from zerobench.timing.kernels import WORD_BYTES, gemm_s, moved_s
+from zerobench.timing.kernels import WORD_BYTES, linear_s, moved_s
 
 
 class TunedMatrix(NamedTuple):
@@ -24,6 +24,10 @@ class TunedMatrix(NamedTuple):
     """Whether the gradient of its input is computed."""
     rank: int = 0
     """Of an adapter beside it; 0: none."""
+
+    def products_s(self, device: Device, tokens: float) -> tuple[float, float]:
+        """Of its own forward and backward pass."""
+        return linear_s(device, tokens, self.inputs, self.outputs, self.is_trained, self.passes_on)
 
 
 @dataclass(frozen=True)
@@ -56,19 +60,12 @@ class Tuned:
 
     def _times(self, device: Device, tokens: int, matrix: TunedMatrix) -> list[tuple[float, float]]:
         whole = moved_s(device, matrix.inputs * matrix.outputs * _MADE_WHOLE_BYTES[self.base])
-        times = [products_s(device, tokens, matrix), (whole, whole * matrix.passes_on)]
+        times = [matrix.products_s(device, tokens), (whole, whole * matrix.passes_on)]
         return [*times, _adapter_s(device, tokens, matrix)] if matrix.rank else times
 
 
 _MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES}
 """Moved for each element of a quantised matrix when it is made whole: its codes are read, 16 bits are written."""
-
-
-def products_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float, float]:
-    """Of one matrix forward and backward."""
-    inputs, outputs = matrix.inputs, matrix.outputs
-    own = gemm_s(device, inputs, outputs, tokens) if matrix.is_trained else 0.0
-    return gemm_s(device, tokens, outputs, inputs), own + matrix.passes_on * gemm_s(device, tokens, inputs, outputs)
 
 
 def _adapter_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float, float]:
