@@ -1,6 +1,7 @@
 """The kernel's and malloc's figures move with what the process takes."""
 
 import ctypes
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,19 @@ def test_what_the_library_or_the_kernel_does_not_tell_is_not_known(
     status.write_text("Name: python\nVmHWM:\t 12 kB\n", encoding="ascii")
     monkeypatch.setattr(host, "Path", lambda _: status)
     assert (host.peak_resident_bytes(), host.proportional_bytes()) == (12 * 1024, None)
+
+
+def test_mapped_pages_are_those_that_were_touched_of_the_folders_files(tmp_path: Path) -> None:
+    whole, folder = 8 << 20, tmp_path / "weights"
+    folder.mkdir()
+    for file in (folder / "model", tmp_path / "weights.other"):
+        file.write_bytes(bytes(whole))
+    with (folder / "model").open("rb") as one, (tmp_path / "weights.other").open("rb") as other:
+        mapped = mmap.mmap(one.fileno(), 0, access=mmap.ACCESS_READ)
+        beside = mmap.mmap(other.fileno(), 0, access=mmap.ACCESS_READ)
+        assert len(beside[:]) == whole
+        assert host.mapped_bytes(folder) == 0
+        assert mapped[whole // 2] == 0
+        assert 0 < host.mapped_bytes(folder) <= whole // 2  # the kernel maps some pages around the one that is read
+        assert len(mapped[:]) == whole
+        assert host.mapped_bytes(folder) == whole

@@ -143,17 +143,21 @@ def opened_by(opener: Callable[..., Any]) -> Iterator[None]:
 
 
 def mapped_files_left_out(counter: StorageCounter) -> AbstractContextManager[None]:
-    """Count no pages of mapped files while open: they are nobody's memory (WeightFiles says how many there are)."""
+    """Count no pages of mapped files while open: they are nobody's memory.
+
+    Files stay mapped until then, so that WeightFiles can say how many pages there were.
+    """
     from safetensors import safe_open
 
-    return opened_by(lambda *args, **kwargs: _UncountedFile(safe_open(*args, **kwargs), counter))
+    held: list[torch.Tensor] = []
+    return opened_by(lambda *args, **kwargs: _UncountedFile(safe_open(*args, **kwargs), counter, held))
 
 
 class _UncountedFile:
-    """A safe_open whose tensors are not counted."""
+    """A safe_open whose tensors are not counted, and held."""
 
-    def __init__(self, file: Any, counter: StorageCounter) -> None:
-        self._file, self._counter = file, counter
+    def __init__(self, file: Any, counter: StorageCounter, held: list[torch.Tensor]) -> None:
+        self._file, self._counter, self._held = file, counter, held
         self.keys, self.metadata = file.keys, file.metadata
 
     def __enter__(self) -> Self:
@@ -173,6 +177,7 @@ class _UncountedFile:
         with self._counter.leaving_out():
             made: torch.Tensor = self._file.get_tensor(name)
         self._counter.leave_out(made)
+        self._held.append(made)
         return made
 
 

@@ -7,11 +7,9 @@ without values there are none in the files either.
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -24,8 +22,6 @@ from zerobench.worker.loading import write_checkpoint
 from zerobench.worker.model import DTYPES
 from zerobench.worker.weights import draw, spread
 from zerobench.worker.worlds.base import World
-
-_EVERY_S = 0.005
 
 
 class WeightFiles:
@@ -45,13 +41,13 @@ class WeightFiles:
 
     @contextmanager
     def reading(self, record: RankRecord, counter: StorageCounter) -> Iterator[None]:
-        """Open while they are read: notes how much of them is mapped at the most, and removes them."""
+        """Open while they are read: notes how much of them was mapped, and removes them."""
         if not self._trial.is_loaded:
             yield
             return
-        with _MappedPeak() as mapped, self._world.reads_files(counter):
+        with self._world.reads_files(counter):
             yield
-        record.mapped_peak_bytes = mapped.nbytes if self._world.trains else None
+            record.mapped_peak_bytes = mapped_bytes(self._folder) if self._world.trains else None
         _wait_for_all()
         shutil.rmtree(self._folder, ignore_errors=True)  # all ranks try
 
@@ -67,28 +63,6 @@ class WeightFiles:
             return whole
 
         return value
-
-
-class _MappedPeak:
-    """The most that this process maps of files while it is open, beyond what it had: pages of the page cache."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._before = mapped_bytes()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._is_over.wait(_EVERY_S):
-            self.nbytes = max(self.nbytes, mapped_bytes() - self._before)
 
 
 def _wait_for_all() -> None:
