@@ -17,6 +17,8 @@ it, so that the matrix's product is computed again, and its own last one is not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
@@ -138,12 +140,25 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
 
 def _recomputed(trial: TrialSpec, products: Matrices, *, replaces_linear: bool) -> int:
     """Weights that the second forward pass of a block multiplies with."""
+    again = sum(products.block) - sum(kept_products(trial, replaces_linear=replaces_linear))
     keeps_late = replaces_linear and blocks_are_linear(trial.model)
-    is_adapted = trial.adapter is not None and products.block[-1].name in {
-        matrix.name for matrix in adapted(trial.model, lora_of(trial.adapter))
-    }
-    skipped = [] if keeps_late or is_adapted else [len(products.block) - 1]
-    late = lora_of(str(trial.adapter)).rank * products.block[-1].outputs if is_adapted and not keeps_late else 0
-    if trial.activation_checkpointing == OPERATIONS:
-        skipped += range(0, len(products.block), 2)
-    return sum(size for index, size in enumerate(products.block) if index not in skipped) - late
+    if keeps_late or not _is_last_adapted(trial, products.block):
+        return again
+    return again - lora_of(str(trial.adapter)).rank * products.block[-1].outputs
+
+
+def kept_products(trial: TrialSpec, *, replaces_linear: bool) -> list[Matrix]:
+    """Matrices of a checkpointed block that are multiplied with once: what backward needs of them is there."""
+    block = matrices(trial.model).block
+    runs_late = (replaces_linear and blocks_are_linear(trial.model)) or _is_last_adapted(trial, block)
+    return [
+        matrix
+        for index, matrix in enumerate(block)
+        if (index == len(block) - 1 and not runs_late)
+        or (index % 2 == 0 and trial.activation_checkpointing == OPERATIONS)
+    ]
+
+
+def _is_last_adapted(trial: TrialSpec, block: Sequence[Matrix]) -> bool:
+    names = {matrix.name for matrix in adapted(trial.model, lora_of(trial.adapter))} if trial.adapter else set()
+    return block[-1].name in names

@@ -97,12 +97,14 @@ def passes(
     positions: int,
     *,
     recomputed: float = 0.0,
+    kept_s: float = 0.0,
     tuned: Tuned | None = None,
     head_rows: int | None = None,
     runs_all: bool = True,
     issue: BlockIssue | None = None,
 ) -> Passes:
-    """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
+    """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again,
+    but for `kept_s` of their computing.
 
     `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. Head and loss
     are of `head_rows` tokens at a time, gradients with them, where they are not of all at once. The host issues a
@@ -125,7 +127,7 @@ def passes(
     launched_backward = launches * (passed * issue.backward.launches + recomputed * issue.forward.launches)
     queued = QUEUED_LAUNCHES / (decoder.layers * launched_backward) if launched_backward else 0.0
     issued_backward += recomputed * issued
-    computed_backward = backward + recomputed * forward
+    computed_backward = backward + recomputed * (forward - kept_s)
     late_backward = issued_backward - min(ahead, queued * issued_backward)
     return Passes(
         max(forward, issued),

@@ -8,17 +8,19 @@ Engines, places and models that the rates were not fitted to make the interval w
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from zerobench.formulas.activations import chunk_rows
+from zerobench.formulas.passes import kept_products
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.engines import issue_of, more_update_bytes, updated_blocks
 from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
-from zerobench.report.step_time.links import nodes_of, transfer_s
+from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
@@ -30,11 +32,10 @@ from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
-from zerobench.spec.recomputation import recomputed_blocks
-from zerobench.spec.trial import Blocks, Compile, Evidence, Offload, TrialSpec
+from zerobench.spec.recomputation import attention_again, recomputed_blocks
+from zerobench.spec.trial import Attention, Blocks, Compile, Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
-from zerobench.timing.kernels import moved_s
-from zerobench.timing.latency import latency_s
+from zerobench.timing.kernels import attention_s, linear_s, moved_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
@@ -207,11 +208,29 @@ def _computing(asked: TimedWork) -> Passes:
         tokens,
         spec.sequence_length,
         recomputed=recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers,
+        kept_s=_kept_s(asked, tokens),
         tuned=tuned_of(spec),
         head_rows=chunk_rows(tokens, decoder.hidden, decoder.vocabulary) if spec.cross_entropy.is_chunked else None,
         runs_all=not _is_pipeline(spec),
         issue=issue_of(spec, decoder),
     )
+
+
+def _kept_s(asked: TimedWork, tokens: int) -> float:
+    """Of a block's forward pass, what is not computed again where it is checkpointed.
+
+    Nothing in the runs that blocks of fused kernels stand for: their torch went through to the block's end.
+    """
+    work, device, decoder, spec = *asked, asked.work.spec
+    if not spec.activation_checkpointing or spec.prediction.blocks is not Blocks.TRANSFORMERS:
+        return 0.0
+    replaces = work.case is not None and work.case.replaces_linear
+    parts = spec.world_size if spec.strategy == "tensor" else 1
+    kept = kept_products(spec, replaces_linear=replaces)
+    products_s = sum(linear_s(device, tokens, matrix.inputs, matrix.outputs)[0] for matrix in kept) / parts
+    if spec.attention is Attention.EAGER or attention_again(spec.activation_checkpointing, decoder.layers):
+        return products_s
+    return products_s + attention_s(device, tokens, spec.sequence_length, decoder.attention_width)[0]
 
 
 def _in_order(asked: TimedWork) -> Parts | None:
@@ -276,7 +295,8 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     late_s = 0.0
     if (host := asked.device.host) is not None:
         issue = issue_of(spec, asked.decoder).update.times(updated_blocks(spec, asked.decoder.layers))
-        ahead_s = 0.0 if spec.offload_param is Offload.NVME else computing.ahead_s  # it waits for the drives
+        # stage 3 waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue)
+        ahead_s = 0.0 if spec.zero_stage == 3 else computing.ahead_s
         late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_BY_TENSOR * asked.update_s)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
 
@@ -365,16 +385,15 @@ def _buckets(work: Work) -> tuple[Bucket, ...]:
 
 def _collectives_s(work: Work, phase: Phase, kind: str | None = None, ranks: int | None = None) -> float | None:
     """Seconds of a phase's collectives, or of those of a kind or among so many ranks: their bytes over the links, and
-    each call's latency.
+    each call's latency. They run one after another, as those of one NCCL communicator do.
     """
     traffic, per_node = traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node
-    traffic = [each for each in traffic if kind in {None, each.kind} and ranks in {None, each.group_size}]
-    moved = transfer_s(traffic, per_node, work.links, in_rings=True)
-    waits = [
-        collective.calls * latency_s(collective.kind, collective.group_size, nodes_of(collective, per_node))
-        for collective in traffic
+    seconds = [
+        collective_s(each, per_node, work.links)
+        for each in traffic
+        if kind in {None, each.kind} and ranks in {None, each.group_size}
     ]
-    return None if moved is None else moved + sum(waits)
+    return None if None in seconds else math.fsum(known for known in seconds if known is not None)
 
 
 def _overlaps(work: Work) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.spec.links import Links
+from zerobench.timing.latency import latency_s
 
 _INBOUND = {"all_gather", "broadcast"}
 _OUTBOUND = {"reduce_scatter", "reduce"}
@@ -92,6 +93,13 @@ def transfer_s(
     if across and network is not None:
         times.append(of_node.slower_bytes / (network * 1e9 * gpus_per_node))
     return max(times)
+
+
+def collective_s(message: KindTraffic, gpus_per_node: int, links: Links) -> float | None:
+    """Seconds of all calls of `message`, one after another in NCCL's rings: their bytes and each one's latency."""
+    moved_s = transfer_s([message], gpus_per_node, links, in_rings=True)
+    each_s = latency_s(message.kind, message.group_size, nodes_of(message, gpus_per_node))
+    return None if moved_s is None else moved_s + message.calls * each_s
 
 
 def _rank_flow(messages: Iterable[KindTraffic], switch_reduces: bool) -> Flow | None:

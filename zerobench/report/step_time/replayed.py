@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.engines import issue_of, updated_blocks
-from zerobench.report.step_time.links import nodes_of, transfer_s
+from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.timing.device import Device
 from zerobench.timing.host import launch_seconds
 from zerobench.timing.kernels import attention_flops, moved_s
-from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.roofline import KernelClass, kernel_classes
@@ -110,11 +109,8 @@ def _rate(gb_per_s: float | None, ranks: int = 1) -> float | None:
 
 
 def _call_s(call: Call, work: Work) -> float | None:
-    """Seconds of one collective: its bytes over the links, and its latency."""
     traffic = KindTraffic(call.kind, call.group_size, 1, call.message_bytes, None, call.num_nodes)
-    per_node = work.spec.gpus_per_node
-    moved = transfer_s([traffic], per_node, work.links, in_rings=True)
-    return None if moved is None else moved + latency_s(call.kind, call.group_size, nodes_of(traffic, per_node))
+    return collective_s(traffic, work.spec.gpus_per_node, work.links)
 
 
 def _works(trace: StepTrace) -> list[tuple[str, Gathered]]:
