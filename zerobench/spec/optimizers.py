@@ -148,6 +148,9 @@ class OptimizerInfo(Spec):
     states_title: str = ""
     """What people call them all."""
     temporaries: StepTemporaries = StepTemporaries()
+    moved_bytes: int = 0
+    """A parameter, through device memory by its kernels beyond what those of torch's fused AdamW and its own states,
+    gradients and parameters do: by the operations of simulated steps (tests/report/step_time/test_replayed.py)."""
     temporaries_note: str | None = None
     """A sentence on them, with `{largest}` for the most that they take under DeepSpeed."""
     place: StatesPlace = StatesPlace.ANY
@@ -246,6 +249,7 @@ _ADAMW = _adam(
     title="torch.optim.AdamW",
     # torch/optim/adam.py: for-each, the second moments' roots; as a loop, root and quotient of one tensor.
     temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=8),
+    moved_bytes=52,
     temporaries_note=(
         "temporaries of torch.optim.AdamW's step: up to {largest}, as large as the second moment at work; DeepSpeed's "
         "own Adam makes none"
@@ -301,6 +305,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             states_title="Adam's moments in 8 bits",
             # Both moments of a piece in fp32, and one of them on its way to its codes.
             temporaries=StepTemporaries(loop_bytes=16, always_loops=True, piece_elements=2**20),
+            moved_bytes=260,
             temporaries_note="pieces of the 8-bit moments, decoded in the step: up to {largest}",
             factory="adamw_8bit",
             torch_class="AdamW8bit",
@@ -316,6 +321,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             title="torch.optim.SGD",
             family="sgd",
             temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=4),  # torch/optim/sgd.py: the decayed gradient
+            moved_bytes=8,
             deepspeed=DeepSpeedOptimizer(
                 type="SGD", is_exact=True, hyperparameters=("lr", "weight_decay"), is_tested=False
             ),
@@ -329,6 +335,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             states=(State(name="exp_avg", category=Category.FIRST_MOMENT),),
             states_title="Lion's moments",
             temporaries=StepTemporaries(loop_bytes=4, always_loops=True),
+            moved_bytes=28,
             temporaries_note="temporary of Lion's step: up to {largest}, as large as the tensor it updates",
             factory="lion",
             torch_class="Lion",

@@ -33,6 +33,8 @@ SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 """DDP deals its buckets anew in the second step."""
 LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
 WIDE = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
+BROAD = SHAPE.model_copy(update={"num_layers": 6, "hidden_size": 5120, "num_heads": 40}).to_model()
+PLAIN: dict[str, Any] = {"activation_checkpointing": False}
 SWAPPED: dict[str, Any] = {"offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM}
 AHEAD: dict[str, Any] = {
     "zero_optimization.offload_optimizer.pipeline_read": True,
@@ -164,6 +166,8 @@ AXES: dict[str, dict[str, Any]] = {
         "world_size": 2,
         "gradient_accumulation_steps": 2,
     },
+    "adamw of torch": {"stage": 2, "optimizer": Optimizer.ADAMW},
+    "as much moved as computed": {"stage": 3, "model": BROAD, "world_size": 8, "micro_batch_size": 1, **PLAIN},
     "swapped": {"stage": 3, **SWAPPED},
     "swapped in groups": {"stage": 3, **SWAPPED, "ds_config": {"zero_optimization.sub_group_size": 4_000_000}},
     "swapped ahead": {"stage": 3, **SWAPPED, "ds_config": AHEAD},
@@ -272,7 +276,7 @@ def test_no_replay_is_below_the_bound_nor_beyond_the_matrix_peak(trials: dict[st
         assert expected(trial, there, fast).step_s <= found.step_s
 
 
-@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "small", "small zero3"])
+@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "adamw of torch", "small", "small zero3"])
 def test_what_the_closed_form_takes_for_an_engines_work_is_what_its_trace_holds(
     trials: dict[str, SampleTrial], name: str
 ) -> None:

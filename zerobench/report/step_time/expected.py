@@ -64,6 +64,14 @@ class TimedWork(NamedTuple):
     work: Work
     device: Device
     decoder: Decoder
+    stops_early: bool = True
+    """Whether a checkpointed block runs again as far as backward needs it (torch's non-reentrant checkpointing from 2.1
+    on, transformers' from 5 on), and not to its end."""
+
+    @property
+    def replayed(self) -> tuple[Work, Device, Decoder]:
+        """What a replay of its trace asks for."""
+        return self.work, self.device, self.decoder
 
     @property
     def update_s(self) -> float:
@@ -149,13 +157,13 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
     asked = _in_order_here(trial, gpu, links)
-    return None if asked is None else timeline_of(*asked)
+    return None if asked is None else timeline_of(*asked.replayed)
 
 
 def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
     """The same trace's kernels by class, and the rates that bound them; None where there is no timeline."""
     asked = _in_order_here(trial, gpu, links)
-    classes = None if asked is None else kernels_of(*asked)
+    classes = None if asked is None else kernels_of(*asked.replayed)
     return None if asked is None or classes is None else Roofline(asked.device, classes)
 
 
@@ -184,10 +192,11 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
     if spec.strategy == "tensor":
         decoder = decoder.cut(spec.world_size)
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
-    if spec.prediction.blocks is Blocks.TRANSFORMERS:
+    as_today = spec.prediction.blocks is Blocks.TRANSFORMERS
+    if as_today:
         fuses = spec.compile is not Compile.NONE
         device = as_run(device, spec.model, decoder, spec.sequence_length, fuses=fuses, loss=spec.cross_entropy)
-    return None if optimizer(work).update_s is None else TimedWork(work, device, decoder)
+    return None if optimizer(work).update_s is None else TimedWork(work, device, decoder, stops_early=as_today)
 
 
 Parts = tuple[float, float, float, float]
@@ -217,12 +226,9 @@ def _computing(asked: TimedWork) -> Passes:
 
 
 def _kept_s(asked: TimedWork, tokens: int) -> float:
-    """Of a block's forward pass, what is not computed again where it is checkpointed.
-
-    Nothing in the runs that blocks of fused kernels stand for: their torch went through to the block's end.
-    """
-    work, device, decoder, spec = *asked, asked.work.spec
-    if not spec.activation_checkpointing or spec.prediction.blocks is not Blocks.TRANSFORMERS:
+    """Of a block's forward pass, what is not computed again where it is checkpointed."""
+    work, device, decoder, spec = asked.work, asked.device, asked.decoder, asked.work.spec
+    if not spec.activation_checkpointing or not asked.stops_early:
         return 0.0
     replaces = work.case is not None and work.case.replaces_linear
     parts = spec.world_size if spec.strategy == "tensor" else 1
@@ -235,13 +241,13 @@ def _kept_s(asked: TimedWork, tokens: int) -> float:
 
 def _in_order(asked: TimedWork) -> Parts | None:
     """By its trace; None where there is none to replay."""
-    parts = None if asked.work.spec.adapter is not None else replayed_parts(*asked)
+    parts = None if asked.work.spec.adapter is not None else replayed_parts(*asked.replayed)
     return None if parts is None else (*parts, 0.0)
 
 
 def _in_stages(asked: TimedWork) -> Parts | None:
     work, rates = asked.work, asked.device.rates
-    replayed = None if work.spec.adapter is not None else timeline_of(*asked)
+    replayed = None if work.spec.adapter is not None else timeline_of(*asked.replayed)
     stages = piped(work, _computing(asked), asked.decoder, rates, replayed)
     update = _collectives_s(work, Phase.STEP)
     if stages is None or update is None:
