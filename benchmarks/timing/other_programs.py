@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import gpu_trial, table
 from zerobench.grouped import grouped
-from zerobench.report.step_time.expected import expected_step
+from zerobench.report.step_time.expected import published_step, timed_work
 from zerobench.search.formula import formula_trial
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
@@ -43,6 +43,9 @@ class Row:
     source: str
     gpu: str
     spec: TrialSpec
+    runs_whole: bool
+    """Whether its checkpointed blocks run again to their end: reentrant checkpointing, torch before 2.1, or blocks that
+    are compiled within their checkpoint."""
     host_gb_per_s: float | None
     """Of a node's memory, by its processors' datasheet."""
     step_s: float
@@ -93,7 +96,7 @@ def rows() -> Iterator[Row]:
         for fields in csv.DictReader(file):
             spec = _spec(fields["model"], fields["gpu"], json.loads(fields["axes"]))
             host = float(fields["host_gb_per_s"]) if fields["host_gb_per_s"] else None
-            row = Row(fields["source"], fields["gpu"], spec, host, step_s=1.0)
+            row = Row(fields["source"], fields["gpu"], spec, fields["runs_whole"] == "yes", host, step_s=1.0)
             yield replace(row, step_s=row.tokens / float(fields["tokens_per_s_per_gpu"]))
 
 
@@ -112,7 +115,8 @@ def judged(row: Row) -> Judged:
     """`row` by shipped rates. Raises SystemExit: no time is expected of such work."""
     gpu = find_gpu(row.gpu)
     links = None if gpu is None else links_of(gpu, host_memory_gb_per_s=row.host_gb_per_s)
-    step = None if gpu is None or links is None else expected_step(formula_trial(row.spec), gpu, links)
+    asked = None if gpu is None or links is None else timed_work(formula_trial(row.spec), gpu, links)
+    step = None if asked is None else published_step(asked._replace(stops_early=not row.runs_whole))
     if step is None:
         raise SystemExit(f"no expected time of {row.source}")
     return Judged(row, step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -122,15 +122,22 @@ class _Play:
             course, summed = self._kept_whole(course)
         handed_on = next(index for index, event in enumerate(course) if event.number == BUCKETED)
         self._play(course[:handed_on], keeps=keeps, but=summed)
-        self._hold(_without_gradients(instants.bucketed, instants.forward))
-        self._play(course[handed_on + 1 :], keeps=keeps, but=summed)
+        bucketed = _without_gradients(instants.bucketed, instants.forward)
+        self._hold(bucketed)
+        begun = handed_on + 1
+        reducing = 2 * self._setting.case.overlaps
+        for full, instant in () if keeps else _as_buckets_fill(course, instants.filled, self._setting.case.element):
+            self._play(course[begun:full])
+            begun = max(begun, full)
+            self._hold(instant, reduces_on=reducing)
+            self._hold(bucketed)
+        self._play(course[begun:], keeps=keeps, but=summed)
         gradients = {event.number for event in course if event.is_gradient}
         self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
-        reducing = int(self._setting.case.overlaps)
         for instant in (*[*instants.filled.values()][-1:], *instants.reduction):
             if keeps:
                 self._hand_on(instant)
-            self._hold(_without_gradients(instant, instants.forward) if keeps else instant, reduces_on=2 * reducing)
+            self._hold(_without_gradients(instant, instants.forward) if keeps else instant, reduces_on=reducing)
         if keeps and self._setting.case.stage == 0:
             self._adopt_gradients()
         self._drop(self._gradients)
@@ -230,6 +237,15 @@ class _Play:
     def _note(self, step: StepKind, phase: Phase) -> None:
         self.rows.append(device_row(self._allocator, step, phase))
         self._allocator.reset_peaks()
+
+
+def _as_buckets_fill(course: Sequence[Event], filled: Mapping[int, Bytes], element: int) -> Iterator[tuple[int, Bytes]]:
+    """Where in backward each bucket of `filled` is full: after how many events, as its next gradient comes."""
+    waiting, passed = deque(filled.items()), 0
+    for index, event in enumerate(course):
+        passed += event.nbytes // element if event.is_gradient else 0
+        while waiting and passed > waiting[0][0]:
+            yield index + 1, waiting.popleft()[1]
 
 
 def _keeps(trial: TrialSpec, setting: Setting) -> bool:

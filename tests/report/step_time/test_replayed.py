@@ -26,14 +26,14 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec, TrialSpec
 from zerobench.timing.replay import Timeline
-from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
+from zerobench.timing.trace import Call, Kernels, StepTrace, Work, unpack
 
 SHAPE = Shape(family="gpt2", num_layers=4, hidden_size=2048, num_heads=16, vocab_size=32000)
 SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 """DDP deals its buckets anew in the second step."""
 LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
 WIDE = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
-BROAD = SHAPE.model_copy(update={"num_layers": 6, "hidden_size": 5120, "num_heads": 40}).to_model()
+BROAD = SHAPE.model_copy(update={"num_layers": 24, "hidden_size": 5120, "num_heads": 40}).to_model()
 PLAIN: dict[str, Any] = {"activation_checkpointing": False}
 SWAPPED: dict[str, Any] = {"offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM}
 AHEAD: dict[str, Any] = {
@@ -167,7 +167,7 @@ AXES: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 2,
     },
     "adamw of torch": {"stage": 2, "optimizer": Optimizer.ADAMW},
-    "as much moved as computed": {"stage": 3, "model": BROAD, "world_size": 8, "micro_batch_size": 1, **PLAIN},
+    "as much moved as computed": {"stage": 3, "model": BROAD, "world_size": 8, "micro_batch_size": 2, **PLAIN},
     "swapped": {"stage": 3, **SWAPPED},
     "swapped in groups": {"stage": 3, **SWAPPED, "ds_config": {"zero_optimization.sub_group_size": 4_000_000}},
     "swapped ahead": {"stage": 3, **SWAPPED, "ds_config": AHEAD},
@@ -248,21 +248,21 @@ def test_a_trace_of_three_micro_batches_tells_the_time_of_a_step_of_many(records
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", AXES)
-def test_the_closed_form_is_within_ten_percent_of_the_replay(
+def test_the_closed_form_is_within_eight_percent_of_the_replay(
     trials: dict[str, SampleTrial], name: str, place: tuple[str, dict[str, Any]]
 ) -> None:
     there, at = place[0], links(place[0], **place[1])
     whole, form = (expected(trial, there, at).step_s for trial in (trials[name], closed(trials[name])))
-    assert form == pytest.approx(whole, rel=0.1)
+    assert form == pytest.approx(whole, rel=0.08)
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(
+def test_by_formula_alone_a_step_is_within_eight_percent_of_the_simulated_one(
     trials: dict[str, SampleTrial], name: str
 ) -> None:
     spec = trials[name].spec.model_copy(update={"evidence": Evidence.FORMULA})
     by_formula = SampleTrial(spec, trial_record(spec), [formula_record(spec)])
-    assert expected(by_formula).step_s == pytest.approx(expected(trials[name]).step_s, rel=0.1)
+    assert expected(by_formula).step_s == pytest.approx(expected(trials[name]).step_s, rel=0.08)
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -276,23 +276,41 @@ def test_no_replay_is_below_the_bound_nor_beyond_the_matrix_peak(trials: dict[st
         assert expected(trial, there, fast).step_s <= found.step_s
 
 
-@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "adamw of torch", "small", "small zero3"])
-def test_what_the_closed_form_takes_for_an_engines_work_is_what_its_trace_holds(
+UPDATED = ("ddp", "zero1", "zero2", "zero3", "adamw of torch", "fsdp", "frozen within", "tensor", "pipeline", "gpipe")
+
+
+def works_of(trial: SampleTrial) -> list[tuple[str, Work]]:
+    trace = unpack(trial.ranks[0].step_trace or "")
+    return [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
+
+
+@pytest.mark.parametrize("name", [*UPDATED, "small", "small zero3"])
+def test_the_bytes_that_the_closed_form_takes_for_an_update_are_those_of_its_trace(
     trials: dict[str, SampleTrial], name: str
 ) -> None:
-    """The bytes of the update, and the launches of the passes."""
+    asked = known(timed_work(trials[name], gpu(), links()))
+    moved_bytes = sum(work.moved_bytes for phase, work in works_of(trials[name]) if phase == Phase.STEP)
+    own_bytes = update_seconds(asked.work)[0] * asked.device.memory_bytes_per_s
+    assert own_bytes + more_update_bytes(asked.work) == pytest.approx(moved_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "small", "small zero3"])
+def test_the_launches_that_the_closed_form_takes_for_a_block_are_those_of_its_trace(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
     trial = trials[name]
     asked = known(timed_work(trial, gpu(), links()))
     trace, issue = unpack(trial.ranks[0].step_trace or ""), issue_of(trial.spec, asked.decoder)
-    works = [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
-    moved_bytes = sum(work.moved_bytes for phase, work in works if phase == Phase.STEP)
-    memory_bytes_per_s = asked.device.memory_bytes_per_s
-    own_bytes = update_seconds(asked.work)[0] * memory_bytes_per_s
-    assert own_bytes + more_update_bytes(asked.work) == pytest.approx(moved_bytes, rel=0.05)
-    launches = sum(work.launches for phase, work in works if phase != Phase.STEP)
+    launches = sum(work.launches for phase, work in works_of(trial) if phase != Phase.STEP)
     again = 1 + bool(trial.spec.activation_checkpointing)
     a_block = again * issue.forward.launches + issue.backward.launches
     assert asked.decoder.layers * trace.micro_batches * a_block == pytest.approx(launches, rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "fsdp", "tensor", "as much moved as computed"])
+def test_the_update_in_closed_form_takes_what_it_takes_in_the_replay(trials: dict[str, SampleTrial], name: str) -> None:
+    whole, form = (expected(trial).update_s for trial in (trials[name], closed(trials[name])))
+    assert form == pytest.approx(whole, rel=0.05)
 
 
 def test_a_trace_holds_the_products_that_were_counted(trials: dict[str, SampleTrial]) -> None:

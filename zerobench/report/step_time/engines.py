@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerobench.report.step_time.terms import Work
+from zerobench.report.step_time.terms import Work, updated_parameters
 from zerobench.spec.optimizers import Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
@@ -10,7 +10,13 @@ from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.host import BlockIssue, block_issue
 from zerobench.timing.passes import Decoder
 
-_MORE_BYTES = {"single": 36, "ddp": 38, "zero0": 8, "zero1": 14, "zero2": 14, "zero3": 14, "fsdp": 16}
+_MORE_BYTES = {
+    **dict.fromkeys(("single", "tensor", "pipeline"), 36),
+    "ddp": 38,
+    "zero0": 8,
+    **dict.fromkeys(("zero1", "zero2", "zero3"), 14),
+    "fsdp": 16,
+}
 """A parameter of the rank's own: gradients cast to fp32, their norm, clipping, weights cast back, each read and written
 once; counted from the operations of simulated steps with a fused AdamW (tests/report/step_time/test_replayed.py)."""
 _MORE_THAN_FUSED_ADAM = 30
@@ -35,10 +41,10 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
 
 def more_update_bytes(work: Work) -> float:
     """That the update moves through device memory beyond the states, gradients and parameters of the lower bound."""
-    counts, spec = work.rank.parameters, work.spec
-    if counts is None or spec.offload_optimizer is not Offload.NONE:
+    spec = work.spec
+    if spec.offload_optimizer is not Offload.NONE:
         return 0.0
     of_optimizer = without_deepspeed(spec.optimizer).moved_bytes
     if spec.zero_stage is not None and spec.optimizer is not Optimizer.FUSED_ADAMW:
         of_optimizer += _MORE_THAN_FUSED_ADAM
-    return (_MORE_BYTES.get(spec.strategy, 0) + of_optimizer) * counts.trainable * owned(spec)
+    return (_MORE_BYTES.get(spec.strategy, 0) + of_optimizer) * updated_parameters(work)

@@ -238,6 +238,15 @@ def update_seconds(work: Work) -> tuple[float, float]:
     return on_device, on_host
 
 
+def updated_parameters(work: Work) -> float:
+    """That the rank itself updates on the device: by its master weights, 4 bytes each; without, all that are trained."""
+    if master := work.live_bytes(Phase.STEP, Place.DEVICE, Category.MASTER_WEIGHTS):
+        return master / 4
+    parameters = work.live_bytes(Phase.STEP, Place.DEVICE, Category.PARAMETERS)
+    held = parameters / bytes_per_element(work.spec.precision)
+    return held if work.rank.parameters is None else min(held, work.rank.parameters.trainable)
+
+
 def _host_update_bytes(work: Work) -> int:
     """Of all ranks of a node."""
     states = sum(work.live_bytes(Phase.STEP, place, *OPTIMIZER_STATES) for place in (Place.HOST, Place.NVME))
@@ -251,11 +260,7 @@ def _update_bytes(work: Work) -> float:
     offloaded = work.spec.offload_optimizer is not Offload.NONE
     if offloaded and not states:
         return 0.0
-    element = bytes_per_element(work.spec.precision)
-    parameters = work.live_bytes(Phase.STEP, Place.DEVICE, Category.PARAMETERS)
-    if work.rank.parameters is not None:  # frozen ones stay as they are
-        parameters = min(parameters, work.rank.parameters.trainable * element)
-    # With master weights (4 bytes each) the parameters are written from them; without, they are updated in place.
-    updated = master / 4 * element if master else float(parameters)
+    # With master weights the parameters are written from them; without, they are updated in place.
+    updated = updated_parameters(work) * bytes_per_element(work.spec.precision)
     gradients = work.live_bytes(Phase.BACKWARD, Place.DEVICE, Category.GRADIENTS)
     return 2 * states + min(gradients, updated) + (updated if master else 2 * updated)
