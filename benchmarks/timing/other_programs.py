@@ -2,9 +2,11 @@
 
     python benchmarks/timing/other_programs.py    # writes other_programs.md
 
-Each row is a trial as a user would state it, and its step is that of the formula world by shipped rates. Of these rows
-came how an A100's attention grows with length (vectorlm's differences), what an update on the host reaches (zenflow's
-two), and the widths of intervals, which were set to hold eight of ten; the rest is judged alone. vectorlm timed
+Each row is a trial as a user would state it, and its step is that of the formula world by shipped rates, but for one:
+how much longer computing takes in a program than its kernels alone (rates.yaml, in_programs). That is what all other
+programs' rows say, so that none is judged by its own; what all together say is shipped. Of these rows came too how an
+A100's attention grows with length (vectorlm's differences), what an update on the host reaches (zenflow's two), and the
+widths of intervals, which were set to hold eight of ten. vectorlm timed
 micro-batches without an update or a reduction: its rows have so many that neither weighs. Errors: (expected -
 published) / published of the step's time.
 """
@@ -15,16 +17,18 @@ import csv
 import json
 import statistics
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import gpu_trial, table
 from zerobench.grouped import grouped
-from zerobench.report.step_time.expected import published_step, timed_work
+from zerobench.report.step_time.expected import TimedWork, parts_of, published_step, timed_work
 from zerobench.search.formula import formula_trial
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
@@ -111,12 +115,70 @@ def _spec(model: str, gpu: str, axes: dict[str, object]) -> TrialSpec:
     )
 
 
-def judged(row: Row) -> Judged:
-    """`row` by shipped rates. Raises SystemExit: no time is expected of such work."""
+def timed(row: Row) -> TimedWork:
+    """The work of `row` at shipped rates. Raises SystemExit: no time is expected of such work."""
     gpu = find_gpu(row.gpu)
     links = None if gpu is None else links_of(gpu, host_memory_gb_per_s=row.host_gb_per_s)
     asked = None if gpu is None or links is None else timed_work(formula_trial(row.spec), gpu, links)
-    step = None if asked is None else published_step(asked._replace(stops_early=not row.runs_whole))
+    if asked is None or parts_of(asked) is None:
+        raise SystemExit(f"no expected time of {row.source}")
+    return asked._replace(stops_early=not row.runs_whole)
+
+
+class Computing(NamedTuple):
+    """A published step as what is expected of it must be made longer."""
+
+    row: Row
+    alone_s: float
+    """What the step is expected to take with its kernels as they are by themselves."""
+    longer_s: float
+    """And where these take a tenth longer."""
+
+    def error(self, in_programs: float) -> float:
+        """Where they take so many times as long."""
+        return (self.alone_s + 10 * (in_programs - 1) * (self.longer_s - self.alone_s)) / self.row.step_s - 1
+
+
+def in_a_program(work: TimedWork, times: float) -> TimedWork:
+    """Where kernels take so many times as long as by themselves."""
+    rates = work.device.rates.model_copy(update={"in_programs": times})
+    return work._replace(device=replace(work.device, rates=rates))
+
+
+def computing(rows: Iterable[Row]) -> Iterator[Computing]:
+    """Of all that stays on the device."""
+    for row in rows:
+        if row.spec.offload_optimizer is Offload.NONE:
+            work = timed(row)
+            yield Computing(row, *(sum(parts_of(in_a_program(work, times)) or ()) for times in (1.0, 1.1)))
+
+
+def in_programs(steps: Iterable[Computing]) -> float:
+    """How many times as long computing takes by the median program, whose error is its rows' median."""
+    by_program = grouped(steps, lambda each: each.row.program).values()
+
+    def bias(times: float) -> float:
+        return statistics.median(statistics.median(each.error(times) for each in some) for some in by_program)
+
+    return _SOUGHT[bisect_left(_SOUGHT, 0.0, key=bias)]
+
+
+_SOUGHT = [1 + thousandth / 1000 for thousandth in range(-200, 500)]
+
+
+def judged(rows: Iterable[Row]) -> list[Judged]:
+    """Each row by what all other programs say of computing."""
+    rows = list(rows)
+    steps = list(computing(rows))
+    by_others = {
+        program: in_programs(each for each in steps if each.row.program != program)
+        for program in dict.fromkeys(row.program for row in rows)
+    }
+    return [_judged(row, by_others[row.program]) for row in rows]
+
+
+def _judged(row: Row, in_programs: float) -> Judged:
+    step = published_step(in_a_program(timed(row), in_programs))
     if step is None:
         raise SystemExit(f"no expected time of {row.source}")
     return Judged(row, step)
@@ -185,7 +247,7 @@ def in_order(some: Iterable[Judged]) -> list[bool]:
 
 def main() -> None:
     """Write the table."""
-    TABLE.write_text(text(map(judged, rows())), encoding="utf-8")
+    TABLE.write_text(text(judged(rows())), encoding="utf-8")
     print(TABLE.read_text(encoding="utf-8"))
 
 

@@ -116,7 +116,7 @@ def passes(
     matrix = TunedMatrix(decoder.hidden, decoder.vocabulary, True, True) if tuned is None else tuned.head
     rows = head_rows or tokens
     products = tokens / rows * sum(matrix.products_s(device, rows))
-    head = products + moved_s(device, loss_bytes(decoder, device.rates, tokens))
+    head = device.rates.in_programs * (products + moved_s(device, loss_bytes(decoder, device.rates, tokens)))
     issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
     launches, passed = (1.0, 1.0) if tuned is None else (tuned.launches, tuned.passed_share)
     issued, issued_backward = (
@@ -154,7 +154,8 @@ def _block(decoder: Decoder, device: Device, tokens: int, positions: int, tuned:
     times.append((forward, attending * backward))
     moved_forward, moved_backward = elementwise_bytes(decoder, device.rates, tokens)
     times.append((moved_s(device, moved_forward), passed * moved_s(device, moved_backward)))
-    return sum(forward for forward, _ in times), sum(backward for _, backward in times)
+    longer = device.rates.in_programs
+    return longer * sum(forward for forward, _ in times), longer * sum(backward for _, backward in times)
 
 
 def linears(decoder: Decoder) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -47,9 +48,15 @@ class Rates(Spec):
     jitter: float = Field(ge=0)
     """By which computing takes longer for each e-fold of ranks: all wait for the slowest. Of delays that are
     exponentially distributed the longest of N is about ln N times their mean."""
+    in_programs: float = Field(default=1.0, gt=0)
+    """Times that the passes' kernels take as long in a program as by themselves."""
     spread: float = Field(gt=0)
     """Standard deviation of the logarithm of a step's time, on rows that were not fitted."""
     source: str
+
+    def slower(self, ranks: int) -> float:
+        """Times that computing takes as long on so many ranks as on one."""
+        return 1 + self.jitter * math.log(ranks)
 
 
 class HostRates(Spec):
@@ -82,6 +89,8 @@ class Today(Spec):
     """Of the rates' `memory_share`, by the kernels of eager blocks: small, and casts among them."""
     loss_words: float = Field(gt=0)
     """Logits are cast to fp32 and back."""
+    in_programs: float = Field(gt=0)
+    """Times that the passes' kernels take as long in a program as timed alone."""
     step_s: float = Field(ge=0)
     """Of zerobench's loop."""
     spread: float = Field(gt=0)

@@ -69,7 +69,8 @@ class Pace:
         products = sum(count * gemm_s(self.device, *shape) for shape, count in work.products)
         attention = sum(counted_attention_s(self.device, *work.attention))
         by_class = {"products": products, "attention": attention, "elementwise": work.moved_bytes * self.byte_s[phase]}
-        return {name: seconds * self.slower for name, seconds in by_class.items() if seconds}
+        slower = self.slower * (1.0 if phase == UPDATE else self.device.rates.in_programs)
+        return {name: seconds * slower for name, seconds in by_class.items() if seconds}
 
 
 class Span(NamedTuple):

@@ -101,7 +101,7 @@ def step(
 
     `communication` is that of the passes of one micro-batch that has any, and of the update.
     """
-    compute = micro_batches * (computing.forward_s + computing.backward_s) * (1 + rates.jitter * math.log(ranks))
+    compute = micro_batches * (computing.forward_s + computing.backward_s) * rates.slower(ranks)
     rounds = micro_batches if communication.rounds is None else communication.rounds
     exposed = rounds * sum(exposed_s(computing, communication, rates, overlaps=overlaps))
     if communication.first_forward_s is not None:

@@ -85,7 +85,8 @@ def as_run(
     """
     today = shipped_rates().today
     kernels = today.kernels[device.kind]
-    update = {"gemm_share": kernels.gemm_share, "step_s": today.step_s, "spread": today.spread}
+    update = {name: getattr(today, name) for name in ("in_programs", "step_s", "spread")}
+    update["gemm_share"] = kernels.gemm_share
     if not fuses:
         words = words_of(spec) or (LLAMA if decoder.is_gated else NEOX)
         update |= {name: each / today.eager_share for name, each in words_over_width(words, decoder).items()}

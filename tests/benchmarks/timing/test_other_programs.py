@@ -1,19 +1,21 @@
 """Steps that other programs published, on GPUs that nobody here had, beside what is expected of them."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.timing.other_programs import TABLE, Judged, in_order, judged, rows, text
+from benchmarks.timing.other_programs import TABLE, Judged, computing, in_order, in_programs, judged, rows, text
 from zerobench.spec.trial import Offload
+from zerobench.timing.rates import shipped_rates
 
-TODAY = ("vectorlm", "atorch", "torchtune", "KempnerForge")
-"""Programs of 2024 and later: their attention is that which the rates are of."""
+TODAY = ("vectorlm", "atorch", "torchtune", "KempnerForge", "Qwen")
+"""Programs of 2023 and later: their attention is that which the rates are of."""
 
 
 @pytest.fixture(scope="module")
 def steps() -> list[Judged]:
-    return [judged(row) for row in rows()]
+    return judged(rows())
 
 
 def on_device(steps: list[Judged]) -> list[Judged]:
@@ -24,15 +26,32 @@ def test_the_committed_table_is_that_of_the_committed_rows(steps: list[Judged]) 
     assert TABLE.read_text(encoding="utf-8") == text(steps)
 
 
-def test_a_step_of_any_program_is_seven_percent_off_at_the_median(steps: list[Judged]) -> None:
-    assert statistics.median(abs(each.error) for each in on_device(steps)) < 0.07
+def test_computing_takes_as_much_longer_in_programs_as_these_rows_say() -> None:
+    assert in_programs(computing(rows())) == pytest.approx(shipped_rates().today.in_programs, abs=0.001)
+
+
+def test_a_program_has_no_part_in_what_its_own_steps_are_judged_by(steps: list[Judged]) -> None:
+    of_one = [each.row for each in steps if each.row.program == "KempnerForge"]
+    others = [each.row for each in steps if each.row.program != "KempnerForge"]
+    slower = [*others, *(replace(row, step_s=2 * row.step_s) for row in of_one)]
+    kept = [each.expected.step_s for each in judged(slower) if each.row.program == "KempnerForge"]
+    assert kept == [each.expected.step_s for each in steps if each.row.program == "KempnerForge"]
+
+
+def test_a_step_is_seven_percent_off_at_the_median_and_fifteen_at_the_ninetieth_by_what_other_programs_say(
+    steps: list[Judged],
+) -> None:
+    far = [abs(each.error) for each in on_device(steps)]
+    assert len(far) > 80
+    assert statistics.median(far) < 0.07
+    assert statistics.quantiles(far, n=10, method="inclusive")[-1] < 0.15
 
 
 @pytest.mark.parametrize("program", TODAY)
-def test_steps_of_one_to_64_gpus_compiled_or_not_are_within_a_tenth(steps: list[Judged], program: str) -> None:
+def test_a_program_of_today_is_within_fifteen_percent_at_the_median(steps: list[Judged], program: str) -> None:
     errors = [each.error for each in steps if each.row.program == program]
     assert len(errors) > 2
-    assert max(map(abs, errors)) < 0.1
+    assert abs(statistics.median(errors)) < 0.15
 
 
 def test_fine_tuning_with_adapters_is_as_near_as_whole_models(steps: list[Judged]) -> None:

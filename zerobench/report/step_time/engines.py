@@ -6,6 +6,7 @@ from zerobench.report.step_time.terms import Work, updated_parameters
 from zerobench.spec.optimizers import Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
+from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.host import BlockIssue, block_issue
 from zerobench.timing.passes import Decoder
@@ -35,8 +36,14 @@ def owned(spec: TrialSpec) -> float:
 
 
 def updated_blocks(spec: TrialSpec, layers: int) -> float:
-    """How many blocks' tensors the host passes over in the update: at stages 1 and 2 the rank's own, one by one."""
-    return layers * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
+    """How many blocks' tensors the host passes over in the update: at stages 1 and 2 the rank's own, one by one; beside
+    frozen ones those that are trained.
+    """
+    trained = 1.0
+    if spec.frozen is not None:
+        weights = [weight for block in named_weights(spec.model, spec.frozen).blocks for weight in block]
+        trained = sum(weight.is_trained for weight in weights) / len(weights)
+    return layers * trained * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
 def more_update_bytes(work: Work) -> float:

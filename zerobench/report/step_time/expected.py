@@ -233,10 +233,10 @@ def _kept_s(asked: TimedWork, tokens: int) -> float:
     replaces = work.case is not None and work.case.replaces_linear
     parts = spec.world_size if spec.strategy == "tensor" else 1
     kept = kept_products(spec, replaces_linear=replaces)
-    products_s = sum(linear_s(device, tokens, matrix.inputs, matrix.outputs)[0] for matrix in kept) / parts
-    if spec.attention is Attention.EAGER or attention_again(spec.activation_checkpointing, decoder.layers):
-        return products_s
-    return products_s + attention_s(device, tokens, spec.sequence_length, decoder.attention_width)[0]
+    kept_s = sum(linear_s(device, tokens, matrix.inputs, matrix.outputs)[0] for matrix in kept) / parts
+    if spec.attention is not Attention.EAGER and not attention_again(spec.activation_checkpointing, decoder.layers):
+        kept_s += attention_s(device, tokens, spec.sequence_length, decoder.attention_width)[0]
+    return device.rates.in_programs * kept_s
 
 
 def _in_order(asked: TimedWork) -> Parts | None:

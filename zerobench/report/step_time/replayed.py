@@ -9,7 +9,6 @@ engine between them (timing/host.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from zerobench.records import Phase
@@ -94,7 +93,7 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
     links, ranks, issue = work.links, work.spec.gpus_per_node, issue_of(work.spec, decoder)
     return Pace(
         device,
-        1 + device.rates.jitter * math.log(work.spec.world_size),
+        device.rates.slower(work.spec.world_size),
         launch_seconds(trace, issue, device.host, blocks, updated_blocks(work.spec, decoder.layers)),
         per_byte,
         known.__getitem__,

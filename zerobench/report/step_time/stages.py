@@ -6,7 +6,6 @@ where one left a trace, its replay says by how much the closed form is off, and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,7 +49,7 @@ def piped(
     transfers = [border for border in borders if border is not None]
     if len(transfers) < len(borders):
         return None
-    slower = 1 + rates.jitter * math.log(spec.world_size)
+    slower = rates.slower(spec.world_size)
     times = [_stage(computing, len(blocks), slower, is_last=blocks is division[-1]) for blocks in division]
     if replayed is not None:
         longer = replayed.total_s("compute") / micro_batches / sum(times[recorded])

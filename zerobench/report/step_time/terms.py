@@ -239,7 +239,7 @@ def update_seconds(work: Work) -> tuple[float, float]:
 
 
 def updated_parameters(work: Work) -> float:
-    """That the rank itself updates on the device: by its master weights, 4 bytes each; without, all that are trained."""
+    """That the rank itself updates on the device: by its master weights of 4 bytes each, or all that it trains."""
     if master := work.live_bytes(Phase.STEP, Place.DEVICE, Category.MASTER_WEIGHTS):
         return master / 4
     parameters = work.live_bytes(Phase.STEP, Place.DEVICE, Category.PARAMETERS)
