@@ -64,12 +64,17 @@ class Pace:
     mapped_byte_s: float = 0.0
     """In which a byte of memory that is mapped anew is made ready."""
 
+    @property
+    def passes_slower(self) -> float:
+        """By which the passes' kernels take longer than by themselves."""
+        return self.slower * self.device.rates.in_programs
+
     def work_s(self, phase: str, work: Work) -> dict[str, float]:
         """Seconds of kernels by class."""
         products = sum(count * gemm_s(self.device, *shape) for shape, count in work.products)
         attention = sum(counted_attention_s(self.device, *work.attention))
         by_class = {"products": products, "attention": attention, "elementwise": work.moved_bytes * self.byte_s[phase]}
-        slower = self.slower * (1.0 if phase == UPDATE else self.device.rates.in_programs)
+        slower = self.slower if phase == UPDATE else self.passes_slower
         return {name: seconds * slower for name, seconds in by_class.items() if seconds}
 
 

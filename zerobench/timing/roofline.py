@@ -90,7 +90,7 @@ def _product_class(shape: Product, count: int, pace: Pace) -> KernelClass:
     return KernelClass(
         "products",
         f"{rows:,} x {inner:,} x {columns:,}",
-        count * gemm_s(pace.device, *shape) * pace.slower,
+        count * gemm_s(pace.device, *shape) * pace.passes_slower,
         2.0 * count * rows * columns * inner,
         float(count * words * WORD_BYTES),
     )
@@ -105,7 +105,7 @@ def _attention_classes(
     times = counted_attention_s(pace.device, *counted)
     return [
         KernelClass(
-            "attention", f"attention {name}", seconds * pace.slower, flops / 2, reads * block_bytes * flops / block
+            "attention", f"attention {name}", seconds * pace.passes_slower, flops / 2, reads * block_bytes * flops / block
         )
         for name, reads, flops, block, seconds in zip(
             ("forward", "backward"), (1, 2), counted, of_block, times, strict=True
