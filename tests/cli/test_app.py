@@ -58,6 +58,7 @@ def run(ended: Path, tmp_path: Path) -> Path:
         (["show"], "no run under reports yet; make one with: zerobench run quickstart"),
         (["show", "nowhere"], "'nowhere' is not a run folder"),
         (["models", "llama-7"], "did you mean 'llama-7b'"),
+        (["models", "llama-7b", "--gpus"], "MODEL: 'llama-7b' does not go with --gpus"),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(call: Call, arguments: list[str], words: str) -> None:

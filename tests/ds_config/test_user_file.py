@@ -148,8 +148,8 @@ def test_a_file_that_is_no_text_a_folder_or_missing_is_refused(tmp_path: Path) -
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     for path, message in (
         (tmp_path / "binary.json", "codec can't decode"),
-        (tmp_path, "Is a directory"),
         (tmp_path / "none.json", "no such file; shipped ones: zero0.json"),
+        (tmp_path, f"ds_config_file: {str(tmp_path)!r}: Is a directory; give a file"),
     ):
         with pytest.raises(UserError, match=message):
             load_user_config(path)

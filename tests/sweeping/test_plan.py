@@ -201,6 +201,23 @@ def test_auto_is_answered_by_the_options(tmp_path: Path) -> None:
     assert built["bf16"] == {"enabled": True}
 
 
+@pytest.mark.parametrize(
+    ("sections", "precision"),
+    [
+        ({"fp16": {"enabled": "auto"}}, Precision.FP16),
+        ({"fp16": {"enabled": "auto"}, "bf16": {"enabled": False}}, Precision.FP16),
+        ({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}, Precision.BF16),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": "auto"}}, Precision.FP16),
+        ({"fp16": {"enabled": False}, "bf16": {"enabled": "auto"}}, Precision.BF16),
+    ],
+)
+def test_the_precision_is_one_that_ones_own_configuration_leaves_open(
+    tmp_path: Path, sections: dict[str, Any], precision: Precision
+) -> None:
+    [item] = own_config(own(tmp_path, {**sections, "zero_optimization": {"stage": 2}}), work(), cluster())
+    assert item.trial.precision is precision
+
+
 def test_ones_own_configuration_is_fine_tuned_with_the_clipping_that_it_has(tmp_path: Path) -> None:
     asked = {**work(), "hyperparameters": FINE_TUNING}
     for config, clipping in (({}, FINE_TUNING.gradient_clipping), ({"gradient_clipping": 0.5}, 0.5)):

@@ -65,6 +65,11 @@ skip = ASKING.skip
             "sequence_length 1025: gpt2-10m has 1024 positions",
         ),
         (
+            {"model": "llama-7b", "sequence_length": 4_000_000},
+            "step_exceeds_records",
+            "sequence_length 4000000: a step's 2.5e+19 FLOPs per GPU are more than a record counts; at most 4.6e+18",
+        ),
+        (
             {"model": "gemma2-2b"},
             "sdpa_needs_model",
             "attention sdpa: transformers' gemma2 has none; use eager or flash_attention_2",
@@ -348,6 +353,7 @@ def test_each_rule_about_what_is_at_hand_is_a_rule_and_holds_for_measured_trials
         ({"optimizer": "cpu_adam"}, "cpu_adam_needs_offload"),
         ({"optimizer": "fused_adamw", "offload_optimizer": "cpu"}, "fused_adamw_needs_device_states"),
         ({"model": "gpt2-10m", "sequence_length": 1025}, "sequence_exceeds_positions"),
+        ({"model": "llama-7b", "sequence_length": 4_000_000}, "step_exceeds_records"),
         ({"model": "gemma2-2b"}, "sdpa_needs_model"),
         ({"ds_config": {"zero_optimization.stage": 1}}, "ds_config_contradicts"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "flash_attention_needs_gpu"),

@@ -91,6 +91,8 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _existing(path: Path) -> Path:
+    if path.is_dir():
+        raise UserError(f"ds_config_file: {str(path)!r}: Is a directory; give a file, for example zero2.json")
     if path.exists():
         return path
     folder = shipped("ds_configs")

@@ -44,8 +44,13 @@ def _known(value: Any, otherwise: Any) -> Any:
 
 
 def _precision(config: Mapping[str, Any], cluster: Cluster) -> Precision:
-    sections = [get(config, f"{kind}.enabled") for kind in ("bf16", "fp16")]
-    return usual_precision(cluster) if AUTO in sections else Precision(precision_of(config))
+    sections = {kind: get(config, f"{kind}.enabled") for kind in (Precision.BF16, Precision.FP16)}
+    left_open = [kind for kind, enabled in sections.items() if enabled == AUTO]
+    said = [kind for kind, enabled in sections.items() if enabled is True]
+    if not left_open:
+        return Precision(precision_of(config))
+    usual = usual_precision(cluster)
+    return said[0] if said else usual if usual in left_open else left_open[0]
 
 
 def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimizer:

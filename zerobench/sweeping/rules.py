@@ -13,6 +13,7 @@ from zerobench.errors import UserError
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.base import Spec
 from zerobench.spec.causal_models import is_causal_model, takes_sdpa, unknown_rope_type
+from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.plain import one_line
@@ -31,6 +32,9 @@ from zerobench.units import counted, format_bytes, format_count
 
 MOST_PEERS = 8
 """Ranks that are played together on one machine, a process of half a gigabyte each."""
+
+
+_MOST_STEP_FLOPS = 2**62
 
 
 class Skip(Spec):
@@ -150,6 +154,17 @@ def _sequence_exceeds_positions(s: Situation) -> str | None:
     return None
 
 
+def _step_exceeds_records(s: Situation) -> str | None:
+    """Records count FLOPs in 64 bits; at half of that a recomputed forward pass has room beside the model's own."""
+    per_token, _ = model_flops_per_token(s.trial.model, s.trial.sequence_length)
+    if per_token is None or (flops := per_token * s.trial.tokens_per_gpu) < _MOST_STEP_FLOPS:
+        return None
+    return (
+        f"sequence_length {s.trial.sequence_length}: a step's {flops:.1e} FLOPs per GPU are more than a record counts; "
+        f"at most {_MOST_STEP_FLOPS:.1e}"
+    )
+
+
 def _sdpa_needs_model(s: Situation) -> str | None:
     if s.trial.attention is not Attention.SDPA or takes_sdpa(s.trial.model):
         return None
@@ -235,6 +250,7 @@ RULES: dict[str, Rule] = {
     "rank_exceeds_world": _rank_exceeds_world,
     **OPTIMIZER_RULES,
     "sequence_exceeds_positions": _sequence_exceeds_positions,
+    "step_exceeds_records": _step_exceeds_records,
     "sdpa_needs_model": _sdpa_needs_model,
     "emulated_needs_gpu": _emulated_needs_gpu,
     "all_ranks_need_emulation": _all_ranks_need_emulation,

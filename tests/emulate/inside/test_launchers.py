@@ -1,5 +1,7 @@
 """Launchers read by their own parsers: which script, which ranks, which environment; contradictions in one line."""
 
+import re
+
 import pytest
 
 from zerobench.emulate.inside.launchers import read_launch
@@ -74,6 +76,41 @@ def test_accelerates_file_becomes_its_environment(train, tmp_path):
     told = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "bf16"}
     assert told.items() <= launch.variables.items()
     assert launch.processes == ("--num_processes 8", 8)
+
+
+def test_what_a_launchers_own_function_raises_is_one_line(train, monkeypatch):
+    from accelerate.utils import launch as environments
+
+    def without_fp8(args):
+        raise RuntimeError("FP8 is not available\non this machine.")
+
+    monkeypatch.setattr(environments, "prepare_multi_gpu_env", without_fp8)
+    command = ["accelerate", "launch", "--multi_gpu", "--num_processes", "8", train]
+    with pytest.raises(UserError, match=r"^COMMAND: accelerate launch: FP8 is not available on this machine\.$"):
+        read_launch(part(command))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_machines: 1\nnum_processes: 8\n",
+            "distributed_type NO starts 1 rank per node, and --gpus 8 is 8 per node; give --gpus 1",
+        ),
+        (
+            "compute_environment: LOCAL_MACHINE\ndistributed_type: XLA\nnum_machines: 1\nnum_processes: 8\n",
+            "configured for TPUs; nothing to emulate",
+        ),
+        (
+            "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: NO\nec2_instance_type: any\niam_role_name: r\n",
+            "COMMAND: accelerate launch: 'SageMakerConfig' object has no attribute",
+        ),
+    ],
+)
+def test_what_accelerates_file_does_not_start_on_these_gpus_is_refused(train, tmp_path, text: str, words: str):
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(UserError, match=re.escape(words)):
+        read_launch(part(["accelerate", "launch", "--config_file", "own.yaml", train]))
 
 
 def test_accelerates_options_become_its_environment(train):

@@ -46,6 +46,8 @@ def models(
     """List model presets, or one model's components. With exact parameter counts."""
     from zerobench.spec.presets import PRESETS
 
+    if gpus and model is not None:
+        raise UserError(f"MODEL: {model!r} does not go with --gpus, which lists all GPUs; drop one of them")
     if gpus:
         return _gpus()
     if model is not None:

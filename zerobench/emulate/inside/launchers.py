@@ -191,6 +191,7 @@ def _accelerate(arguments: Sequence[str], part: Part) -> Launch:
     is_said = args.num_processes is not None
     args, defaults, mixed_by_file = _within("accelerate launch", launch._validate_launch_command, args)
     is_said = is_said or defaults is not None
+    is_alone = False
     machines = int(args.num_machines or 1)
     if args.use_deepspeed and not args.cpu:
         fields = [*(defaults.deepspeed_config if defaults else ()), *(["mixed_precision"] if mixed_by_file else ())]
@@ -199,9 +200,14 @@ def _accelerate(arguments: Sequence[str], part: Part) -> Launch:
     elif (args.multi_gpu or args.use_fsdp or args.use_megatron_lm) and not args.cpu:
         environment = _within("accelerate launch", environments.prepare_multi_gpu_env, args)
     else:
+        if args.tpu:
+            raise UserError("COMMAND: accelerate launch: configured for TPUs; nothing to emulate")
         _, environment = _within("accelerate launch", environments.prepare_simple_launcher_cmd_env, args)
+        is_alone = defaults is not None  # whatever number of processes the file has beside it
     processes = nodes = None
-    if is_said:
+    if is_alone:
+        processes = (f"distributed_type {str(defaults.distributed_type).rpartition('.')[2]}", 1)
+    elif is_said:
         total, where = int(args.num_processes), f"--num_processes {args.num_processes}"
         if total % machines:
             raise UserError(f"COMMAND: accelerate launch: {where} on {machines} machines do not divide evenly")
@@ -247,7 +253,7 @@ def _within(launcher: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """What `call` gives; its complaint as ours."""
     try:
         return call(*arguments)
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except (ValueError, OSError, LookupError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise UserError(f"COMMAND: {launcher}: {' '.join(str(error).split())}") from None
 
 
