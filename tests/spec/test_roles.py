@@ -9,7 +9,7 @@ from tests.sweeping.refusals import Asking
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import Accelerator
-from zerobench.spec.roles import Role, num_workers, role_of
+from zerobench.spec.roles import Role, num_loss_ranks, num_servers, num_workers, role_of
 from zerobench.spec.strategy import is_exact
 from zerobench.sweeping.expand import expand
 from zerobench.sweeping.sweep import load_sweep
@@ -85,3 +85,18 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
     found = [(one.trial.strategy, one.trial.consistency.value, one.skipped) for one in planned]
     assert found == [("single", "sync", None), ("parameter-server", "sync", None), ("parameter-server", "async", None)]
     assert len({one.trial.parity_hash for one in planned}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "servers", "with_loss"),
+    [
+        ({"gpus_per_node": 3}, 1, 2),
+        ({"strategy": "tensorflow", "tf_strategy": "parameter-server", "gpus_per_node": 3}, 1, 2),
+        ({"strategy": "tensorflow", "gpus_per_node": 3}, 0, 3),
+        ({"strategy": "pipeline", "gpus_per_node": 3}, 0, 1),
+    ],
+)
+def test_of_a_trials_ranks_some_serve_and_some_have_a_loss(fields: dict[str, Any], servers: int, with_loss: int) -> None:
+    assert (num_servers(spec(**fields)), num_loss_ranks(spec(**fields))) == (servers, with_loss)
+    of_a_script = spec(**fields).model_copy(update={"strategy": "train.py"})
+    assert (num_servers(of_a_script), num_loss_ranks(of_a_script)) == (0, 3)
