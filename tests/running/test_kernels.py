@@ -223,8 +223,7 @@ def test_a_kernel_that_fails_fails_the_trials_that_need_it_and_no_other(
     plan = [make_trial("needs", gpus_per_node=1, strategy="zero1"), make_trial("needs none", gpus_per_node=1)]
     result = run_sweep(
         [PlannedTrial(trial=trial) for trial in plan],
-        sweep_name="kernels",
-        sweep={},
+        {"name": "kernels"},
         environment={},
         reports=tmp_path / "reports",
         executor=EXECUTOR,

@@ -96,7 +96,9 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
         ({"strategy": "pipeline", "gpus_per_node": 3}, 0, 1),
     ],
 )
-def test_of_a_trials_ranks_some_serve_and_some_have_a_loss(fields: dict[str, Any], servers: int, with_loss: int) -> None:
+def test_of_a_trials_ranks_some_serve_and_some_have_a_loss(
+    fields: dict[str, Any], servers: int, with_loss: int
+) -> None:
     assert (num_servers(spec(**fields)), num_loss_ranks(spec(**fields))) == (servers, with_loss)
     of_a_script = spec(**fields).model_copy(update={"strategy": "train.py"})
     assert (num_servers(of_a_script), num_loss_ranks(of_a_script)) == (0, 3)

@@ -81,7 +81,7 @@ def predicted_first(
         return {}
 
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
-        return predict(planned, name, measured_document(name, planned), folder, observer)
+        return predict(planned, measured_document(name, planned), folder, observer)
 
     cells = {label: _predicted(trial, gpu, world) for label, trial in search.cells.items()}
     answered = answer(search.question(cells), make)
@@ -118,8 +118,7 @@ def measured(
 
         result = run_sweep(
             planned,
-            sweep_name=name,
-            sweep=measured_document(name, planned),
+            measured_document(name, planned),
             environment=environment,
             reports=folder,
             executor=search.executor,
