@@ -70,11 +70,6 @@ def test_gradients_on_stale_weights_are_not_held_to_the_reference() -> None:
     assert not is_exact(spec(gpus_per_node=2, consistency="async"))
 
 
-def test_a_trial_that_says_nothing_of_consistency_keeps_its_hash() -> None:
-    assert spec(strategy="zero1").config_hash == spec(strategy="zero1", consistency="sync").config_hash
-    assert spec().config_hash != spec(consistency="async").config_hash
-
-
 def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(
@@ -94,6 +89,7 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
         ({"strategy": "tensorflow", "tf_strategy": "parameter-server", "gpus_per_node": 3}, 1, 2),
         ({"strategy": "tensorflow", "gpus_per_node": 3}, 0, 3),
         ({"strategy": "pipeline", "gpus_per_node": 3}, 0, 1),
+        ({"strategy": "tensor", "gpus_per_node": 3}, 0, 3),
     ],
 )
 def test_of_a_trials_ranks_some_serve_and_some_have_a_loss(
