@@ -20,7 +20,7 @@ from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Machine
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.sweeping.axis_readers import AUTO
@@ -63,9 +63,8 @@ class MeasuredSearch:
 
     def _planned(self, label: str, trial: TrialSpec) -> PlannedTrial:
         """The trial with the rule that it breaks where it is tried: what host memory cannot hold is not."""
-        counts = count_parameters(trial.model)
         measured = trial.model_copy(update={"evidence": self.cells[label].evidence})
-        situation = Situation(measured, self.machine, None if counts is None else counts.total)
+        situation = Situation(measured, self.machine, num_parameters(trial.model))
         return PlannedTrial(trial=trial, skipped=why_skipped(situation))
 
 

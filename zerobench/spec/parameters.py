@@ -55,3 +55,9 @@ def count_parameters(spec: ModelSpec) -> ParameterCounts | None:
         for tensor in tensors:
             counts[component_of(tensor.path)] += times * tensor
     return ParameterCounts.from_components(counts)
+
+
+def num_parameters(spec: ModelSpec) -> int | None:
+    """All parameters of `spec`'s model, or None where no closed form is known."""
+    counts = count_parameters(spec)
+    return None if counts is None else counts.total
