@@ -256,7 +256,7 @@ def _llama_like(config: dict[str, Any]) -> Layout:
     mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
     mlp = _linear(hidden, inner, "mlp.gate_proj", bias=mlp_bias) + _linear(hidden, inner, "mlp.up_proj", bias=mlp_bias)
     mlp += _linear(inner, hidden, "mlp.down_proj", bias=mlp_bias)
-    if experts := config.get("num_local_experts"):  # mixtral: so many MLPs a layer, and the router between them
+    if model_type == "mixtral" and (experts := config["num_local_experts"]):  # as many MLPs, the router between them
         mlp = mlp * experts + _linear(hidden, experts, "mlp.gate", bias=False)
     normed = ["input", "post_attention"] + ["pre_feedforward", "post_feedforward"] * (model_type == "gemma2")
     norms = [norm for name in normed for norm in _norm(hidden, f"{name}_layernorm", bias=False)]
