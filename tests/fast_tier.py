@@ -59,7 +59,6 @@ SLOWER = {
     "tests/cli/test_validate.py::test_a_sweep_is_run_with_evidence": "a run, which asks the machine's programs",
     "tests/cli/test_watch.py": "watched commands",
     "tests/ds_config/test_facts.py": "DeepSpeed",
-    "tests/ds_config/test_keys.py::test_the_package_loads_without": "an interpreter of its own",
     "tests/ds_config/test_keys.py::test_the_table_is_what": "DeepSpeed",
     "tests/ds_config/test_shipped_run.py": "ranks",
     "tests/emulator/test_account.py": "torch's CUDA build, in processes of its own",

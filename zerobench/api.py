@@ -276,7 +276,7 @@ def plan(
     arguments, folder = locals(), Path(reports)
     user_file = None if ds_config is None else _file_of(ds_config, folder)
     wanted = read_plan(request_of(arguments | {"ds_config": user_file, "reports": folder}))
-    result = run_predictions(wanted.planned, wanted.name, wanted.document, folder, Observer())
+    result = run_predictions(wanted.planned, wanted.document, folder, Observer())
     _, rows = read_rows(result.folder.path, wanted.cluster)
     return _result(result.folder.path, rows, recommended(rows), wanted.cluster)
 

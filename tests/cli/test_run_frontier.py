@@ -67,28 +67,26 @@ class Bench:
         self.stops_in_round: int | None = None
 
     def run_sweep(
-        self, planned: Sequence[PlannedTrial], *, sweep_name: str, sweep: Mapping[str, Any], reports: Path, **_: object
+        self, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], *, reports: Path, **_: object
     ) -> RunResult:
         """What zerobench.running.runner.run_sweep leaves on disk."""
-        run = self._laid_out(planned, sweep_name, sweep, reports)
+        run = self._laid_out(planned, sweep, reports)
         for item in (item for item in planned if item.skipped is None):
             _leave(run, self._trial(item.trial))
-        return RunResult(run, interrupted=sweep_name == f"round-{self.stops_in_round}")
+        return RunResult(run, interrupted=sweep["name"] == f"round-{self.stops_in_round}")
 
     def predict(
-        self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path, _: Observer
+        self, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer
     ) -> RunResult:
         """What zerobench.search.predict leaves on disk."""
-        run = self._laid_out(planned, name, sweep, reports)
+        run = self._laid_out(planned, sweep, reports)
         for item in (item for item in planned if item.skipped is None):
             done = SampleTrial(item.trial, completed_trial(item.trial).record, [predicted_rank(item.trial)])
             _leave(run, done if item.trial.prediction.gpu else on_cpu(done))
         return RunResult(run)
 
-    def _laid_out(
-        self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path
-    ) -> RunFolder:
-        run = new_run_folder(reports, name)
+    def _laid_out(self, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path) -> RunFolder:
+        run = new_run_folder(reports, sweep["name"])
         lay_out(run, planned, resolved_configs(planned), sweep, {})
         return run
 

@@ -71,12 +71,6 @@ def test_a_sweep_is_run_with_evidence_as_an_axis(validate: Call, tmp_path: Path)
     assert "- solo\n" not in sweep
 
 
-def test_the_verb_has_help(validate: Call) -> None:
-    code, out, _ = validate("--help")
-    assert code == 0
-    assert "--worlds" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -24,8 +24,7 @@ def main(verb: str, path: Path) -> int:
         return resume_run(path, environment={"when": "later"}, executor=executor, observer=Observer()).exit_code
     result = run_sweep(
         plan,
-        sweep_name="interrupted",
-        sweep={"name": "interrupted"},
+        {"name": "interrupted"},
         environment={"when": "first"},
         reports=path,
         executor=executor,

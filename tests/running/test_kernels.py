@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -223,8 +221,7 @@ def test_a_kernel_that_fails_fails_the_trials_that_need_it_and_no_other(
     plan = [make_trial("needs", gpus_per_node=1, strategy="zero1"), make_trial("needs none", gpus_per_node=1)]
     result = run_sweep(
         [PlannedTrial(trial=trial) for trial in plan],
-        sweep_name="kernels",
-        sweep={},
+        {"name": "kernels"},
         environment={},
         reports=tmp_path / "reports",
         executor=EXECUTOR,
@@ -248,8 +245,3 @@ def test_the_runner_of_ranks_elsewhere_compiles_nothing(make_trial: MakeTrial, t
     two_nodes = make_trial("elsewhere", strategy="zero1", num_nodes=2, gpus_per_node=1)
     assert LocalExecutor(2, 0).compiles_for(make_trial("here", strategy="zero1"))
     assert not LocalExecutor(2, 0, hostfile=hostfile).compiles_for(two_nodes)
-
-
-def test_compiling_reaches_neither_torch_nor_deepspeed_in_the_runner() -> None:
-    code = "import sys, zerobench.running.kernels; print([n for n in ('torch', 'deepspeed') if n in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"[]\n"

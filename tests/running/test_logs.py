@@ -37,8 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_trial: Callable[..., T
             patch.setenv(name, pattern.format(secret))
         result = run_sweep(
             [PlannedTrial(trial=make_trial("talks", gpus_per_node=1))],
-            sweep_name="secrets",
-            sweep={"name": "secrets"},
+            {"name": "secrets"},
             environment=capture_environment(),
             reports=tmp_path_factory.mktemp("reports"),
             executor=LocalExecutor(num_cpus=2, num_gpus=0, worker_module="standin_talker"),

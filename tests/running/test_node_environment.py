@@ -102,8 +102,7 @@ def test_a_run_over_a_hostfile_records_the_nodes_that_it_needs_before_its_first_
     with pytest.raises(KeyboardInterrupt):
         run_sweep(
             [PlannedTrial(trial=trial) for trial in (here, make_trial("two", num_nodes=2, gpus_per_node=1))],
-            sweep_name="nodes",
-            sweep={"name": "nodes"},
+            {"name": "nodes"},
             environment={"hostname": "login-1"},
             reports=tmp_path / "reports",
             executor=LocalExecutor(2, 0, tmp_path / "hostfile"),
@@ -119,8 +118,7 @@ def test_a_run_on_this_machine_alone_records_no_nodes(tmp_path: Path, make_trial
     with pytest.raises(KeyboardInterrupt):
         run_sweep(
             [PlannedTrial(trial=make_trial("here", gpus_per_node=1))],
-            sweep_name="here",
-            sweep={"name": "here"},
+            {"name": "here"},
             environment={"hostname": "mine"},
             reports=tmp_path,
             executor=LocalExecutor(2, 0),

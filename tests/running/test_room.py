@@ -121,8 +121,7 @@ def test_a_trial_that_lacks_either_is_not_started_and_says_why(
     trials = [make_trial("drawn"), make_trial("loaded", weights="loaded").model_copy(update=SHAPE)]
     ended = run_sweep(
         [PlannedTrial(trial=trial) for trial in trials],
-        sweep_name="a sweep",
-        sweep={"name": "a sweep"},
+        {"name": "a sweep"},
         environment={},
         reports=tmp_path,
         executor=LocalExecutor(2, 0, worker_module="no_worker"),

@@ -59,8 +59,7 @@ class Heard(Observer):
 def run(planned: Sequence[PlannedTrial], reports: Path, observer: Observer | None = None) -> RunResult:
     return run_sweep(
         planned,
-        sweep_name="a sweep",
-        sweep={"name": "a sweep", "axes": {"model": "standin"}},
+        {"name": "a sweep", "axes": {"model": "standin"}},
         environment={"python": "3.11"},
         reports=reports,
         executor=EXECUTOR,

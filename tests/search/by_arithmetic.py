@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.report.plan.run import predicted_rank
 from tests.tools.rank_records import trial_record
@@ -15,10 +16,10 @@ from zerobench.sweeping.expand import PlannedTrial
 
 
 def predict_by_arithmetic(
-    planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
+    planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer
 ) -> RunResult:
     """What zerobench.search.predict leaves on disk."""
-    run = RunFolder(reports / name)
+    run = RunFolder(reports / sweep["name"])
     lay_out(run_made(run), planned, resolved_configs(planned), sweep, {})
     for item in planned:
         if item.skipped is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,10 +58,8 @@ def test_a_try_that_was_refused_leads_the_search_as_one_that_completed_where_it_
     monkeypatch.setattr(predicted, "predict", predict_by_arithmetic)
     plain = plan_frontiers(asked, axis, tmp_path / "plain", Observer())
 
-    def refuses(
-        planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
-    ) -> RunResult:
-        run = run_made(RunFolder(reports / name))
+    def refuses(planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer) -> RunResult:
+        run = run_made(RunFolder(reports / sweep["name"]))
         lay_out(run, planned, resolved_configs(planned), sweep, {})
         for item in planned:
             needed = max(row.held_bytes for row in predicted_rank(item.trial).device_memory)
@@ -77,10 +76,10 @@ def test_a_try_that_was_refused_leads_the_search_as_one_that_completed_where_it_
 
 
 def predicts_without(
-    strategy: str, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path
+    strategy: str, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path
 ) -> RunResult:
     """A run whose trials of `strategy` leave nothing."""
-    run = run_made(RunFolder(reports / name))
+    run = run_made(RunFolder(reports / sweep["name"]))
     lay_out(run, planned, resolved_configs(planned), sweep, {})
     for item in planned:
         if item.trial.strategy != strategy:
@@ -91,10 +90,8 @@ def predicts_without(
 def test_a_frontier_of_which_every_trial_fails_is_an_error_that_names_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(
-        planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
-    ) -> RunResult:
-        return predicts_without("zero2", planned, name, sweep, reports)
+    def fails(planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer) -> RunResult:
+        return predicts_without("zero2", planned, sweep, reports)
 
     monkeypatch.setattr(predicted, "predict", fails)
     with pytest.raises(UserError, match=f"no trial of {tmp_path} completed"):
@@ -105,9 +102,9 @@ def test_cells_whose_search_was_given_up_are_named_beside_those_that_were_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_at_last(
-        planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
+        planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer
     ) -> RunResult:
-        return predicts_without("" if name == "round-1" else "zero3", planned, name, sweep, reports)
+        return predicts_without("" if sweep["name"] == "round-1" else "zero3", planned, sweep, reports)
 
     monkeypatch.setattr(predicted, "predict", fails_at_last)
     asked = read_plan(PlanRequest(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2,3"))

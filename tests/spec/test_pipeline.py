@@ -16,7 +16,6 @@ from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, why_not_divided
-from zerobench.spec.roles import num_loss_ranks
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.rules import why_skipped
 from zerobench.sweeping.situation import Situation
@@ -119,15 +118,6 @@ def test_a_stage_of_1f1b_has_as_many_micro_batches_in_flight_as_stages_follow_an
 def test_the_bubble_shrinks_with_more_micro_batches():
     found = [bubble_fraction(trial(gradient_accumulation_steps=steps)) for steps in (1, 2, 8)]
     assert found == pytest.approx([3 / 7, 3 / 11, 3 / 35])
-
-
-def test_the_last_stage_alone_has_a_loss():
-    assert [num_loss_ranks(trial(name)) for name in ("pipeline", "tensor", "ddp")] == [1, 4, 4]
-
-
-def test_the_schedule_means_nothing_to_other_strategies_and_changes_no_name_of_theirs():
-    assert trial("ddp").config_hash == trial("ddp", pipeline_schedule="1f1b").config_hash
-    assert trial().config_hash != trial(pipeline_schedule="gpipe").config_hash
 
 
 def test_ranks_that_divide_the_model_hold_its_states_once_together():

@@ -9,7 +9,7 @@ from tests.sweeping.refusals import Asking
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import Accelerator
-from zerobench.spec.roles import Role, num_workers, role_of
+from zerobench.spec.roles import Role, num_loss_ranks, num_servers, num_workers, role_of
 from zerobench.spec.strategy import is_exact
 from zerobench.sweeping.expand import expand
 from zerobench.sweeping.sweep import load_sweep
@@ -70,11 +70,6 @@ def test_gradients_on_stale_weights_are_not_held_to_the_reference() -> None:
     assert not is_exact(spec(gpus_per_node=2, consistency="async"))
 
 
-def test_a_trial_that_says_nothing_of_consistency_keeps_its_hash() -> None:
-    assert spec(strategy="zero1").config_hash == spec(strategy="zero1", consistency="sync").config_hash
-    assert spec().config_hash != spec(consistency="async").config_hash
-
-
 def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(
@@ -85,3 +80,21 @@ def test_one_reference_stands_for_both_ways_to_be_consistent(tmp_path) -> None:
     found = [(one.trial.strategy, one.trial.consistency.value, one.skipped) for one in planned]
     assert found == [("single", "sync", None), ("parameter-server", "sync", None), ("parameter-server", "async", None)]
     assert len({one.trial.parity_hash for one in planned}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "servers", "with_loss"),
+    [
+        ({"gpus_per_node": 3}, 1, 2),
+        ({"strategy": "tensorflow", "tf_strategy": "parameter-server", "gpus_per_node": 3}, 1, 2),
+        ({"strategy": "tensorflow", "gpus_per_node": 3}, 0, 3),
+        ({"strategy": "pipeline", "gpus_per_node": 3}, 0, 1),
+        ({"strategy": "tensor", "gpus_per_node": 3}, 0, 3),
+    ],
+)
+def test_of_a_trials_ranks_some_serve_and_some_have_a_loss(
+    fields: dict[str, Any], servers: int, with_loss: int
+) -> None:
+    assert (num_servers(spec(**fields)), num_loss_ranks(spec(**fields))) == (servers, with_loss)
+    of_a_script = spec(**fields).model_copy(update={"strategy": "train.py"})
+    assert (num_servers(of_a_script), num_loss_ranks(of_a_script)) == (0, 3)

@@ -6,7 +6,7 @@ from tests.spec.machines import CPU
 from tests.tools.known import known
 from zerobench.spec.machine import Machine
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.rules import Skip, why_skipped
@@ -29,8 +29,7 @@ class Asking:
     def skip(self, machine: Machine = CPU, **fields: Any) -> Skip | None:
         """Why it is refused on this machine; None where it is not."""
         spec = self.trial(**fields)
-        counts = count_parameters(spec.model)
-        return why_skipped(Situation(spec, machine, counts.total if counts else None))
+        return why_skipped(Situation(spec, machine, num_parameters(spec.model)))
 
     def refused(self, rule: str, reason: str, machine: Machine = CPU, **fields: Any) -> None:
         """Assert that it is."""

@@ -210,13 +210,9 @@ values = st.text(max_size=20) | st.text("[]{},:'\"#&*!|>%@`-=0123456789ae. ", ma
 
 @fuzz
 @given(text=st.text(max_size=30) | st.builds("{}={}".format, set_names | st.text(max_size=10), values))
-def test_any_setting_is_taken_or_refused_in_one_line(text: str):
-    told = outcome(Path("quickstart"), sets=[text])
-    assert not isinstance(told, str) or "--set" in told
-
-
-@fuzz
-@given(text=st.text(max_size=30) | st.builds("{}={}".format, set_names | st.text(max_size=10), values))
-def test_any_filter_is_taken_or_refused_in_one_line(text: str):
-    told = outcome(Path("quickstart"), only=[text])
-    assert not isinstance(told, str) or "--only" in told
+def test_any_setting_and_any_filter_is_taken_or_refused_in_one_line(text: str):
+    for option, told in (
+        ("--set", outcome(Path("quickstart"), sets=[text])),
+        ("--only", outcome(Path("quickstart"), only=[text])),
+    ):
+        assert not isinstance(told, str) or option in told

@@ -120,12 +120,6 @@ def test_quantized_trials_are_shown_unjudged_and_second_copies_are_judged():
     assert not is_exact(trial(quantized_gradients=True))
 
 
-def test_a_trial_without_them_keeps_the_hash_that_it_had():
-    plain = trial()
-    assert plain.config_hash == trial(hpz_partition_size=None, quantized_weights=False).config_hash
-    assert plain.config_hash != trial(hpz_partition_size=2).config_hash
-
-
 def test_states_are_divided_by_the_group_and_a_large_group_lies_on_several_nodes():
     assert state_shard_size(trial(strategy="fsdp", mics_shard_size=2)) == 2
     assert state_shard_size(trial(hpz_partition_size=2)) == 4

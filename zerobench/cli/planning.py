@@ -110,7 +110,7 @@ def _predicted(
 ) -> tuple[RunResult, PlanView | None, SearchOutcome | None]:
     """The run, what it says (None where someone stopped it), and the search where there was one."""
     if asked.varied is None:
-        result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
+        result = predict(asked.planned, asked.document, reports, prediction_view())
         return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, training), None
     search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     variants = counted(search.num_variants, "variant")

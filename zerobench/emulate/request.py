@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster, read_cluster, read_count
@@ -29,32 +30,15 @@ class EmulationRequest:
 
 
 def read_request(
-    command: Sequence[str],
-    *,
-    gpus: str,
-    gpu: str,
-    gpus_per_node: str,
-    host_memory: str | None,
-    ranks: str,
-    steps: str,
-    name: str | None,
-    reports: Path,
-    tries: bool,
+    command: Sequence[str], *, ranks: str, steps: str, name: str | None, reports: Path, tries: bool, **cluster: Any
 ) -> EmulationRequest:
-    """The command line's words, checked. Raises UserError, one line that begins with the option."""
+    """The command line's words, checked, with those that `read_cluster` reads. Raises UserError: as it does."""
     if not command:
         example = "zerobench emulate --gpus 8 --gpu h200 -- torchrun --nproc-per-node 8 train.py"
         raise UserError(f"COMMAND is missing; give it after two dashes: {example}")
-    cluster = read_cluster(gpu=gpu, gpus=gpus, gpus_per_node=gpus_per_node, host_memory=host_memory)
-    return EmulationRequest(
-        command=tuple(command),
-        cluster=cluster,
-        ranks=_read_ranks(ranks, cluster.num_gpus),
-        steps=read_count("--steps", steps, MOST_STEPS),
-        name=name,
-        reports=reports,
-        tries=tries,
-    )
+    gpus = read_cluster(**cluster)
+    played, count = _read_ranks(ranks, gpus.num_gpus), read_count("--steps", steps, MOST_STEPS)
+    return EmulationRequest(tuple(command), gpus, played, count, name, reports, tries)
 
 
 def _read_ranks(text: str, world_size: int) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from zerobench.formulas.kept import (
 from zerobench.spec.adapter import BLOCK, base_of, lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import LOOKED_UP
-from zerobench.spec.parameters import component_of
+from zerobench.spec.components import component_of
 from zerobench.spec.recomputation import OPERATIONS, is_recomputed
 from zerobench.spec.tensors import adapted, blocks_are_linear, matrices, named_weights
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec

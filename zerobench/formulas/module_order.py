@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from zerobench.formulas.passes import adapted_weights
 from zerobench.spec.backward import LOOKED_UP, Weight, uses
-from zerobench.spec.parameters import component_of
+from zerobench.spec.components import component_of
 from zerobench.spec.recomputation import is_recomputed
 from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import TrialSpec

@@ -24,7 +24,7 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import LOOKED_UP, BackwardPass, Weight, backward_pass, uses
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
-from zerobench.spec.parameters import component_of
+from zerobench.spec.components import component_of
 from zerobench.spec.pipeline import own_blocks
 from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
 from zerobench.spec.strategy import strategy_info

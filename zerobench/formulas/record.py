@@ -68,12 +68,13 @@ from zerobench.records import (
 from zerobench.spec.adapter import base_of, codes_bytes, lora_of
 from zerobench.spec.backward import LOOKED_UP, Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
+from zerobench.spec.components import component_of
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of, workspace_of
-from zerobench.spec.parameters import ParameterCounts, component_of, count_parameters
+from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.pipeline import is_last_stage, own_blocks, why_not_divided
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size

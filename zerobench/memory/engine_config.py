@@ -8,7 +8,7 @@ import torch
 
 from zerobench.records import ParameterTensor
 from zerobench.spec.backward import Weight
-from zerobench.spec.parameters import component_of
+from zerobench.spec.components import component_of
 
 _SECTIONS = {
     "bf16": "bfloat16_config",

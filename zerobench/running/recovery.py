@@ -35,7 +35,7 @@ from zerobench.running.readable import read_readable
 from zerobench.running.setup import lay_out_trial
 from zerobench.running.stop import Stop
 from zerobench.running.trial_record import skipped_record
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.resume import needs_universal, resumed_trial
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.strategy import uses_deepspeed
@@ -219,10 +219,10 @@ def _position(checkpoint: Path) -> Position:
 
 def _lacks_room(trial: TrialSpec, folder: TrialFolder) -> str | None:
     """Why the checkpoints cannot lie where they are to; None where they can, or nobody knows how large they are."""
-    counts, where = count_parameters(trial.model), checkpoints_folder(trial, folder)
+    elements, where = num_parameters(trial.model), checkpoints_folder(trial, folder)
     where.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(where).free
-    needed = 0 if counts is None else room_bytes(trial, counts.total)
+    needed = 0 if elements is None else room_bytes(trial, elements)
     if needed <= free:
         return None
     return f"checkpoint: {where.parent} has {format_bytes(free)} free, needs {format_bytes(needed)}"

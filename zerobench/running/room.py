@@ -10,7 +10,7 @@ from zerobench.running.executor import Executor
 from zerobench.running.kernels import kernels_of
 from zerobench.running.launcher import launched_processes
 from zerobench.spec.host_memory import element_bytes
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_bytes
 
@@ -23,10 +23,10 @@ def lacks_room_for_weights(trial: TrialSpec, folder: TrialFolder) -> Failure | N
     """Why the files that `trial` writes and loads its weights from cannot lie in `folder`; None where they can, or
     nobody knows how large they are. Of simulated weights there are headers alone.
     """
-    counts = count_parameters(trial.model)
-    if not trial.is_loaded or trial.evidence is Evidence.SIMULATED or counts is None:
+    elements = num_parameters(trial.model)
+    if not trial.is_loaded or trial.evidence is Evidence.SIMULATED or elements is None:
         return None
-    needed, free = counts.total * element_bytes(trial), shutil.disk_usage(folder.path).free
+    needed, free = elements * element_bytes(trial), shutil.disk_usage(folder.path).free
     if needed <= free:
         return None
     why = f"their files need {format_bytes(needed)}; use --reports on a larger disk, or weights drawn"

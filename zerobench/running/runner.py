@@ -67,9 +67,8 @@ class RunResult:
 
 def run_sweep(
     planned: Sequence[PlannedTrial],
-    *,
-    sweep_name: str,
     sweep: Mapping[str, Any],
+    *,
     environment: Mapping[str, Any],
     reports: Path,
     executor: Executor,
@@ -77,7 +76,7 @@ def run_sweep(
 ) -> RunResult:
     """Run all of `planned` into a fresh folder under `reports`.
 
-    `sweep` is the sweep as asked, `environment` what the machine is; both are kept with the run.
+    `sweep` is the sweep as asked, whose name the folder has, `environment` what the machine is; both are kept with it.
 
     Raises UserError: a trial's config is refused, what it needs is not installed, or the folder cannot be written.
     """
@@ -86,7 +85,7 @@ def run_sweep(
     check_installed(to_run)
     check_trials(to_run, executor)
     with writing(f"--reports: {reports}"):
-        run = new_run_folder(reports, sweep_name)
+        run = new_run_folder(reports, sweep["name"])
         lay_out(run, planned, configs, sweep, environment)
     return _run_pending(run, executor, observer)
 
@@ -101,14 +100,9 @@ def start_sweep(
     observer: Observer,
 ) -> RunResult:
     """Run `sweep` as it was planned for `machine`, in a new folder under `reports`. Raises UserError as `run_sweep`."""
+    environment = capture_environment() | {"bf16_slowdown": machine.bf16_slowdown}
     return run_sweep(
-        planned,
-        sweep_name=sweep.name,
-        sweep=sweep.document,
-        environment=capture_environment() | {"bf16_slowdown": machine.bf16_slowdown},
-        reports=reports,
-        executor=executor,
-        observer=observer,
+        planned, sweep.document, environment=environment, reports=reports, executor=executor, observer=observer
     )
 
 

@@ -96,8 +96,8 @@ def _predicted(
     asked = {"steps": STEPS, "repeat": 0, "checkpoint": None}
     specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
     planned = in_world(checked(specs, cluster), plan_world(None, cluster.gpu, by_formula=False).evidence)
-    name = f"changes-{planned[0].trial.model.name}"
-    path = predict(planned, name, document(name, planned), reports, observer).whole().path
+    sweep = document(f"changes-{planned[0].trial.model.name}", planned)
+    path = predict(planned, sweep, reports, observer).whole().path
     rows = _rows(path, planned, cluster)
     tried = ((says, item) for (says, _), item in zip(wanted, planned, strict=True) if item.skipped is None)
     return path, {says: rows.get(item.trial.trial_id) for says, item in tried}

@@ -86,8 +86,8 @@ def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[Simu
     for _, spec in wanted:
         asked = _on_cpu(spec)
         planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
-    name = f"changes-{trial.spec.model.name}"
-    run = load_run(predict(planned, name, document(name, planned), reports, observer).whole().path)
+    sweep = document(f"changes-{trial.spec.model.name}", planned)
+    run = load_run(predict(planned, sweep, reports, observer).whole().path)
     known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
     return [(words, known.get(item.trial.trial_id)) for (words, _), item in zip(wanted, planned, strict=True)]
 

@@ -20,7 +20,7 @@ from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Machine
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.sweeping.axis_readers import AUTO
@@ -63,9 +63,8 @@ class MeasuredSearch:
 
     def _planned(self, label: str, trial: TrialSpec) -> PlannedTrial:
         """The trial with the rule that it breaks where it is tried: what host memory cannot hold is not."""
-        counts = count_parameters(trial.model)
         measured = trial.model_copy(update={"evidence": self.cells[label].evidence})
-        situation = Situation(measured, self.machine, None if counts is None else counts.total)
+        situation = Situation(measured, self.machine, num_parameters(trial.model))
         return PlannedTrial(trial=trial, skipped=why_skipped(situation))
 
 
@@ -81,7 +80,7 @@ def predicted_first(
         return {}
 
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
-        return predict(planned, name, measured_document(name, planned), folder, observer)
+        return predict(planned, measured_document(name, planned), folder, observer)
 
     cells = {label: _predicted(trial, gpu, world) for label, trial in search.cells.items()}
     answered = answer(search.question(cells), make)
@@ -118,8 +117,7 @@ def measured(
 
         result = run_sweep(
             planned,
-            sweep_name=name,
-            sweep=measured_document(name, planned),
+            measured_document(name, planned),
             environment=environment,
             reports=folder,
             executor=search.executor,

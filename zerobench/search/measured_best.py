@@ -113,11 +113,9 @@ def measure(rows: Sequence[PlanRow], machine: Machine, reports: Path, observer: 
     if all(item.skipped for item in planned):
         whys = [item.skipped.reason for item in planned if item.skipped] or ["none of the variants fits with room"]
         raise UserError(f"--measure: {whys[0]}")
-    name = f"measured-{planned[0].trial.model.name}"
     result = run_sweep(
         planned,
-        sweep_name=name,
-        sweep=measured_document(name, planned),
+        measured_document(f"measured-{planned[0].trial.model.name}", planned),
         environment=capture_environment(),
         reports=reports,
         executor=LocalExecutor(machine.cpu_cores, machine.num_gpus, None),

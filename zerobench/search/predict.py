@@ -10,23 +10,13 @@ from zerobench.running.environment import capture_environment
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, extend_run, run_sweep
-from zerobench.spec.trial import slug
 from zerobench.sweeping.expand import PlannedTrial
 
 
-def predict(
-    planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path, observer: Observer
-) -> RunResult:
+def predict(planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, observer: Observer) -> RunResult:
     """Run the predicted trials `planned` into a fresh folder under `reports`. Raises UserError."""
-    return run_sweep(
-        planned,
-        sweep_name=slug(name),
-        sweep=sweep,
-        environment=capture_environment(),
-        reports=reports,
-        executor=_executor(),
-        observer=observer,
-    )
+    environment = capture_environment()
+    return run_sweep(planned, sweep, environment=environment, reports=reports, executor=_executor(), observer=observer)
 
 
 def extend(run: RunFolder, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], observer: Observer) -> RunResult:

@@ -37,7 +37,7 @@ def plan_frontiers(plan: Plan, axis: FrontierAxis, folder: Path, observer: Obser
     )
 
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
-        return predict(planned, name, document(name, planned), folder, observer)
+        return predict(planned, document(name, planned), folder, observer)
 
     answered = answer(question, make)
     if question.cells and not answered.frontiers:

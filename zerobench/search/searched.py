@@ -159,7 +159,7 @@ class Rounds:
 
     def _run(self, sweep: dict[str, Any]) -> RunResult:
         if self.result is None:
-            return predict(self._planned, self._plan.name, sweep, self._reports, self._observer)
+            return predict(self._planned, sweep, self._reports, self._observer)
         more = extend(self.result.folder, self._planned, sweep, self._observer)
         statuses: Counter[Status] = self.result.statuses + more.statuses
         return RunResult(self.result.folder, statuses, interrupted=more.interrupted)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zerobench.spec.parameters import component_of
+from zerobench.spec.components import component_of
 
 LOOKED_UP = ("token_embeddings", "positional_embeddings")
 """Components that tokens are not multiplied with."""

@@ -49,7 +49,9 @@ class Matrix(Tensor):
 Sizes = list[Tensor]
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
+    """The tensors of a model by where they lie."""
+
     before: Sizes
     blocks: str
     """What the names of blocks begin with, before their numbers."""
@@ -187,16 +189,22 @@ def quantised_elements(spec: ModelSpec, base: str | None) -> int:
     return 0 if base is None else inside + sum(size for size in layout.before if isinstance(size, Matrix))
 
 
-def _layout(spec: ModelSpec) -> _Layout:
-    layout_of = _LAYOUTS.get(spec.model_type)
-    config = complete(spec)
-    if layout_of is None or config.get("add_cross_attention"):
-        known = ", ".join(sorted(_LAYOUTS))
+def layout_of(spec: ModelSpec) -> Layout | None:
+    """Its tensors, as transformers 5 builds them; in sum alone for `_COUNTED_ALONE`. None: no closed form is known."""
+    made, config = _LAYOUTS.get(spec.model_type), complete(spec)
+    # A GPT-2 with cross attention is a decoder for another model's encoder, and none of ours.
+    return None if made is None or config.get("add_cross_attention") else made(config)
+
+
+def _layout(spec: ModelSpec) -> Layout:
+    layout = None if spec.model_type in _COUNTED_ALONE else layout_of(spec)
+    if layout is None:
+        known = ", ".join(sorted(set(_LAYOUTS) - _COUNTED_ALONE))
         raise UserError(
             f"model: {spec.name!r} ({spec.model_type}) has no closed form of its parameters; choices: evidence "
             f"simulated, or a model of type {known}"
         )
-    return layout_of(config)
+    return layout
 
 
 def _linear(inputs: int, outputs: int, module: str, *, bias: bool) -> Sizes:
@@ -212,14 +220,14 @@ def _head(config: dict[str, Any], width: int) -> Sizes:
     return [] if config["tie_word_embeddings"] else [Matrix(width, config["vocab_size"], "lm_head")]
 
 
-def _gpt2(config: dict[str, Any]) -> _Layout:
+def _gpt2(config: dict[str, Any]) -> Layout:
     """transformers.models.gpt2.modeling_gpt2: GPT2Model, GPT2Block."""
     hidden = config["n_embd"]
     inner = config["n_inner"] or 4 * hidden
     attention = _linear(hidden, 3 * hidden, "attn.c_attn", bias=True)
     attention += _linear(hidden, hidden, "attn.c_proj", bias=True)
     mlp = _linear(hidden, inner, "mlp.c_fc", bias=True) + _linear(inner, hidden, "mlp.c_proj", bias=True)
-    return _Layout(
+    return Layout(
         before=[
             Tensor(config["vocab_size"] * hidden, "transformer.wte.weight"),
             Tensor(config["n_positions"] * hidden, "transformer.wpe.weight"),
@@ -231,14 +239,14 @@ def _gpt2(config: dict[str, Any]) -> _Layout:
     )
 
 
-def _llama_like(config: dict[str, Any]) -> _Layout:
+def _llama_like(config: dict[str, Any]) -> Layout:
     """transformers.models.llama.modeling_llama (LlamaDecoderLayer) and those made from it."""
     hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     model_type = config["model_type"]
     head_dim = config.get("head_dim") or hidden // heads
     queries, keys = heads * head_dim, (config["num_key_value_heads"] or heads) * head_dim
-    bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3"}
-    qkv_bias = bias or model_type == "qwen2"
+    bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3", "gemma2"}
+    qkv_bias = bias or model_type == "qwen2"  # qwen2 has biases on queries, keys and values alone
     attention = _linear(hidden, queries, "self_attn.q_proj", bias=qkv_bias)
     attention += _linear(hidden, keys, "self_attn.k_proj", bias=qkv_bias)
     attention += _linear(hidden, keys, "self_attn.v_proj", bias=qkv_bias)
@@ -248,8 +256,11 @@ def _llama_like(config: dict[str, Any]) -> _Layout:
     mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
     mlp = _linear(hidden, inner, "mlp.gate_proj", bias=mlp_bias) + _linear(hidden, inner, "mlp.up_proj", bias=mlp_bias)
     mlp += _linear(inner, hidden, "mlp.down_proj", bias=mlp_bias)
-    norms = [norm for name in ("input", "post_attention") for norm in _norm(hidden, f"{name}_layernorm", bias=False)]
-    return _Layout(
+    if model_type == "mixtral" and (experts := config["num_local_experts"]):  # as many MLPs, the router between them
+        mlp = mlp * experts + _linear(hidden, experts, "mlp.gate", bias=False)
+    normed = ["input", "post_attention"] + ["pre_feedforward", "post_feedforward"] * (model_type == "gemma2")
+    norms = [norm for name in normed for norm in _norm(hidden, f"{name}_layernorm", bias=False)]
+    return Layout(
         before=[Tensor(config["vocab_size"] * hidden, "model.embed_tokens.weight")],
         blocks="model.layers",
         layer=[*attention, *mlp, *norms],
@@ -258,7 +269,7 @@ def _llama_like(config: dict[str, Any]) -> _Layout:
     )
 
 
-def _gpt_neox(config: dict[str, Any]) -> _Layout:
+def _gpt_neox(config: dict[str, Any]) -> Layout:
     """transformers.models.gpt_neox.modeling_gpt_neox, GPTNeoXLayer."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     bias = bool(config["attention_bias"])
@@ -266,7 +277,7 @@ def _gpt_neox(config: dict[str, Any]) -> _Layout:
     attention += _linear(hidden, hidden, "attention.dense", bias=bias)
     mlp = _linear(hidden, inner, "mlp.dense_h_to_4h", bias=True)
     mlp += _linear(inner, hidden, "mlp.dense_4h_to_h", bias=True)
-    return _Layout(
+    return Layout(
         before=[Tensor(config["vocab_size"] * hidden, "gpt_neox.embed_in.weight")],
         blocks="gpt_neox.layers",
         layer=_norm(hidden, "input_layernorm") + _norm(hidden, "post_attention_layernorm") + attention + mlp,
@@ -275,7 +286,7 @@ def _gpt_neox(config: dict[str, Any]) -> _Layout:
     )
 
 
-def _opt(config: dict[str, Any]) -> _Layout:
+def _opt(config: dict[str, Any]) -> Layout:
     """transformers.models.opt.modeling_opt: OPTDecoder, OPTDecoderLayer."""
     hidden, inner, decoder = config["hidden_size"], config["ffn_dim"], "model.decoder"
     width, bias = config["word_embed_proj_dim"] or hidden, bool(config["enable_bias"])
@@ -291,7 +302,7 @@ def _opt(config: dict[str, Any]) -> _Layout:
     )
     first, last = _linear(hidden, inner, "fc1", bias=bias), _linear(inner, hidden, "fc2", bias=bias)
     projections = [Matrix(hidden, width, f"{decoder}.project_out"), Matrix(width, hidden, f"{decoder}.project_in")]
-    return _Layout(
+    return Layout(
         before=[
             Tensor(config["vocab_size"] * width, f"{decoder}.embed_tokens.weight"),
             Tensor((config["max_position_embeddings"] + 2) * hidden, f"{decoder}.embed_positions.weight"),
@@ -305,12 +316,17 @@ def _opt(config: dict[str, Any]) -> _Layout:
     )
 
 
-_LAYOUTS: dict[str, Callable[[dict[str, Any]], _Layout]] = {
+_LAYOUTS: dict[str, Callable[[dict[str, Any]], Layout]] = {
     "gpt2": _gpt2,
     "llama": _llama_like,
     "mistral": _llama_like,
+    "mixtral": _llama_like,
+    "gemma2": _llama_like,
+    "phi3": _llama_like,
     "qwen2": _llama_like,
     "qwen3": _llama_like,
     "gpt_neox": _gpt_neox,
     "opt": _opt,
 }
+_COUNTED_ALONE = {"mixtral", "gemma2", "phi3"}
+"""Types whose tensors have other shapes, or another order, than `_llama_like` says: their sum alone is held."""

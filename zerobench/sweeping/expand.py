@@ -39,7 +39,7 @@ from zerobench.spec.batch_ramp import RampRequest
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.optimizers import without_deepspeed
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.plain import one_line
 from zerobench.spec.strategy import axes_of, strategy_info
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
@@ -228,8 +228,7 @@ def _skips(candidates: Sequence[_Candidate], machine: Machine) -> list[Skip | No
     for candidate in candidates:
         model = candidate.trial.model.model_dump_json()
         if model not in num_params:
-            counts = count_parameters(candidate.trial.model)
-            num_params[model] = None if counts is None else counts.total
+            num_params[model] = num_parameters(candidate.trial.model)
         situation = Situation(candidate.trial, machine, num_params[model])
         skips.append(_needless(candidate, situation) or why_skipped(situation))
     return skips

@@ -22,8 +22,9 @@ from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.processor import processor_name
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ParameterTensor, Phase, PhaseMark, RankRecord, Status, StepBatch, StepKind, StepTime
+from zerobench.spec.components import component_of
 from zerobench.spec.flops import model_flops_per_token
-from zerobench.spec.parameters import ParameterCounts, component_of
+from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, role_of
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import TfStrategy, TrialSpec

@@ -59,15 +59,15 @@ def models(
 
 def _preset(name: str) -> dict[str, Any]:
     from zerobench.spec.architecture import dimensions
-    from zerobench.spec.parameters import count_parameters
+    from zerobench.spec.parameters import num_parameters
     from zerobench.spec.presets import family_of, resolve_model
 
     spec = resolve_model(name)
-    size, counts = dimensions(spec), count_parameters(spec)
+    size = dimensions(spec)
     return {
         "model": name,
         "family": family_of(name),
-        "parameters": None if counts is None else counts.total,
+        "parameters": num_parameters(spec),
         "num_layers": size.num_layers,
         "hidden_size": size.hidden_size,
         "num_heads": size.num_heads,

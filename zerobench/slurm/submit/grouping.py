@@ -17,7 +17,7 @@ from zerobench.errors import UserError
 from zerobench.grouped import grouped
 from zerobench.slurm.jobs import JobKind
 from zerobench.slurm.submit.limits import Limits
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import num_parameters
 from zerobench.spec.trial import Evidence, TrialSpec
 
 START_UP_S = 300
@@ -111,8 +111,7 @@ def _groups(trials: Iterable[TrialSpec]) -> dict[Shape, list[TrialSpec]]:
 
     def work(trial: TrialSpec) -> tuple[float, float]:
         if id(trial.model) not in num_params:
-            counts = count_parameters(trial.model)
-            num_params[id(trial.model)] = None if counts is None else counts.total
+            num_params[id(trial.model)] = num_parameters(trial.model)
         return trial.timeout_s, estimated_work(trial, num_params[id(trial.model)])
 
     by_kind = sorted(groups.items(), key=lambda entry: (entry[0][0] is not JobKind.PREDICTIONS, entry[0][1]))
