@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.fast_tier import pytest_make_collect_report, pytest_runtest_protocol  # noqa: F401
+from tests.garbage import pytest_collection  # noqa: F401
 from tests.kernels import kernels, pytest_collection_finish, pytest_unconfigure  # noqa: F401 -- pytest finds them here
 from tests.schedule import (  # noqa: F401
     pytest_collection_modifyitems,
