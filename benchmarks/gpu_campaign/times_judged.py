@@ -203,22 +203,31 @@ def block_launch_s(timed: Iterable[Kernel]) -> float:
 def passes_s(work: Work, device: Device) -> float:
     """Seconds of forward and backward; gradients that are kept are read and written once more, and one read."""
     issue = block_issue(work.engine, is_gated=work.decoder.is_gated)
-    both = passes(work.decoder, device, work.tokens, work.positions, recomputed=work.recomputed, issue=issue)
+    once_s = device.rates.in_programs * _last_product_s(work, device)
+    both = passes(
+        work.decoder, device, work.tokens, work.positions, recomputed=work.recomputed, kept_s=once_s, issue=issue
+    )
     kept = moved_s(device, 3 * WORD_BYTES * work.parameters) if work.accumulates else 0.0
     return both.forward_s + both.backward_s + kept
+
+
+def _last_product_s(work: Work, device: Device) -> float:
+    """Of a block's forward pass: what a checkpointed one does not compute again."""
+    return linear_s(device, work.tokens, work.decoder.mlp_width, work.decoder.hidden)[0]
 
 
 def classes_s(work: Work, device: Device) -> dict[str, float]:
     """Seconds of the passes by class."""
     decoder, again = work.decoder, 1 + work.recomputed
     linear = [linear_s(device, work.tokens, *sizes) for sizes in linears(decoder)]
+    products = sum(again * first + second for first, second in linear)
     head = sum(linear_s(device, work.tokens, decoder.hidden, decoder.vocabulary))
     forward, backward = attention_s(device, work.tokens, work.positions, decoder.attention_width)
     moved = elementwise_bytes(decoder, device.rates, work.tokens)
     kept = 3 * WORD_BYTES * work.parameters if work.accumulates else 0
     rest = decoder.layers * (again * moved[0] + moved[1]) + loss_bytes(decoder, device.rates, work.tokens) + kept
     return {
-        "products": decoder.layers * sum(again * first + second for first, second in linear) + head,
+        "products": decoder.layers * (products - work.recomputed * _last_product_s(work, device)) + head,
         "attention forward": decoder.layers * again * forward,
         "attention backward": decoder.layers * backward,
         "all else": moved_s(device, rest),

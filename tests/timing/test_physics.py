@@ -110,8 +110,9 @@ def test_more_ranks_never_raise_the_efficiency_far_beyond_the_rows(
 @pytest.mark.parametrize("schedule", PIPELINES)
 @pytest.mark.parametrize("model", ["llama-13b", "llama-70b"])
 def test_more_stages_never_raise_the_efficiency(model: str, schedule: str) -> None:
-    """Of the passes, by a number of stages that divides the blocks: tokens of a step grow with the stages, each of which
-    has fewer blocks. The update does shorten with them: a stage updates its own parameters alone.
+    """Of the passes, by numbers that divide the blocks: tokens of a step grow with the stages, each with fewer blocks.
+
+    The update does shorten with them: a stage updates its own parameters alone.
     """
     found = [
         expected(predicted(model=MODELS[model], **PIPELINES[schedule], gpus_per_node=stages)) for stages in (2, 4, 8)

@@ -105,7 +105,11 @@ def _attention_classes(
     times = counted_attention_s(pace.device, *counted)
     return [
         KernelClass(
-            "attention", f"attention {name}", seconds * pace.passes_slower, flops / 2, reads * block_bytes * flops / block
+            "attention",
+            f"attention {name}",
+            seconds * pace.passes_slower,
+            flops / 2,
+            reads * block_bytes * flops / block,
         )
         for name, reads, flops, block, seconds in zip(
             ("forward", "backward"), (1, 2), counted, of_block, times, strict=True
