@@ -69,8 +69,13 @@ def test_a_profiles_classes_add_up_to_the_time_that_its_timeline_is_busy(key: st
 
 
 @pytest.mark.parametrize("row", [row for row in read(FOLDER / "steps.csv") if row["key"][:8] in LARGE])
-def test_large_passes_take_what_an_h100_took_by_the_shipped_rates_alone(row: dict[str, str]) -> None:
+def test_an_h100s_large_passes_lie_between_its_kernels_by_themselves_and_those_of_other_programs(
+    row: dict[str, str],
+) -> None:
     """Bytes are counted, attention and loss timed alone; products and eager kernels are of the profile of the first."""
     work = Work.of_key(row["key"])
-    measured_s = float(row["forward_s"]) + float(row["backward_s"])
-    assert passes_s(work, shipped_for(work)) == pytest.approx(measured_s, rel=0.04)
+    measured_s, as_shipped = float(row["forward_s"]) + float(row["backward_s"]), shipped_for(work)
+    by_themselves = replace(as_shipped, rates=as_shipped.rates.model_copy(update={"in_programs": 1.0}))
+    least_s, most_s = passes_s(work, by_themselves), passes_s(work, as_shipped)
+    assert least_s < measured_s < most_s
+    assert [least_s, most_s] == pytest.approx([measured_s, measured_s], rel=0.06)
