@@ -22,6 +22,7 @@ from zerobench.running.lock import locked
 from zerobench.running.lost import renew
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
+from zerobench.running.tree import belongs
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Trial, load_run
@@ -280,7 +281,7 @@ def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_i
     begun = folder.trial(trial.trial_id)
     begun.command.write_text("deepspeed\n")
     with subprocess.Popen(["sleep", "600"], env={MARK: str(begun.path)}, start_new_session=True) as orphan:
-        wait_until(lambda: psutil.Process(orphan.pid).name() == "sleep")
+        wait_until(lambda: belongs(psutil.Process(orphan.pid), str(begun.path)))
         opened = load_run(folder.path)
         renew(opened, opened.spec(begun.path.name), begun, EXECUTOR)
         assert orphan.wait(10) == -signal.SIGTERM
