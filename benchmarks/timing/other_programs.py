@@ -120,7 +120,7 @@ def timed(row: Row) -> TimedWork:
     gpu = find_gpu(row.gpu)
     links = None if gpu is None else links_of(gpu, host_memory_gb_per_s=row.host_gb_per_s)
     asked = None if gpu is None or links is None else timed_work(formula_trial(row.spec), gpu, links)
-    if asked is None or parts_of(asked) is None:
+    if asked is None:
         raise SystemExit(f"no expected time of {row.source}")
     return asked._replace(stops_early=not row.runs_whole)
 
@@ -129,6 +129,7 @@ class Computing(NamedTuple):
     """A published step as what is expected of it must be made longer."""
 
     row: Row
+    work: TimedWork
     alone_s: float
     """What the step is expected to take with its kernels as they are by themselves."""
     longer_s: float
@@ -146,16 +147,18 @@ def in_a_program(work: TimedWork, times: float) -> TimedWork:
 
 
 def computing(rows: Iterable[Row]) -> Iterator[Computing]:
-    """Of all that stays on the device."""
+    """Of each row."""
     for row in rows:
-        if row.spec.offload_optimizer is Offload.NONE:
-            work = timed(row)
-            yield Computing(row, *(sum(parts_of(in_a_program(work, times)) or ()) for times in (1.0, 1.1)))
+        work = timed(row)
+        yield Computing(row, work, *(sum(parts_of(in_a_program(work, times)) or ()) for times in (1.0, 1.1)))
 
 
 def in_programs(steps: Iterable[Computing]) -> float:
-    """How many times as long computing takes by the median program, whose error is its rows' median."""
-    by_program = grouped(steps, lambda each: each.row.program).values()
+    """How many times as long computing takes by the median program, whose error is its rows' median; of what stays on
+    the device.
+    """
+    on_device = [each for each in steps if each.row.spec.offload_optimizer is Offload.NONE]
+    by_program = grouped(on_device, lambda each: each.row.program).values()
 
     def bias(times: float) -> float:
         return statistics.median(statistics.median(each.error(times) for each in some) for some in by_program)
@@ -168,17 +171,16 @@ _SOUGHT = [1 + thousandth / 1000 for thousandth in range(-200, 500)]
 
 def judged(rows: Iterable[Row]) -> list[Judged]:
     """Each row by what all other programs say of computing."""
-    rows = list(rows)
     steps = list(computing(rows))
     by_others = {
         program: in_programs(each for each in steps if each.row.program != program)
-        for program in dict.fromkeys(row.program for row in rows)
+        for program in dict.fromkeys(each.row.program for each in steps)
     }
-    return [_judged(row, by_others[row.program]) for row in rows]
+    return [_judged(each.row, each.work, by_others[each.row.program]) for each in steps]
 
 
-def _judged(row: Row, in_programs: float) -> Judged:
-    step = published_step(in_a_program(timed(row), in_programs))
+def _judged(row: Row, work: TimedWork, in_programs: float) -> Judged:
+    step = published_step(in_a_program(work, in_programs))
     if step is None:
         raise SystemExit(f"no expected time of {row.source}")
     return Judged(row, step)

@@ -141,16 +141,20 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
 def _recomputed(trial: TrialSpec, products: Matrices, *, replaces_linear: bool) -> int:
     """Weights that the second forward pass of a block multiplies with."""
     again = sum(products.block) - sum(kept_products(trial, replaces_linear=replaces_linear))
-    keeps_late = replaces_linear and blocks_are_linear(trial.model)
-    if keeps_late or not _is_last_adapted(trial, products.block):
+    if _runs_late(trial, replaces_linear=replaces_linear) or not _is_last_adapted(trial, products.block):
         return again
     return again - lora_of(str(trial.adapter)).rank * products.block[-1].outputs
+
+
+def _runs_late(trial: TrialSpec, *, replaces_linear: bool) -> bool:
+    """Whether a block's last matrix keeps its inputs after it has multiplied."""
+    return replaces_linear and blocks_are_linear(trial.model)
 
 
 def kept_products(trial: TrialSpec, *, replaces_linear: bool) -> list[Matrix]:
     """Matrices of a checkpointed block that are multiplied with once: what backward needs of them is there."""
     block = matrices(trial.model).block
-    runs_late = (replaces_linear and blocks_are_linear(trial.model)) or _is_last_adapted(trial, block)
+    runs_late = _runs_late(trial, replaces_linear=replaces_linear) or _is_last_adapted(trial, block)
     return [
         matrix
         for index, matrix in enumerate(block)
