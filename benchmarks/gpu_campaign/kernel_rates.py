@@ -1,6 +1,6 @@
 """What one GPU achieves, kernel by kernel: the classes that the time model knows (zerobench/timing/kernels.py).
 
-    python benchmarks/gpu_campaign/kernel_rates.py [--out FILE.csv]
+    python benchmarks/gpu_campaign/kernel_rates.py [--only PART,...] [--out FILE.csv]
 
 Matrix products of a linear layer's three passes over token counts and layer shapes, causal attention forward and
 backward, elementwise work by size, AdamW's step, copies to and from the host, and how fast the host launches. Each is
@@ -94,6 +94,21 @@ def products() -> Iterator[Kernel]:
             yield Kernel("product forward", name, device_s(linear, x, weight), flops, 0)
             yield Kernel("product by input", name, device_s(torch.matmul, gradient, weight), flops, 0)
             yield Kernel("product by weight", name, device_s(torch.matmul, gradient.t(), x), flops, 0)
+
+
+def adapters() -> Iterator[Kernel]:
+    """A LoRA's two products forward, of rank 16, in the model's type and in the fp32 that PEFT widens adapters to."""
+    for dtype in (torch.bfloat16, torch.float32):
+        for tokens in (2048, 8192, 16384):
+            for inputs, outputs in ((4096, 16), (16, 4096), (4096, 4096)):
+                x, weight = drawn(tokens, inputs, dtype=dtype), drawn(outputs, inputs, dtype=dtype)
+                name = f"{tokens}x{outputs}x{inputs}"
+                kind = f"adapter {str(dtype).removeprefix('torch.')}"
+                moved = dtype.itemsize * (x.numel() + weight.numel() + tokens * outputs)
+                yield Kernel(kind, name, device_s(linear, x, weight), 2.0 * tokens * inputs * outputs, moved)
+                gradient = drawn(tokens, outputs, dtype=dtype)
+                seconds = device_s(torch.matmul, gradient.t(), x)
+                yield Kernel(f"{kind} by weight", name, seconds, 2.0 * tokens * inputs * outputs, moved)
 
 
 def attention() -> Iterator[Kernel]:
@@ -229,14 +244,18 @@ def main() -> None:
     """Measure all, one line each, and keep them; what fails is said and the rest goes on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "kernel_rates.csv")
+    parser.add_argument("--only", help="these parts alone, with commas between")
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
+    parts = (launches, copies, products, adapters, attention, elementwise, optimizers, fused_adam, host_optimizer)
     with asked.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
             [*(field.name for field in fields(Kernel)), "tera_per_s", torch.cuda.get_device_name(), torch.__version__]
         )
-        for part in (launches, copies, products, attention, elementwise, optimizers, fused_adam, host_optimizer):
+        for part in parts:
+            if asked.only is not None and part.__name__ not in asked.only.split(","):
+                continue
             try:
                 for kernel in part():
                     shown = replace(kernel, seconds=float(f"{kernel.seconds:.4g}"))

@@ -44,11 +44,17 @@ class Cell:
 
     model: str
     how: str
-    """`torch` (fused AdamW), `passes` (no optimizer), `zero0` to `zero3`, with `-cpu` for states on the host."""
+    """`torch` (fused AdamW), `passes` (no optimizer), `lora` (PEFT's adapters in fp32) and `lora-bf16`, `zero0` to
+    `zero3`, with `-cpu` for states on the host."""
     micro_batch_size: int = 1
     sequence_length: int = 2048
     checkpointing: bool = False
     traced: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether torch's optimizer updates it."""
+        return self.how == "torch" or self.how.startswith("lora")
 
     @property
     def key(self) -> str:
@@ -62,6 +68,8 @@ CELLS = (
     Cell("llama-7b", "passes", micro_batch_size=4, checkpointing=True, traced=True),
     Cell("llama-7b", "passes", checkpointing=True),
     Cell("llama-7b", "passes"),
+    Cell("llama-7b", "lora", micro_batch_size=4, checkpointing=True, traced=True),
+    Cell("llama-7b", "lora-bf16", micro_batch_size=4, checkpointing=True, traced=True),
     Cell("llama-13b", "passes", micro_batch_size=2, checkpointing=True),
     Cell("gpt2-125m", "torch", micro_batch_size=8, sequence_length=1024),
     Cell("llama-1b", "torch", traced=True),

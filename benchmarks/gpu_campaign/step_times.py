@@ -1,10 +1,11 @@
 """Steps of a plain loop on one GPU, many configurations in one process: times, memory, and each kernel of a step.
 
-    python benchmarks/gpu_campaign/step_times.py [--only WORD] [--out FOLDER]
+    python benchmarks/gpu_campaign/step_times.py [--only WORD,...] [--out FOLDER]
 
-Nothing of zerobench but its presets: Hugging Face's model, DeepSpeed's engine or torch's AdamW alone, the clock and
-torch's profiler. `steps.csv` has the medians, `KEY.kernels.csv` the kernels of one profiled step (name, how often,
-seconds), `KEY.trace.json.gz` its timeline. A configuration that fails is said, and the next one goes on.
+Nothing of zerobench but its presets: Hugging Face's model, DeepSpeed's engine, torch's AdamW or PEFT's adapters, the
+clock and torch's profiler. `steps.csv` has the medians, and the chip's clock and power meanwhile; `KEY.kernels.csv` the
+kernels of one profiled step (name, how often, seconds), `KEY.trace.json.gz` its timeline. A configuration that fails is
+said, and the next one goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
+from benchmarks.gpu_campaign.chip import Chip
 from benchmarks.gpu_campaign.measured import CELLS, Cell
 from zerobench.spec.presets import resolve_model
 
@@ -68,13 +70,25 @@ def build(cell: Cell) -> tuple[Any, Any]:
     model.train()
     if cell.how == "passes":
         return model, None
-    if cell.how == "torch":
-        return model, torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    if cell.how.startswith("lora"):
+        model = _with_adapters(model, widened=cell.how == "lora")
+    if cell.is_plain:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return model, torch.optim.AdamW(trained, lr=1e-5, fused=True)
     import deepspeed  # noqa: PLC0415
 
     return model, deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=ds_config(cell))[
         0
     ]
+
+
+def _with_adapters(model: Any, *, widened: bool) -> Any:
+    """PEFT's, of rank 16 on the attention's products; fp32 unless it is told not to widen them."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415
+
+    asked = LoraConfig(r=16, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+    model.enable_input_require_grads()
+    return get_peft_model(model, asked, autocast_adapter_dtype=widened)
 
 
 def phases(cell: Cell, model: Any, engine: Any) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[], None]]:
@@ -87,7 +101,7 @@ def phases(cell: Cell, model: Any, engine: Any) -> tuple[Callable[[], Any], Call
             lambda loss: loss.backward(),
             lambda: model.zero_grad(set_to_none=False),
         )
-    if cell.how == "torch":
+    if cell.is_plain:
 
         def update() -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -119,12 +133,14 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(TIMED + 1)]
     begun = time.perf_counter()
-    events[0].record()
-    for event in events[1:]:
-        loss = step()
-        event.record()
-    torch.cuda.synchronize()
+    with Chip() as chip:
+        events[0].record()
+        for event in events[1:]:
+            loss = step()
+            event.record()
+        torch.cuda.synchronize()
     row["step_s"] = (time.perf_counter() - begun) / TIMED
+    row |= {"sm_mhz": chip.mean.sm_mhz, "power_w": chip.mean.power_w}
     steps = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
     row |= {"step_s_median": statistics.median(steps), "step_s_min": min(steps), "step_s_max": max(steps)}
     row |= {"loss": float(loss), "peak_allocated": torch.cuda.max_memory_allocated()}
@@ -173,10 +189,19 @@ def _trace(step: Callable[[], Any], place: Path, row: dict[str, Any]) -> None:
     row["kernels_s"] = sum(map(sum, kernels.values()))
 
 
+def _give_back() -> None:
+    """The storages too of engines that stay referred to after their end (DeepSpeed's hooks keep theirs)."""
+    gc.collect()
+    for found in gc.get_objects():
+        if issubclass(type(found), torch.Tensor) and found.is_cuda:
+            found.untyped_storage().resize_(0)
+    torch.cuda.empty_cache()
+
+
 def main() -> None:
     """Measure each configuration, one row each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cells whose key has this word")
+    parser.add_argument("--only", default="", help="cells whose key has one of these words, with commas between")
     parser.add_argument("--seconds", type=float, default=1e9, help="no cell is begun after so many")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "step_times")
     asked = parser.parse_args()
@@ -187,7 +212,7 @@ def main() -> None:
     os.environ.setdefault("MASTER_PORT", "29511")
     rows: list[dict[str, Any]] = []
     for cell in CELLS:
-        if asked.only not in cell.key or time.monotonic() > ends_at:
+        if not any(word in cell.key for word in asked.only.split(",")) or time.monotonic() > ends_at:
             continue
         try:
             rows.append(measure(cell, asked.out))
@@ -199,8 +224,7 @@ def main() -> None:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(rows)
-        gc.collect()
-        torch.cuda.empty_cache()
+        _give_back()
 
 
 if __name__ == "__main__":
