@@ -21,7 +21,7 @@ class Tied(torch.nn.Module):
 
 
 def give_memory(simulated: bool) -> list[Any]:
-    """Whether weights are still tied and still others' own, what has memory, and for how many memory was asked."""
+    """Whether two weights are tied, whether a third is, whether memory is missing, and for how many it was asked."""
     from zerobench.worker.simulation import tensors
 
     if simulated:
@@ -37,11 +37,9 @@ def give_memory(simulated: bool) -> list[Any]:
     for _ in range(2):  # the second time there is nothing left to do
         model._apply(given)
     embedding, head, alone = model.embedding.weight, model.head.weight, model.alone.weight
-    names = [name for name, _ in model.named_parameters()]
-    return [embedding is head, embedding is alone, head.is_meta, names, len(asked), isinstance(head, torch.nn.Parameter)]
+    return [embedding is head, embedding is alone, head.is_meta, len(list(model.parameters())), len(asked)]
 
 
 @pytest.mark.parametrize("simulated", [True, False])
 def test_a_tied_weight_that_is_exchanged_stays_tied_and_is_given_memory_once(in_fork, simulated):
-    names = ["embedding.weight", "alone.weight"]
-    assert in_fork(give_memory, simulated) == [True, False, False, names, 2, True]
+    assert in_fork(give_memory, simulated) == [True, False, False, 2, 2]

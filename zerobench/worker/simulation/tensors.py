@@ -179,7 +179,7 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
             child._apply(fn)
     with torch.no_grad():
         for name, parameter in [(name, p) for name, p in self._parameters.items() if p is not None]:
-            now = _EXCHANGED.get(parameter, parameter)
+            now: torch.nn.Parameter = _EXCHANGED.get(parameter, parameter)
             applied = fn(now)
             if is_wrapper(type(now)):
                 if applied is not now:
