@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.tools.emulated import Emulated
+from zerobench.memory.allocator_settings import takes_latest
 from zerobench.spec.overheads import overhead_of
 
 TOTAL = 143771 << 20
@@ -191,3 +192,18 @@ def test_segments_lie_at_falling_addresses_that_are_the_same_in_every_run(emulat
     addresses = emulated(SEGMENTS, "0")
     assert addresses == sorted(addresses, reverse=True)
     assert emulated(SEGMENTS, "33") == addresses
+
+
+EQUAL = """
+import json, torch
+segments = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+addresses = [tensor.data_ptr() for tensor in segments]
+for at in (1, 2, 0):
+    segments[at] = None
+taken = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+print(json.dumps(addresses.index(taken.data_ptr())))
+"""
+
+
+def test_of_equal_free_segments_torch_takes_the_one_that_the_model_takes(emulated, emulator):
+    assert emulated(EQUAL) == (2 if takes_latest(emulator.torch) else 0)

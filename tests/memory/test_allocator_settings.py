@@ -1,6 +1,9 @@
 """What a user asks of torch's allocator is obeyed by the model of it, or said not to be."""
 
-from zerobench.memory.allocator_settings import allocator_model, asked_settings, settings_notes
+import pytest
+
+from zerobench.memory import allocator_settings
+from zerobench.memory.allocator_settings import allocator_model, asked_settings, settings_notes, takes_latest
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator
 
@@ -36,3 +39,24 @@ def test_what_is_not_modelled_is_named_with_its_value() -> None:
     assert obeyed == "torch's allocator is modelled with expandable_segments:True, as asked"
     assert "without max_split_size_mb:64, set in this environment" in left_out
     assert settings_notes({NEW: "backend:native,expandable_segments:False"}) == settings_notes({}) == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "latest"),
+    [("2.11.0+cu130", True), ("2.12.0", False), ("2.13.0+cpu", False), ("3.0", False), (None, False)],
+)
+def test_which_of_equal_free_blocks_is_taken_is_the_torch_releases(
+    monkeypatch: pytest.MonkeyPatch, torch: str | None, latest: bool
+) -> None:
+    monkeypatch.setattr(allocator_settings, "_torch", lambda: torch)
+    allocator = allocator_model(None, {})
+    for key in range(2):
+        allocator.malloc(key, 30 * 2**20)
+    for key in range(2):
+        allocator.free(key)
+    allocator.malloc(2, 30 * 2**20)
+    allocator.malloc(3, 40 * 2**20)
+    assert takes_latest(torch) is latest
+    assert isinstance(allocator, CachingAllocator)
+    in_use = [(s.size_bytes >> 20, s.blocks[0][1]) for s in allocator.segments()]
+    assert in_use == ([(40, True), (30, True), (30, False)] if latest else [(30, True), (30, False), (40, True)])

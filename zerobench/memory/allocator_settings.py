@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
+from zerobench.environments import version_of
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator
 from zerobench.records import DeviceMemory, Phase, StepKind
@@ -17,6 +19,8 @@ from zerobench.records import DeviceMemory, Phase, StepKind
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _EXPANDABLE = "expandable_segments"
 _SETTING = re.compile(r"\s*([^:,\[\]]+):(\[[^\]]*\]|[^,]*)")
+_EARLIEST_FIRST = 2, 12
+"""The release from which torch takes the block of the earliest segment."""
 _OF_HOST = ("pinned_", "use_background_threads")
 """What settings of the host's allocator begin with: the device's is the same with any of them."""
 
@@ -35,8 +39,23 @@ def is_expandable(environ: Mapping[str, str]) -> bool:
 
 
 def allocator_model(capacity_bytes: int | None, environ: Mapping[str, str]) -> AllocatorModel:
-    """The model of the allocator that torch would make."""
-    return ExpandableAllocator(capacity_bytes) if is_expandable(environ) else CachingAllocator(capacity_bytes)
+    """The model of the allocator that the installed torch would make."""
+    if is_expandable(environ):
+        return ExpandableAllocator(capacity_bytes)
+    return CachingAllocator(capacity_bytes, latest_first=takes_latest(_torch()))
+
+
+@cache
+def _torch() -> str | None:
+    return version_of("torch")
+
+
+def takes_latest(torch: str | None) -> bool:
+    """Whether that version of torch takes, of free blocks of equal size, the one at the lowest address, where an H100's
+    driver puts the latest segment; as the newest does where there is none.
+    """
+    release = re.match(r"(\d+)\.(\d+)", torch or "")
+    return release is not None and tuple(map(int, release.groups())) < _EARLIEST_FIRST
 
 
 def settings_notes(environ: Mapping[str, str]) -> list[str]:

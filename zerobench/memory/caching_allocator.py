@@ -3,9 +3,9 @@
 A model of c10/cuda/CUDACachingAllocator.cpp with default settings, as in torch 2.11 to 2.13 (`round_size`, `get_pool`,
 `get_allocation_size`, `get_free_block`, `should_split`, `alloc_found_block`, `free_block`, `try_merge_blocks`,
 `release_cached_blocks`); the constants are those of c10/core/AllocatorConfig.h, and a test holds them against the
-installed torch. Sizes are exact, and where a block lies within its segment too. Each segment lies below those made
-before it, as an H100's driver places them (benchmarks/README.md). That decides only between free blocks of equal size,
-and yet moved what a 1B model reserved by 4.9 GB.
+installed torch. Sizes are exact, and where a block lies within its segment too. Of free blocks of equal size in several
+segments torch takes one of the segment made first since 2.12, wherever the driver placed it, and before that the lowest,
+which on an H100 is the one made last (benchmarks/README.md). Addresses here rise or fall so that the lowest is the one.
 
 Each stream has free blocks of its own, so that what DeepSpeed makes on a side stream (`overlap_comm`, prefetching) is
 never reused by the main one. What that leaves out: a block that `record_stream` marked comes back at once here, and
@@ -34,7 +34,6 @@ SEGMENT_ROUNDING_BYTES = 2 * 2**20
 """kRoundLarge: which is a multiple of this."""
 
 _ADDRESS_BITS = 64
-_HIGHEST_ADDRESS = 2**63
 
 
 class OutOfMemory(Exception):  # noqa: N818 -- named as torch and the trial's status name it
@@ -160,14 +159,15 @@ def block_bytes(nbytes: int) -> int:
 class CachingAllocator(AllocatorCounters):
     """torch's allocator for one device. `occupied_bytes` is the size of the segments that something lies in."""
 
-    def __init__(self, capacity_bytes: int | None = None) -> None:
-        """An empty allocator."""
+    def __init__(self, capacity_bytes: int | None = None, *, latest_first: bool = False) -> None:
+        """An empty allocator. `latest_first`: of free blocks of equal size that of the segment made last is taken."""
         super().__init__(capacity_bytes)
         self._pools: dict[tuple[int, bool], _Pool] = {}
         """By stream and whether blocks are small."""
         self._segments: dict[int, _Block] = {}
         """The first block of each segment by its address: splitting and merging leave the lower block standing."""
-        self._lowest_address = _HIGHEST_ADDRESS
+        self._latest_first = latest_first
+        self._next_address = 1 << _ADDRESS_BITS - 1
 
     @property
     def num_segments(self) -> int:
@@ -236,8 +236,9 @@ class CachingAllocator(AllocatorCounters):
             self.empty_cache()
             if self.reserved_bytes + nbytes > self.capacity_bytes:
                 raise OutOfMemory(nbytes, self.capacity_bytes - self.reserved_bytes)
-        self._lowest_address -= nbytes
-        block = self._segments[self._lowest_address] = _Block(self._lowest_address, nbytes, pool)
+        address = self._next_address - (nbytes if self._latest_first else 0)
+        self._next_address = address + (0 if self._latest_first else nbytes)
+        block = self._segments[address] = _Block(address, nbytes, pool)
         self.reserved_bytes += nbytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         return block

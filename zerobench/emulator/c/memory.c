@@ -14,7 +14,7 @@ static zb_block_t *blocks;  // by address
 static size_t count, capacity;
 
 // Ranges lie at falling addresses, of which none is used twice, down from where nothing else is. Of free blocks of one
-// size torch's allocator takes the lowest: on an H100 that was the latest, and where the kernel chose the addresses,
+// size torch before 2.12 takes the lowest: on an H100 that was the latest, and where the kernel chose the addresses,
 // which shift from run to run, so did peaks.
 #define HIGHEST ((char *)0x400000000000)
 static char *_Atomic lowest = HIGHEST;
