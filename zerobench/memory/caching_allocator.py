@@ -4,8 +4,8 @@ A model of c10/cuda/CUDACachingAllocator.cpp with default settings, as in torch 
 `get_allocation_size`, `get_free_block`, `should_split`, `alloc_found_block`, `free_block`, `try_merge_blocks`,
 `release_cached_blocks`); the constants are those of c10/core/AllocatorConfig.h, and a test holds them against the
 installed torch. Sizes are exact, and where a block lies within its segment too. Of free blocks of equal size in several
-segments torch takes one of the segment made first since 2.12, wherever the driver placed it, and before that the lowest,
-which on an H100 is the one made last (benchmarks/README.md). Addresses here rise or fall so that the lowest is the one.
+segments torch takes that of the segment made first since 2.12, wherever the driver placed it, and before that the
+lowest, which on an H100 is the one made last (benchmarks/README.md). Addresses rise or fall here as that wants.
 
 Each stream has free blocks of its own, so that what DeepSpeed makes on a side stream (`overlap_comm`, prefetching) is
 never reused by the main one. What that leaves out: a block that `record_stream` marked comes back at once here, and
