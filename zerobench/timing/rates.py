@@ -89,8 +89,10 @@ class Today(Spec):
     """Of the rates' `memory_share`, by the kernels of eager blocks: small, and casts among them."""
     loss_words: float = Field(gt=0)
     """Logits are cast to fp32 and back."""
-    in_programs: float = Field(gt=0)
-    """Times that the passes' kernels take as long in a program as timed alone."""
+    alone: float = Field(gt=0)
+    """Times that the passes' kernels take as long in a program of one rank as timed by themselves."""
+    among_ranks: float = Field(gt=0)
+    """The same in a program of several ranks."""
     step_s: float = Field(ge=0)
     """Of zerobench's loop."""
     spread: float = Field(gt=0)
