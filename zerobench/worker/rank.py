@@ -124,7 +124,6 @@ class RankRun:
             lambda: itertools.chain(strategy.walk() if self._is_built else walk_reachable(), world.walk()),
             world.counter,
             in_own_process=world.trains,
-            block_bytes=None if world.trains else world.block_bytes,
             device_totals=world.device_totals,
         )
         self._ledger.tell_host = self._progress.tell_host
