@@ -57,6 +57,14 @@ def test_an_emptied_cache_gives_back_the_segments_of_every_stream() -> None:
     assert allocator.reserved_bytes == 0
 
 
+def test_the_installed_torch_rounds_pinned_blocks_of_every_size_to_a_power_of_two() -> None:
+    config = (HEADERS / "c10" / "core" / "AllocatorConfig.h").read_text(encoding="utf-8")
+    allocator = (HEADERS / "ATen" / "core" / "CachingHostAllocator.h").read_text(encoding="utf-8")
+    assert "PowerOf2Ceil(size)" in allocator
+    for limit in ("pinned_max_round_threshold_", "pinned_max_cached_size_"):  # torch 2.12 and before have none
+        assert limit not in config or f"{limit}{{std::numeric_limits<size_t>::max()}}" in config
+
+
 @pytest.mark.parametrize(
     ("asked", "allocated", "reserved"),
     [

@@ -1,23 +1,11 @@
 """What torch's allocator on the host takes for a page-locked tensor, and what a user may ask of it."""
 
-from pathlib import Path
-
 import pytest
-import torch
 
 from zerobench.spec.allocator import most_rounded_bytes, page_locked_bytes
 
 MIB, GIB = 2**20, 2**30
-HEADERS = Path(torch.__file__).parent / "include"
 CONF = "PYTORCH_ALLOC_CONF"
-
-
-def test_the_installed_torch_rounds_pinned_blocks_of_every_size_to_a_power_of_two() -> None:
-    config = (HEADERS / "c10" / "core" / "AllocatorConfig.h").read_text(encoding="utf-8")
-    allocator = (HEADERS / "ATen" / "core" / "CachingHostAllocator.h").read_text(encoding="utf-8")
-    assert "PowerOf2Ceil(size)" in allocator
-    for limit in ("pinned_max_round_threshold_", "pinned_max_cached_size_"):  # torch 2.12 and before have none
-        assert limit not in config or f"{limit}{{std::numeric_limits<size_t>::max()}}" in config
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,8 @@ class RankRun:
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
         needed = kernels.needed(ds_config, is_cuda=device.is_cuda) if self.world.trains else ()
+        if needed and device.is_cuda:
+            self.record.notes += kernels.name_architectures(os.environ)
         if needed and (names := kernels.missing(needed, os.environ)):
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
