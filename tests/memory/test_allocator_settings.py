@@ -1,8 +1,9 @@
 """What a user asks of torch's allocator is obeyed by the model of it, or said not to be."""
 
-from zerobench.memory.allocator_settings import allocator_model, asked_settings, settings_notes
+from zerobench.memory.allocator_settings import allocator_model, settings_notes, uncounted_host_notes
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator
+from zerobench.spec.allocator import asked_settings
 
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -36,3 +37,16 @@ def test_what_is_not_modelled_is_named_with_its_value() -> None:
     assert obeyed == "torch's allocator is modelled with expandable_segments:True, as asked"
     assert "without max_split_size_mb:64, set in this environment" in left_out
     assert settings_notes({NEW: "backend:native,expandable_segments:False"}) == settings_notes({}) == []
+
+
+def test_limits_of_what_is_rounded_up_on_the_host_are_obeyed_and_said_to_be() -> None:
+    [obeyed] = settings_notes({NEW: "expandable_segments:True,pinned_max_round_threshold_mb:64"})
+    asked = "expandable_segments:True, pinned_max_round_threshold_mb:64"
+    assert obeyed == f"torch's allocator is modelled with {asked}, as asked"
+
+
+def test_a_segment_that_torch_page_locks_beforehand_is_said_to_be_left_out() -> None:
+    [note] = uncounted_host_notes({NEW: "pinned_reserve_segment_size_mb:2048"})
+    assert "without pinned_reserve_segment_size_mb:2048, set in this environment" in note
+    for text in ("", "pinned_reserve_segment_size_mb:0", "pinned_max_round_threshold_mb:64"):
+        assert uncounted_host_notes({NEW: text}) == []

@@ -124,7 +124,6 @@ class RankRun:
             lambda: itertools.chain(strategy.walk() if self._is_built else walk_reachable(), world.walk()),
             world.counter,
             in_own_process=world.trains,
-            block_bytes=None if world.trains else world.block_bytes,
             device_totals=world.device_totals,
         )
         self._ledger.tell_host = self._progress.tell_host
@@ -155,6 +154,8 @@ class RankRun:
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
         needed = kernels.needed(ds_config, is_cuda=device.is_cuda) if self.world.trains else ()
+        if needed and device.is_cuda:
+            self.record.notes += kernels.name_architectures(os.environ)
         if needed and (names := kernels.missing(needed, os.environ)):
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
