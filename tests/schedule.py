@@ -1,7 +1,7 @@
 """Which tests share a process, in what order, and which have the machine to themselves.
 
-`make test` runs two processes of pytest-xdist at a time, since a test that starts processes mostly waits for them, and
-then the few tests that measure time by itself. `pytest` alone runs all of them in one process, as ever.
+`make test` runs two or three processes of pytest-xdist at a time, since a test that starts processes mostly waits for
+them, and then the few tests that measure time by itself. `pytest` alone runs all of them in one process, as ever.
 
 A file's tests stay in one process, so that what a module's fixtures made is made once; files that read the same
 expensive run, or the same cluster, are one group. DeepSpeed's kernels are compiled in the background from the start

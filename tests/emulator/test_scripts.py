@@ -54,7 +54,7 @@ def emulate(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Emu
 
 
 ONE_PROCESS = {"compile_processes": "1"}
-"""Without torch's processes that compile beside the script's own: each imports torch. One test has them, as users do."""
+"""Without processes of torch that compile beside the script: each imports torch. One test has them, as users do."""
 
 
 def script(name: str) -> str:
