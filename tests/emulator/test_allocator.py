@@ -187,7 +187,7 @@ print(json.dumps([tensor.data_ptr() for tensor in (*first, *second)]))
 """
 
 
-def test_segments_lie_at_rising_addresses_that_are_the_same_in_every_run(emulated):
+def test_segments_lie_at_falling_addresses_that_are_the_same_in_every_run(emulated):
     addresses = emulated(SEGMENTS, "0")
-    assert addresses == sorted(addresses)
+    assert addresses == sorted(addresses, reverse=True)
     assert emulated(SEGMENTS, "33") == addresses

@@ -34,6 +34,18 @@ for backend in (None, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
     out.sum().backward()
     said["attention"][backend.name if backend else "default"] = [out.grad_fn.name(), list(q.grad.shape)]
 
+def workspace(key_heads):
+    few = [torch.empty(1, key_heads, 1024, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "kv"]
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        out = F.scaled_dot_product_attention(q, *few, is_causal=True, enable_gqa=True)
+    gradient = torch.empty_like(out)
+    torch.cuda.memory._record_memory_history(context=None)
+    torch.autograd.grad(out, [q, *few], gradient)
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(None)
+    return max(event["size"] for event in events if event["action"] == "alloc")
+said["workspaces"] = [workspace(8), workspace(2)]
+
 torch.nn.Conv2d(3, 8, 3).cuda()(torch.empty(2, 3, 32, 32, device="cuda")).sum().backward()
 
 stream = torch.cuda.Stream(priority=-1)
@@ -94,6 +106,13 @@ def test_attention_is_chosen_as_on_that_gpu_and_each_kind_of_it_runs(said):
         function, shape = seen["attention"][f"{kind}_ATTENTION"]
         assert function == f"ScaledDotProduct{name}AttentionBackward0"
         assert shape == [1, 8, 1024, 128]
+
+
+def test_grouped_heads_gradients_of_every_query_head_are_cudnns_workspace_as_on_an_h100(said):
+    if said[0] == "H200":
+        queries = 8 * 1024 * 128
+        alone = 4 * queries + 4 * 8 * 1024  # in fp32 their gradient, and a number a row
+        assert said[1]["workspaces"] == [alone, alone + 2 * 2 * queries + 256]
 
 
 def test_torch_gives_cublas_the_workspace_of_that_gpu_once(said):

@@ -100,7 +100,7 @@ def test_a_rest_of_one_mib_stays_with_its_block_and_one_of_512_bytes_more_is_fre
     allocator.malloc(1, 11 * MIB)
     allocator.malloc(2, 11 * MIB - 512)
     blocks = [segment.blocks for segment in allocator.segments()]
-    assert blocks == [((12 * MIB, True),), ((11 * MIB - 512, True), (MIB + 512, False))]
+    assert blocks == [((11 * MIB - 512, True), (MIB + 512, False)), ((12 * MIB, True),)]
 
 
 def test_small_and_large_blocks_never_share_a_segment() -> None:
@@ -109,8 +109,8 @@ def test_small_and_large_blocks_never_share_a_segment() -> None:
     allocator.malloc(2, 512)
     assert allocator.reserved_bytes == 22 * MIB
     assert [segment.blocks for segment in allocator.segments()] == [
-        ((2 * MIB, True), (18 * MIB, False)),
         ((512, True), (2 * MIB - 512, False)),
+        ((2 * MIB, True), (18 * MIB, False)),
     ]
 
 
@@ -131,9 +131,9 @@ def test_of_the_free_blocks_the_smallest_that_fits_is_taken() -> None:
         allocator.free(key)
     allocator.malloc(9, 28 * MIB)
     assert [segment.blocks for segment in allocator.segments()] == [
-        ((40 * MIB, False),),
-        ((28 * MIB, True), (2 * MIB, False)),
         ((50 * MIB, False),),
+        ((28 * MIB, True), (2 * MIB, False)),
+        ((40 * MIB, False),),
     ]
 
 
@@ -148,15 +148,26 @@ def test_a_free_block_that_is_512_bytes_too_small_is_not_taken(neighbours: list[
     assert allocator.reserved_bytes > before
 
 
-def test_of_free_blocks_of_one_size_the_one_at_the_lowest_address_is_taken() -> None:
+def test_of_free_segments_of_one_size_the_latest_is_taken_which_lies_lowest() -> None:
     allocator = CachingAllocator()
-    for key in range(3):
-        allocator.malloc(key, 30 * MIB)
-    for key in (2, 1):
+    for key, size in enumerate((30, 40, 30, 30)):
+        allocator.malloc(key, size * MIB)
+    for key in (3, 0, 2):
         allocator.free(key)
     allocator.malloc(9, 30 * MIB)
-    in_use = [segment.blocks[0][1] for segment in allocator.segments()]
-    assert in_use == [True, True, False]
+    by_address = [(segment.size_bytes // MIB, segment.blocks[0][1]) for segment in allocator.segments()]
+    assert by_address == [(30, True), (30, False), (40, True), (30, False)]
+
+
+def test_of_free_blocks_of_one_size_in_one_segment_the_first_is_taken() -> None:
+    allocator = CachingAllocator()
+    for key in range(4):
+        allocator.malloc(key, 5 * MIB)
+    for key in (2, 0):
+        allocator.free(key)
+    allocator.malloc(9, 5 * MIB)
+    (segment,) = allocator.segments()
+    assert [in_use for _, in_use in segment.blocks] == [True, True, False, True]
 
 
 def test_a_freed_block_joins_the_free_blocks_on_both_sides() -> None:
@@ -171,7 +182,7 @@ def test_a_freed_block_joins_the_free_blocks_on_both_sides() -> None:
     allocator.malloc(8, 9 * MIB)
     assert allocator.reserved_bytes == 40 * MIB, "two blocks that do not touch are no room for a larger one"
     allocator.free(1)
-    first, _ = allocator.segments()
+    _, first = allocator.segments()
     assert first.blocks == ((15 * MIB, False), (5 * MIB, True))
 
 
@@ -264,7 +275,7 @@ class PlainAllocator:
 
     def __init__(self) -> None:
         self.segments: list[tuple[bool, list[list[int]]]] = []
-        """Whether it is a small one, and its blocks: size, key (-1 is free)."""
+        """Whether it is a small one, and its blocks: size, key (-1 is free). The latest comes first."""
 
     def malloc(self, key: int, nbytes: int) -> None:
         size = -(-nbytes // 512) * 512
@@ -276,8 +287,8 @@ class PlainAllocator:
             if is_small == small and block[1] == -1 and block[0] >= size
         ]
         if not fitting and size:
-            self.segments.append((small, [[segment_bytes(size), -1]]))
-            fitting = [(segment_bytes(size), len(self.segments) - 1, 0)]
+            self.segments.insert(0, (small, [[segment_bytes(size), -1]]))
+            fitting = [(segment_bytes(size), 0, 0)]
         for whole, number, place in sorted(fitting)[: size > 0]:
             cut = whole - size >= 512 if small else whole - size > MIB
             rest = [[whole - size, -1]] if cut else []

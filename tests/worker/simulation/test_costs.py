@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import flop_counter
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.worker.simulation.costs import Cost, Where, cost_of, flops_of
@@ -74,6 +75,24 @@ def test_flops_by_shapes_alone_are_those_that_torchs_own_wrapper_counts() -> Non
     results = (query, query[..., 0])
     counted = flops_of(formula, (query, query, query), named, results)
     assert counted == formula(query, query, query, **named, out_val=results) > 0
+
+
+def test_grouped_heads_are_counted_for_every_query_head_by_formulas_that_refuse_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of torch 2.11."""
+
+    def of_one_shape(*shapes: torch.Size) -> int:
+        assert len({(shape[0], shape[1], shape[3]) for shape in shapes}) == 1
+        return 1000 * len(shapes) + shapes[-1][2]
+
+    for name in ("sdpa_flop_count", "sdpa_backward_flop_count"):
+        monkeypatch.setattr(flop_counter, name, of_one_shape)
+    query, few = torch.empty(1, 8, 16, 4), torch.empty(1, 2, 11, 4)
+    formula = flop_registry[torch.ops.aten._scaled_dot_product_cudnn_attention]
+    assert flops_of(formula, (query, few, few, None, True), {"scale": 1.0}, (query, query[..., 0])) == 3011
+    formula = flop_registry[torch.ops.aten._scaled_dot_product_cudnn_attention_backward]
+    assert flops_of(formula, (query, query, few, few, query), {}, (query, few, few)) == 4011
 
 
 def test_a_formula_that_asks_for_tensors_is_given_them() -> None:

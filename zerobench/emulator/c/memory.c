@@ -13,15 +13,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static zb_block_t *blocks;  // by address
 static size_t count, capacity;
 
-// Ranges lie at rising addresses, of which none is used twice, from where nothing else is. Of free blocks of one size
-// torch's allocator takes the lowest: where the kernel chose the addresses, which shift from run to run, so did peaks.
-#define LOWEST ((char *)0x200000000000)
-static char *_Atomic next = LOWEST;
+// Ranges lie at falling addresses, of which none is used twice, down from where nothing else is. Of free blocks of one
+// size torch's allocator takes the lowest: on an H100 that was the latest, and where the kernel chose the addresses,
+// which shift from run to run, so did peaks.
+#define HIGHEST ((char *)0x400000000000)
+static char *_Atomic lowest = HIGHEST;
 
-static char *rising(size_t bytes, size_t alignment, int flags) {
-  char *seen = next, *start;
-  do start = (char *)(((uintptr_t)seen + alignment - 1) / alignment * alignment);
-  while (!atomic_compare_exchange_weak(&next, &seen, start + bytes));
+static char *falling(size_t bytes, size_t alignment, int flags) {
+  char *seen = lowest, *start;
+  do start = (char *)(((uintptr_t)seen - bytes) / alignment * alignment);
+  while (!atomic_compare_exchange_weak(&lowest, &seen, start));
   char *given = mmap(start, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, -1, 0);
   if (given == start) return start;
   if (given != MAP_FAILED) munmap(given, bytes);  // a kernel before 4.17
@@ -40,7 +41,7 @@ static char *anywhere(size_t bytes, size_t alignment, int flags) {
 
 void *zb_map(size_t bytes, size_t alignment) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  char *start = rising(bytes, alignment, flags);
+  char *start = falling(bytes, alignment, flags);
   if (!start) start = anywhere(bytes, alignment, flags);
   // A page of 2 MiB for the first small copy would cost as much as 512 of them.
   if (start) madvise(start, bytes, MADV_NOHUGEPAGE);

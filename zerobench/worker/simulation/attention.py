@@ -7,7 +7,8 @@ flash kernel without one, whose heads torch pads to multiples of 8. The memory-e
 formula for what that one does not take: fewer key heads than query heads, or heads that are no multiple of 16 bytes
 (minimum_gemm_alignment).
 Sizes: flash_attn/flash_api.cpp (mha_fwd, mha_bwd), transformers/cuda/attention.cu and attention_backward.cu; cuDNN's
-by cudnn/MHA.cpp over the emulated GPU, without what cuDNN itself may work with, which it tells on a GPU alone.
+by cudnn/MHA.cpp over the emulated GPU. What cuDNN itself works with it tells on a GPU alone: an H100 said it of grouped
+heads' backward pass (emulator/c/dnn.c).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _FLASH_MULTIPLE = 8
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 """Of cuDNN and flash."""
+_CUDNN_OWN_BYTES = 256
+"""Of the plan that sums grouped heads."""
 _MOST_SEQUENCES = 65_535
 """torch asks cuDNN for no more, and flash, which it takes then, has no grid for them."""
 _CUDNN_MAJORS = (9, 10)
@@ -122,7 +125,7 @@ class _FusedAttention(torch.autograd.Function):
         _count[0](sdpa_backward_flop_count(gradient.shape, *shapes), True)
         if ctx.kernel is Kernel.CUDNN:
             gradients = _like(query), _like(key), _like(value)
-            working = [query.new_empty(_cudnn_workspace(query), dtype=torch.float32)]
+            working = [query.new_empty(_cudnn_workspace(query, key), dtype=torch.float32)]
         else:
             working = _accumulators(query, is_flash=ctx.kernel is Kernel.FLASH)
             gradients = _like(query), _key_gradient(key, heads), _key_gradient(value, heads)
@@ -150,10 +153,11 @@ def _accumulators(query: torch.Tensor, *, is_flash: bool) -> list[torch.Tensor]:
     return [delta, query.new_empty((batch, rows, heads, _round_up(dim, 32)), dtype=torch.float32)]
 
 
-def _cudnn_workspace(query: torch.Tensor) -> tuple[int]:
-    """The same two in one."""
+def _cudnn_workspace(query: torch.Tensor, key: torch.Tensor) -> tuple[int]:
+    """The same two in one, with grouped heads' gradients of keys and values, in 16 bits, for every query head."""
     batch, heads, length, dim = query.shape
-    return (batch * heads * length * (dim + 1),)
+    grouped = 0 if key.shape[1] == heads else _expanded(key, heads).numel() + _CUDNN_OWN_BYTES // 4
+    return (batch * heads * length * (dim + 1) + grouped,)
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:

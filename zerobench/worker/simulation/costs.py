@@ -12,7 +12,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import get_shape, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import (
+    get_shape,
+    sdpa_backward_flop,
+    sdpa_backward_flop_count,
+    sdpa_flop,
+    sdpa_flop_count,
+)
 
 from zerobench.timing.trace import Product
 from zerobench.worker.simulation.device import DEVICE
@@ -37,6 +43,10 @@ _CPU_ATTENTION: dict[Any, tuple[Callable[..., int], int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
 }
 """FLOPs of torch's fused attention on a CPU by the shapes of so many arguments; torch's own counter leaves them out."""
+
+
+_ATTENTION = {sdpa_flop: 3, sdpa_backward_flop: 4}
+"""torch's formulas of attention on a GPU; so many arguments first, of which the last are queries, keys and values."""
 
 
 class Where(StrEnum):
@@ -95,7 +105,7 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
         return Cost(where, (left.shape[-2], right.shape[-1], left.shape[-1]), count)
     if packet in _CPU_ATTENTION:
         count_flops, shapes = _CPU_ATTENTION[packet]
-        flops = count_flops(*(argument.shape for argument in args[:shapes]))
+        flops = count_flops(*_for_every_head([argument.shape for argument in args[:shapes]]))
         return Cost(where, attention_flops=flops, is_backward=count_flops is sdpa_backward_flop_count)
     moved = sum(map(_held_bytes, written))
     moved += moved if packet in _GATHERS else sum(map(_held_bytes, read))
@@ -111,7 +121,18 @@ def flops_of(formula: Any, args: Any, kwargs: Any, out: Any) -> int:
         return int(formula(*args, **kwargs, out_val=out))
     shapes = tuple(map(get_shape, out)) if isinstance(out, tuple) else get_shape(out)
     named = {name: get_shape(value) for name, value in kwargs.items()}
-    return int(of_shapes(*map(get_shape, args), out_shape=shapes, **named))
+    given, attended = list(map(get_shape, args)), _ATTENTION.get(formula, 0)
+    return int(of_shapes(*_for_every_head(given[:attended]), *given[attended:], out_shape=shapes, **named))
+
+
+def _for_every_head(shapes: list[torch.Size]) -> list[torch.Size]:
+    """Keys and values, the last two, with as many heads as queries: all are computed with, where heads are grouped too,
+    which torch 2.11 refuses to count.
+    """
+    return [
+        torch.Size((shape[0], shapes[-3][1], *shape[2:])) if at >= len(shapes) - 2 else shape
+        for at, shape in enumerate(shapes)
+    ]
 
 
 def _crossing(source: torch.Tensor, result: torch.Tensor) -> Where | None:

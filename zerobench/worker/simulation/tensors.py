@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
@@ -31,6 +32,8 @@ from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
 _DATA: Any = torch.Tensor.data
+_EXCHANGED: Any = WeakIdKeyDictionary()
+"""DTensors of modules that others took the place of, to those (`_apply`)."""
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
@@ -167,18 +170,24 @@ def _set_data(self: Any, value: torch.Tensor) -> None:
 def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
     """torch.nn.Module._apply, which exchanges tensor subclasses as wholes and fails where something refers to them.
 
-    Assigning to `.data` is what it does for ordinary tensors. A DTensor is exchanged: that would leave its inside.
+    Assigning to `.data` is what it does for ordinary tensors. A DTensor is exchanged for another parameter: that would
+    leave its inside. Torch's exchange leaves the object the same, so whoever else holds it (a tied head) is given the
+    other one as well.
     """
     if recurse:
         for child in self.children():
             child._apply(fn)
     with torch.no_grad():
         for name, parameter in [(name, p) for name, p in self._parameters.items() if p is not None]:
-            applied = fn(parameter)
-            if is_wrapper(type(parameter)):
-                self._parameters[name] = torch.nn.Parameter(applied, requires_grad=parameter.requires_grad)
-            elif applied is not parameter:
-                parameter.data = applied
+            now: torch.nn.Parameter = _EXCHANGED.get(parameter, parameter)
+            applied = fn(now)
+            if is_wrapper(type(now)):
+                if applied is not now:
+                    given = torch.nn.Parameter(applied, requires_grad=now.requires_grad)
+                    _EXCHANGED[now] = now = given
+                self._parameters[name] = now
+            elif applied is not now:
+                now.data = applied
     self._buffers.update({name: fn(b) for name, b in self._buffers.items() if b is not None})
     return self
 
