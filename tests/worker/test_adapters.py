@@ -155,7 +155,7 @@ def test_under_fsdp_adapters_in_fp32_are_gathered_and_reduced_in_fp32(ran: RunTr
     assert moved(rank)[Phase.FORWARD, "all_gather"] == 2 * (2 * (total - TRAINED) + 4 * TRAINED)
 
 
-COPIED = {
+COPIED: dict[str, dict[str, Any]] = {
     "llama": {},
     "checkpointed": {"activation_checkpointing": True},
     "some": {"adapter": f"lora-{RANK}-fp32:q_proj+down_proj"},
