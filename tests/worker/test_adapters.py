@@ -171,7 +171,8 @@ def test_the_closed_form_knows_what_fp32_adapters_hold_more_than_16_bit_ones_to_
     ran: RunTrial, name: str
 ) -> None:
     """The fp32 copies of adapted matrices' inputs, and the adapters' own bytes; all else is as without."""
-    work = WIDE | {"evidence": "simulated", "gradient_accumulation_steps": 1, "gpus_per_node": 1} | COPIED[name]
+    work: dict[str, Any] = WIDE | {"evidence": "simulated", "gradient_accumulation_steps": 1} | COPIED[name]
+    work["gpus_per_node"] = 1
     pair = [alone(**work | {"adapter": adapter}) for adapter in (work["adapter"], work["adapter"].replace("-fp32", ""))]
     simulated = [ran(asked)[0] for asked in pair]
     formulas = [formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA})) for asked in pair]
