@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerobench.spec.adapter import lora_of
+from zerobench.spec.adapter import is_wide, lora_of
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.trial import Attention, Blocks, Compile, Offload, Precision, TrialSpec
 from zerobench.timing.rates import HostRates
@@ -58,7 +58,9 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
     if spec.offload_optimizer is not Offload.NONE:
         spreads[HOST_UPDATE_WORDS] = 0.55
     if spec.adapter is not None:
-        spreads["adapters are in 16 bits, their matmuls memory-bound"] = 0.05
+        in_fp32 = "fp32, cast to and from, their matmuls outside of tensor cores"
+        how = in_fp32 if is_wide(spec.adapter) else "16 bits, their matmuls memory-bound"
+        spreads[f"adapters are in {how}"] = 0.02
         if lora_of(spec.adapter).base is not None:
             spreads["dequantizing a matrix for each product is memory-bound"] = 0.05
     if spec.world_size > _JUDGED_RANKS:
