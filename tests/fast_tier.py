@@ -24,6 +24,7 @@ SLOWER = {
     "tests/benchmarks/test_loading.py": "torch",
     "tests/benchmarks/gpu_campaign/test_judgement.py": "git, which says of what commit a figure is",
     "tests/benchmarks/gpu_campaign/test_ladder.py::test_a_ladder_on_this": "ranks",
+    "tests/benchmarks/gpu_campaign/test_peft_steps.py::test_a_simulated_rank": "a simulator",
     "tests/benchmarks/mutants/test_trial.py": "forks, each a mutant",
     "tests/benchmarks/test_overhead.py": "ranks",
     "tests/benchmarks/test_prediction.py::test_predictions_that_are_not_committed": "git",

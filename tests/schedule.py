@@ -1,11 +1,11 @@
 """Which tests share a process, in what order, and which have the machine to themselves.
 
-`make test` runs two processes of pytest-xdist at a time, since a test that starts processes mostly waits for them, and
-then the few tests that measure time by itself. `pytest` alone runs all of them in one process, as ever.
+`make test` runs two or three processes of pytest-xdist at a time, since a test that starts processes mostly waits for
+them, and then the few tests that measure time by itself. `pytest` alone runs all of them in one process, as ever.
 
 A file's tests stay in one process, so that what a module's fixtures made is made once; files that read the same
 expensive run, or the same cluster, are one group. DeepSpeed's kernels are compiled in the background from the start
-(kernels.py), so what needs none comes first, and what needs them follows, the longest before the shorter, so that both
+(kernels.py), so what needs none comes first, and what needs them follows, the longest before the shorter, so that all
 processes end at about the same time.
 """
 
@@ -25,6 +25,9 @@ ALONE = {
     "tests/running/test_tree.py": "half a second of patience, neither less nor much more",
 }
 """What runs by itself, and why: the beginnings of test names."""
+
+SLURM = "slurm"
+"""Marker of the tests of one cluster, and the name of their group. They wait more than they compute."""
 
 WITHOUT_KERNELS = ("tests/running", "tests/worker", "tests/report", "tests/memory", "tests/trials/test_plan.py")
 """The longest of what needs no kernels: it runs while they are compiled."""
@@ -47,15 +50,29 @@ WITH_KERNELS = (
 """Real ranks. The last ones need kernels that are compiled last. Files of the folders above are among them: while they
 waited for a compiler, up to five minutes, their process did nothing else."""
 
+THEN = (
+    "tests/emulator/test_scripts.py",
+    "tests/trials",
+    "tests/timing",
+    "tests/benchmarks/mutants",
+    "tests/cli",
+    "tests/search",
+    "tests/tracking",
+    "tests/emulator",
+    "tests/formulas",
+    "tests/benchmarks",
+)
+"""The longest of what is left, so that the last ones are short: what ends later than the others ends alone."""
+
+ORDER = (*WITHOUT_KERNELS, SLURM, *WITH_KERNELS, *THEN)
+"""What comes one after the other: beginnings of test names, and the marker's group."""
+
 LONGEST_S = 1800.0
 """When one of those counts as hung: a sweep may take 1500 s (conftest.py), and more where it compiles first."""
 
 ONE_AFTER_ANOTHER = ("tests/running/test_attempt.py", "tests/running/test_logs.py")
 """Never beside each other: the one has the kernel kill for want of memory, by whose counter the other's dead rank would
 be taken for killed."""
-
-SLURM = "slurm"
-"""Marker of the tests of one cluster, and the name of their group. They wait more than they compute."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -86,16 +103,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _begins(item: pytest.Item) -> int:
-    return len(WITHOUT_KERNELS) if item.get_closest_marker(SLURM) else place_of(item.nodeid)
+    return ORDER.index(SLURM) if item.get_closest_marker(SLURM) else place_of(item.nodeid)
 
 
 def place_of(nodeid: str) -> int:
-    """Where a test's group stands in the order: before the kernels are compiled, of a cluster, after, at the end."""
-    for begin, names in ((len(WITHOUT_KERNELS) + 1, WITH_KERNELS), (0, WITHOUT_KERNELS)):
-        for place, name in enumerate(names, begin):
+    """Where a test's group stands in the order: before the kernels are compiled, of a cluster, after, then the rest."""
+    for names in (WITH_KERNELS, WITHOUT_KERNELS, THEN):
+        for name in names:
             if nodeid.startswith(name):
-                return place
-    return len(WITHOUT_KERNELS) + 1 + len(WITH_KERNELS)
+                return ORDER.index(name)
+    return len(ORDER)
 
 
 @pytest.hookimpl(optionalhook=True)

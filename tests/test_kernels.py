@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.kernels import BUILDERS, missing, needed, touch
+from zerobench.kernels import ARCHITECTURES, BUILDERS, missing, name_architectures, needed, touch
 from zerobench.spec.toolchain import package_folder
 
 ADAM = {"optimizer": {"type": "AdamW"}}
@@ -58,6 +58,27 @@ def test_a_kernel_that_another_environment_compiled_is_missing(tmp_path: Path) -
     for torch, is_missing in ((package_folder("torch"), False), (f"/elsewhere{package_folder('torch')}", True)):
         build.write_text(f"cflags = -isystem {torch}/include -O3\n", encoding="utf-8")
         assert missing(["cpu_adam"], environ) == ["cpu_adam"] * is_missing
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ("9.0a", "9.0"),
+        ("9.0a+PTX", "9.0+PTX"),
+        ("8.0 9.0a;10.0f", "8.0;9.0;10.0"),
+        ("9.0;9.0a", "9.0"),
+        ("8.0;9.0+PTX", None),
+        ("Hopper", None),
+        ("", None),
+    ],
+)
+def test_architectures_are_named_without_letters_which_is_said(asked: str, named: str | None) -> None:
+    environ = {ARCHITECTURES: asked}
+    notes = name_architectures(environ)
+    assert environ == {ARCHITECTURES: asked if named is None else named}
+    changed = f"{ARCHITECTURES} is {asked}, which DeepSpeed's builder cannot read: its kernels are compiled for {named}"
+    assert notes == [changed] * (named is not None)
+    assert name_architectures({}) == []
 
 
 def put(path: Path) -> Path:

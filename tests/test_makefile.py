@@ -56,6 +56,28 @@ def test_the_wait_for_pip_shows_progress(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("room_gib", "cores", "flags", "given", "expected"),
+    [
+        (17, 2, "avx512_bf16 amx_tile", [], 3),
+        (15, 2, "avx512_bf16 amx_tile", [], 2),
+        (17, 1, "avx512_bf16 amx_tile", [], 2),
+        (17, 2, "avx2", [], 2),
+        (None, 0, "", [], 2),  # where no file says
+        (15, 2, "avx2", ["PROCESSES=4"], 4),
+    ],
+)
+def test_three_processes_test_where_there_is_memory_and_bf16_is_quick(
+    tmp_path: Path, room_gib: int | None, cores: int, flags: str, given: list[str], expected: int
+) -> None:
+    memory, processor = tmp_path / "meminfo", tmp_path / "cpuinfo"
+    if room_gib is not None:
+        memory.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {room_gib << 20} kB\n")
+        processor.write_text(f"processor: 0\nmodel name: one\nflags: fpu {flags}\n\n" * cores)
+    said = make("--dry-run", f"VENV={tmp_path}", f"MACHINE={memory} {processor}", *given, "test")
+    assert f" --numprocesses {expected} --dist " in said.stdout
+
+
+@pytest.mark.parametrize(
     ("exits", "again", "runs", "ended"),
     [
         ([0, 0], "yes", ["together", "alone"], 0),

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,12 @@ first the one that every run on a CPU loads."""
 
 _STAMPS = {"torch": "version.py", "deepspeed": "git_version_info_installed.py"}
 """Files that installing a package writes: kernels that are older are compiled anew."""
+
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+"""Compute capabilities to compile for, as torch reads them: `8.0;9.0a+PTX`."""
+_LETTERED = re.compile(r"(\d+\.\d+)[a-z](\+PTX)?")
+_READER = "compute_capability_args"
+"""What reads them in DeepSpeed's builder (op_builder/builder.py), every time that a kernel is loaded."""
 
 
 def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
@@ -72,6 +80,30 @@ def build_root(environ: Mapping[str, str]) -> Path:
     named = environ.get("TORCH_EXTENSIONS_DIR")
     cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
     return Path(named) if named else Path(cache, "torch_extensions")
+
+
+def name_architectures(environ: MutableMapping[str, str]) -> list[str]:
+    """Let TORCH_CUDA_ARCH_LIST name architectures by numbers alone, and say so where it did not: `9.0a` is 9.0, whose
+    code runs there, but DeepSpeed's builder reads no letters (0.19.8).
+    """
+    asked = environ.get(ARCHITECTURES, "")
+    names = asked.replace(";", " ").split()
+    if not any(map(_LETTERED.fullmatch, names)):
+        return []
+    plain = environ[ARCHITECTURES] = ";".join(dict.fromkeys(_LETTERED.sub(r"\1\2", name) for name in names))
+    return [f"{_unread(asked)}: its kernels are compiled for {plain}"]
+
+
+def architectures_unread(error: BaseException, environ: Mapping[str, str]) -> str | None:
+    """What to do where `error` is that of DeepSpeed's builder reading TORCH_CUDA_ARCH_LIST; None: it is another."""
+    functions = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    if not isinstance(error, ValueError) or _READER not in functions:
+        return None
+    return f"{_unread(environ.get(ARCHITECTURES))}: set it to the GPU's compute capability, such as 9.0"
+
+
+def _unread(asked: str | None) -> str:
+    return f"{ARCHITECTURES} is {asked}, which DeepSpeed's builder cannot read"
 
 
 def touch(name: str, environ: Mapping[str, str]) -> None:

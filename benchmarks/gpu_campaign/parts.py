@@ -85,6 +85,11 @@ PARTS: tuple[Part, ...] = (
         _python("benchmarks/gpu_campaign/kernel_rates.py", "--out", "{folder}/kernel_rates.csv"),
     ),
     Part(
+        "sustained",
+        "kernels repeated for seconds: rate, clock and power",
+        _python("benchmarks/gpu_campaign/sustained.py", "--out", "{folder}/sustained.csv"),
+    ),
+    Part(
         "steps",
         "a plain loop's steps: times, memory, each kernel",
         _python("benchmarks/gpu_campaign/step_times.py", "--out", "{folder}"),

@@ -1,10 +1,11 @@
-"""The time model beside one H100: its constants, and whole steps told from kernels that were timed alone.
+"""The time model beside two H100: its constants, and whole steps told from kernels that were timed alone.
 
     python benchmarks/gpu_campaign/times_judged.py                  # writes h100/times_judged.md
     python benchmarks/gpu_campaign/times_judged.py --simulated RUN  # whole steps, by the traces of RUN's trials
 
-h100/kernel_rates.csv is of kernel_rates.py, h100/steps.csv and h100/*.kernels.csv of step_times.py, h100/trials.csv of
-h100_speed.yaml. `alone` makes its constants of kernel_rates.csv: no step is among what it reads.
+Each machine has a folder: kernel_rates.csv is of kernel_rates.py, steps.csv and *.kernels.csv of step_times.py,
+sustained.csv of sustained.py, trials.csv of h100_speed.yaml. `alone` makes its constants of the first machine's
+kernel_rates.csv: no step is among what it reads.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.gpu_campaign.measured import CELLS, Kernel, read
 from benchmarks.prediction.simulated import gpu_trial, table
+from zerobench.grouped import grouped
 from zerobench.report.calibrated_time import TimedStep, fitted_steps
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.expected import parts_of, timed_work
+from zerobench.report.step_time.known import assumptions
 from zerobench.report.trials import Trial
 from zerobench.search.formula import formula_trial
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.overheads import StepConstants
+from zerobench.spec.overheads import CalibratedSteps, StepConstants
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, Precision, PredictionSpec
+from zerobench.spec.trial import Evidence, Precision, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.host import block_issue
@@ -54,6 +57,9 @@ from zerobench.timing.transformers_blocks import as_run, words_of, words_over_wi
 Known = TypeVar("Known")
 
 FOLDER = Path(__file__).with_name("h100")
+SECOND = Path(__file__).with_name("h100_second")
+MACHINES = {"first": FOLDER, "second": SECOND}
+"""Two of one provider, each with another H100; the second's host is the slower one."""
 OUT = FOLDER / "times_judged.md"
 GPU = "H100 SXM"
 LENGTH = 2048
@@ -110,7 +116,7 @@ def shipped() -> Device:
 
 def shipped_for(work: Work) -> Device:
     """The same as it runs the blocks of `work`."""
-    return as_run(shipped(), work.spec, work.decoder, work.positions, fuses=False)
+    return as_run(shipped(), work.spec, work.decoder, work.positions, fuses=False, alone=True)
 
 
 def _known(value: Known | None) -> Known:
@@ -311,90 +317,158 @@ def by_class(timed: tuple[Kernel, ...]) -> Iterator[list[str]]:
             yield [key, name, f"{1e3 * found[name]:.1f}", off(old[name], found[name]), off(new[name], found[name])]
 
 
+class MeasuredPasses(NamedTuple):
+    """Forward and backward of a step that a machine ran."""
+
+    machine: str
+    name: str
+    work: Work
+    row: Mapping[str, str]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.row["forward_s"]) + float(self.row["backward_s"])
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether the host has issued a pass hardly before the device ends it, by the plain loop's clocks."""
+        issued = [
+            float(self.row[f"{name}_issued_s"]) / float(self.row[f"{name}_s"]) for name in ("forward", "backward")
+        ]
+        return max(issued) > _WAITING
+
+
+_WAITING = 0.9
+
+
+def measured_passes() -> Iterator[MeasuredPasses]:
+    """Of plain loops on both machines; adapters' are another computation."""
+    for machine, folder in MACHINES.items():
+        for row in read(folder / "steps.csv"):
+            if "lora" not in row["key"] and "-cpu" not in row["key"]:
+                yield MeasuredPasses(machine, row["key"], Work.of_key(row["key"]), row)
+
+
 def passes_table(timed: tuple[Kernel, ...], constants: StepConstants) -> Iterator[list[str]]:
     """The passes of whole steps, and how far each way to predict them is off."""
-    steps = [(row["key"], Work.of_key(row["key"]), row) for row in read(FOLDER / "steps.csv")]
+    steps = list(measured_passes())
     for row in read(FOLDER / "trials.csv"):
         name = f"zerobench: llama-1b {row['strategy']} mb{row['micro_batch_size']}"
-        steps.append((name, zerobench_work(row), row))
+        steps.append(MeasuredPasses("first", name, zerobench_work(row), row))
     errors = []
-    for name, work, row in steps:
-        measured = float(row["forward_s"]) + float(row["backward_s"])
+    for step in steps:
+        work, measured = step.work, step.seconds
         devices = (shipped_for(work), alone(work, timed), shipped_for(work).calibrated(constants))
         predicted = [passes_s(work, device) for device in devices]
-        issued = row.get("forward_issued_s")
+        issued = step.row.get("forward_issued_s")
         host = "-" if issued is None else f"{1e3 * float(issued) / work.decoder.layers:.2f}"
         errors.append([abs(each / measured - 1) for each in predicted])
-        yield [name, f"{1e3 * measured:.1f}", host, *(off(each, measured) for each in predicted)]
+        yield [step.machine, step.name, f"{1e3 * measured:.1f}", host, *(off(each, measured) for each in predicted)]
     medians = (f"{100 * statistics.median(column):.1f}%" for column in zip(*errors, strict=True))
-    yield ["median of the sizes", "", "", *medians]
+    yield ["", "median of the sizes", "", "", *medians]
 
 
-Timed = dict[tuple[str, int], TimedStep]
-"""A measured step by strategy and micro batch."""
+Timed = dict[str, TimedStep]
+"""Measured steps by their trial in words."""
+_AXES = (
+    *("strategy", "offload_optimizer", "offload_param", "micro_batch_size", "sequence_length"),
+    *("activation_checkpointing", "cross_entropy"),
+)
 
 
-def timed_trials(predicted: Iterable[Trial]) -> Timed:
-    """Zerobench's four trials as they were measured, `predicted` by whatever these say of them."""
+def _axes(row: Mapping[str, str]) -> dict[str, object]:
+    """What a row of trials.csv asks; the first machine's were all of one kind but for strategy and micro batch."""
+    usual = {"sequence_length": str(LENGTH), "cross_entropy": "full", "activation_checkpointing": "False"}
+    asked: dict[str, object] = {name: row.get(name) or usual.get(name, "none") for name in _AXES}
+    for name in ("micro_batch_size", "sequence_length"):
+        asked[name] = int(str(asked[name]))
+    asked["activation_checkpointing"] = asked["activation_checkpointing"] == "True"
+    return asked
+
+
+def _words(asked: Mapping[str, object]) -> str:
+    moved = {"none": "", "cpu": " states on the host"}[str(asked["offload_optimizer"])]
+    moved = " states and parameters on the host" if asked["offload_param"] != "none" else moved
+    length = "" if asked["sequence_length"] == LENGTH else f" of {asked['sequence_length']}"
+    again = " recomputed" * bool(asked["activation_checkpointing"])
+    loss = f" {asked['cross_entropy']} loss" if asked["cross_entropy"] != "full" else ""
+    return f"{asked['strategy']} mb{asked['micro_batch_size']}{length}{again}{moved}{loss}"
+
+
+def _asked_of(spec: TrialSpec) -> dict[str, object]:
+    return {name: getattr(value := getattr(spec, name), "value", value) for name in _AXES}
+
+
+def timed_trials(predicted: Iterable[Trial], machine: str = "first") -> Timed:
+    """A machine's trials of zerobench as they were measured, `predicted` by whatever these say of them."""
     found: Timed = {}
-    rows = {(row["strategy"], int(row["micro_batch_size"])): row for row in read(FOLDER / "trials.csv")}
+    rows = {_words(_axes(row)): row for row in read(MACHINES[machine] / "trials.csv")}
     gpu = _known(find_gpu(GPU))
     for trial in predicted:
-        spec = trial.spec
-        row = rows.get(key := (spec.strategy, spec.micro_batch_size))
-        is_plain = spec.sequence_length == LENGTH and not spec.activation_checkpointing and not spec.offloaded_to
-        if row is not None and is_plain and key not in found:
-            asked = _known(timed_work(trial, gpu, usual_cluster(spec, gpu).links))
+        row = rows.get(words := _words(_asked_of(trial.spec)))
+        if row is not None and words not in found:
+            asked = _known(timed_work(trial, gpu, usual_cluster(trial.spec, gpu).links))
             passes = float(row["forward_s"]) + float(row["backward_s"])
-            found[key] = TimedStep(gpu, False, asked, passes, float(row["step_s"]), ())
+            found[words] = TimedStep(gpu, False, asked, passes, float(row["step_s"]), tuple(assumptions(trial.spec)))
     return found
 
 
-def by_formula() -> Iterator[Trial]:
+def by_formula(machine: str) -> Iterator[Trial]:
     """The same trials without a trace, as `calibrate` finds measured ones."""
-    for row in read(FOLDER / "trials.csv"):
-        spec = gpu_trial(
-            "llama-1b",
-            0,
-            1,
-            strategy=row["strategy"],
-            micro_batch_size=int(row["micro_batch_size"]),
-            sequence_length=LENGTH,
-            activation_checkpointing=False,
-            evidence=Evidence.FORMULA,
-            prediction=PredictionSpec(gpu=GPU),
+    for row in read(MACHINES[machine] / "trials.csv"):
+        asked = _axes(row)
+        if asked["offload_optimizer"] != "none":
+            asked["optimizer"] = "cpu_adam"
+        yield formula_trial(
+            gpu_trial("llama-1b", 0, 1, **asked, evidence=Evidence.FORMULA, prediction=PredictionSpec(gpu=GPU))
         )
-        yield formula_trial(spec)
 
 
 def whole_steps(found: Timed) -> Iterator[list[str]]:
-    """Zerobench's trials by the shipped constants, and by those that `calibrate` fits to the other three."""
-    fitted = by_formula_timed()
+    """The first machine's trials by the shipped constants, and by those that `calibrate` fits to the other three."""
+    fitted = by_formula_timed("first")
     errors = []
-    for key, step in found.items():
-        calibrated = fitted_steps([other for name, other in fitted.items() if name != key])
-        expected = [sum(_known(parts_of(step.asked.at(each)))) for each in (None, calibrated.constants)]
-        expected[1] *= calibrated.factor
-        errors.append([abs(each / step.step_s - 1) for each in expected])
-        name = f"{key[0]} mb{key[1]}"
-        yield [name, f"{1e3 * step.step_s:.1f}", *(off(each, step.step_s) for each in expected)]
-    yield [
-        "median of the sizes",
-        "",
-        *(f"{100 * statistics.median(column):.1f}%" for column in zip(*errors, strict=True)),
-    ]
+    for name, step in found.items():
+        others = fitted_steps([other for words, other in fitted.items() if words != name])
+        errors.append([_error(step, None), _error(step, others)])
+        yield [name, f"{1e3 * step.step_s:.1f}", *(f"{100 * each:+.1f}%" for each in errors[-1])]
+    yield ["median of the sizes", "", *_medians(errors)]
+
+
+def second_steps() -> Iterator[list[str]]:
+    """The second machine's as simulated before they ran, by shipped constants now, by the first machine's own, and by
+    its own other trials.
+    """
+    found, elsewhere = by_formula_timed("second"), fitted_steps(list(by_formula_timed("first").values()))
+    before = {_words(_axes(row)): float(row["expected_before_s"]) for row in read(SECOND / "trials.csv")}
+    errors = []
+    for name, step in found.items():
+        others = fitted_steps([other for words, other in found.items() if words != name])
+        known = [_error(step, each) for each in (None, elsewhere, others)]
+        errors.append([before[name] / step.step_s - 1, *known])
+        yield [name, f"{1e3 * step.step_s:.1f}", *(f"{100 * each:+.1f}%" for each in errors[-1])]
+    yield ["median of the sizes", "", *_medians(errors)]
+
+
+def _error(step: TimedStep, calibrated: CalibratedSteps | None) -> float:
+    constants, factor = (None, 1.0) if calibrated is None else (calibrated.constants, calibrated.factor)
+    return factor * sum(_known(parts_of(step.asked.at(constants)))) / step.step_s - 1
+
+
+def _medians(errors: Iterable[Sequence[float]]) -> Iterator[str]:
+    return (f"{100 * statistics.median(map(abs, column)):.1f}%" for column in zip(*errors, strict=True))
 
 
 @cache
-def by_formula_timed() -> Timed:
+def by_formula_timed(machine: str) -> Timed:
     """What constants are fitted to."""
-    return timed_trials(by_formula())
+    return timed_trials(by_formula(machine), machine)
 
 
 @cache
 def own_constants() -> StepConstants:
-    """Of the machine, by all four trials."""
-    return _known(fitted_steps(list(by_formula_timed().values())).constants)
+    """Of the first machine, by all four trials."""
+    return _known(fitted_steps(list(by_formula_timed("first").values())).constants)
 
 
 def zerobench_work(row: Mapping[str, str]) -> Work:
@@ -403,13 +477,30 @@ def zerobench_work(row: Mapping[str, str]) -> Work:
     return Work(resolve_model("llama-1b"), tokens, LENGTH, engine=row["strategy"])
 
 
+def sustained() -> Iterator[list[str]]:
+    """Each repeated kernel as it begins on a cool chip, and in its last second."""
+    for name, lines in grouped(read(SECOND / "sustained.csv"), lambda row: row["kernel"]).items():
+        end_s = float(lines[-1]["at_s"])
+        last = [line for line in lines if float(line["at_s"]) > end_s - 1]
+        first_s, last_s = float(lines[0]["seconds"]), statistics.median(float(line["seconds"]) for line in last)
+        clock, power = (statistics.median(float(line[each]) for line in last) for each in ("sm_mhz", "power_w"))
+        yield [
+            name,
+            f"{1e6 * first_s:.0f}",
+            f"{1e6 * last_s:.0f}",
+            off(last_s, first_s),
+            f"{clock:.0f}",
+            f"{power:.0f}",
+        ]
+
+
 def text() -> str:
     """All tables."""
     timed, own = kernels(), own_constants()
     shares = ("class", "shipped", "timed alone")
     return "\n".join(
         (
-            "# The time model beside one H100\n",
+            "# The time model beside two H100\n",
             *table(shares, constants(timed)),
             "Kernels of three profiled steps, ms; errors of the shipped constants, and of those of kernels alone.\n",
             *table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
@@ -419,9 +510,16 @@ def text() -> str:
                 f"kernels {own.slower:.2f} times as long, a launch {1e6 * own.launch_s:.1f} us, Python "
                 f"{own.python_slower:.2f} times as long, {1e3 * own.step_s:.1f} ms between steps.\n"
             ),
-            *table(("passes", "measured", "host, ms a block", "shipped", "alone", "own"), passes_table(timed, own)),
-            "Whole steps of zerobench's trials, ms; the last column is calibrated by the other three.\n",
-            *table(("trial", "measured", "shipped", "calibrated"), whole_steps(by_formula_timed())),
+            *table(
+                ("machine", "passes", "measured", "host, ms a block", "shipped", "alone", "own"),
+                passes_table(timed, own),
+            ),
+            "Whole steps of zerobench's trials on the first machine, ms; calibrated: by the other three.\n",
+            *table(("trial", "measured", "shipped", "calibrated"), whole_steps(by_formula_timed("first"))),
+            "On the second: calibrated by the first machine's four, and by its own others.\n",
+            *table(("trial", "measured", "before it ran", "shipped", "by the first", "by the others"), second_steps()),
+            "Kernels repeated for three seconds: us at first and in the last second, where the chip holds 700 W.\n",
+            *table(("kernel", "at first", "at last", "longer", "MHz", "W"), sustained()),
         )
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -317,12 +318,16 @@ def errors(judged: Sequence[Row], by_kind: Callable[[str], Rates], time_of: Time
     return np.array([time_of(row, by_kind(row.kind)) / row.step_s - 1 for row in judged])
 
 
-def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:
+OF_NODES = ("network_share", "jitter")
+"""What rows on one node cannot tell: all are of eight ranks, and none crosses a network."""
+
+
+def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates], untold: Sequence[str] = ()) -> str:
     off = errors(judged, by_kind)
     far = np.abs(off)
     return (
         f"| {words} | {len(judged)} | {np.median(far):.1%} | {np.percentile(far, 90):.1%} | {far.max():.1%} | "
-        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_in_order(*ordered(judged, by_kind))} |"
+        f"{np.median(off):+.1%} | {held_inside(judged, by_kind, untold):.0%} | {_in_order(*ordered(judged, by_kind))} |"
     )
 
 
@@ -367,15 +372,27 @@ def _speed(row: Row, by_kind: Callable[[str], Rates]) -> float:
     return tokens / predicted_s(row, by_kind(row.kind))
 
 
-def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> float:
-    """The share of rows that lie within the interval that is said to hold eight of ten."""
+def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates], untold: Sequence[str] = ()) -> float:
+    """The share of rows that lie within the interval that is said to hold eight of ten.
+
+    Of constants that the fitted rows do not tell, `untold`, no more is known than before: each makes a row's interval
+    as much wider as the row depends on it (PRIOR).
+    """
     inside = 0
     for row in judged:
         gpu = find_gpu(row.gpu)
-        assumed = {} if gpu is None else rates_of(gpu)[1]  # of a GPU that no row was fitted on
+        assumed = {} if gpu is None else dict(rates_of(gpu)[1])  # of a GPU that no row was fitted on
+        assumed |= {name: _spread_by(name, row, by_kind(row.kind)) for name in untold}
         interval = expected((predicted_s(row, by_kind(row.kind)), 0.0, 0.0), kind_rates(row.kind).spread, assumed)
         inside += interval.low_s <= row.step_s <= interval.high_s
     return inside / len(judged)
+
+
+def _spread_by(name: str, row: Row, rates: Rates) -> float:
+    """Of the logarithm of a row's time, by how far a constant may lie from its middle."""
+    value, far = getattr(rates, name), PRIOR[name][1]
+    low, high = (rates.model_copy(update={name: value * math.exp(sign * far)}) for sign in (-1, 1))
+    return abs(math.log(predicted_s(row, high) / predicted_s(row, low))) / 2
 
 
 def between_steps(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> list[float]:
@@ -407,9 +424,8 @@ def judge() -> str:
         lines.append(_line(words, halves[other], rates.__getitem__))
     one_node = [row for row in everything if row.world_size <= PER_NODE]
     rates = {kind: fitted(one_node, kind) for kind in ("a100", "h100")}
-    lines.append(
-        _line("one node | 2 to 16 nodes", [row for row in everything if row not in one_node], rates.__getitem__)
-    )
+    more = [row for row in everything if row not in one_node]
+    lines.append(_line("one node | 2 to 16 nodes", more, rates.__getitem__, OF_NODES))
     lines.append(_line("shipped (all rows) | all rows", everything, kind_rates))
     between = [
         _between_steps_line(words, low, high)

@@ -3,12 +3,12 @@
     python benchmarks/timing/other_programs.py    # writes other_programs.md
 
 Each row is a trial as a user would state it, and its step is that of the formula world by shipped rates, but for one:
-how much longer computing takes in a program than its kernels alone (rates.yaml, in_programs). That is what all other
-programs' rows say, so that none is judged by its own; what all together say is shipped. Of these rows came too how an
-A100's attention grows with length (vectorlm's differences), what an update on the host reaches (zenflow's two), and the
-widths of intervals, which were set to hold eight of ten. vectorlm timed
-micro-batches without an update or a reduction: its rows have so many that neither weighs. Errors: (expected -
-published) / published of the step's time.
+how much longer computing takes in a program than its kernels by themselves, of one rank or of several (rates.yaml,
+`alone` and `among_ranks`). That is what all other programs' rows say, so that none is judged by its own; what all
+together say is shipped. Of these rows came too how an A100's attention grows with length (vectorlm's differences), what
+an update on the host reaches (zenflow's two), and the widths of intervals, which were set to hold eight of ten.
+vectorlm timed micro-batches without an update or a reduction: its rows have so many that neither weighs. Errors:
+(expected - published) / published of the step's time.
 """
 
 from __future__ import annotations
@@ -135,6 +135,11 @@ class Computing(NamedTuple):
     longer_s: float
     """And where these take a tenth longer."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is of one rank."""
+        return self.row.spec.world_size == 1
+
     def error(self, in_programs: float) -> float:
         """Where they take so many times as long."""
         return (self.alone_s + 10 * (in_programs - 1) * (self.longer_s - self.alone_s)) / self.row.step_s - 1
@@ -170,13 +175,15 @@ _SOUGHT = [1 + thousandth / 1000 for thousandth in range(-200, 500)]
 
 
 def judged(rows: Iterable[Row]) -> list[Judged]:
-    """Each row by what all other programs say of computing."""
+    """Each row by what all other programs say of computing, by one rank or by several."""
     steps = list(computing(rows))
     by_others = {
-        program: in_programs(each for each in steps if each.row.program != program)
-        for program in dict.fromkeys(each.row.program for each in steps)
+        (program, is_alone): in_programs(
+            each for each in steps if each.row.program != program and each.is_alone is is_alone
+        )
+        for program, is_alone in dict.fromkeys((each.row.program, each.is_alone) for each in steps)
     }
-    return [_judged(each.row, each.work, by_others[each.row.program]) for each in steps]
+    return [_judged(each.row, each.work, by_others[each.row.program, each.is_alone]) for each in steps]
 
 
 def _judged(row: Row, work: TimedWork, in_programs: float) -> Judged:

@@ -3,9 +3,10 @@
 import pytest
 
 from zerobench.memory import allocator_settings
-from zerobench.memory.allocator_settings import allocator_model, asked_settings, settings_notes, takes_latest
+from zerobench.memory.allocator_settings import allocator_model, settings_notes, takes_latest, uncounted_host_notes
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator
+from zerobench.spec.allocator import asked_settings
 
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -60,3 +61,16 @@ def test_which_of_equal_free_blocks_is_taken_is_the_torch_releases(
     assert isinstance(allocator, CachingAllocator)
     in_use = [(s.size_bytes >> 20, s.blocks[0][1]) for s in allocator.segments()]
     assert in_use == ([(40, True), (30, True), (30, False)] if latest else [(30, True), (30, False), (40, True)])
+
+
+def test_limits_of_what_is_rounded_up_on_the_host_are_obeyed_and_said_to_be() -> None:
+    [obeyed] = settings_notes({NEW: "expandable_segments:True,pinned_max_round_threshold_mb:64"})
+    asked = "expandable_segments:True, pinned_max_round_threshold_mb:64"
+    assert obeyed == f"torch's allocator is modelled with {asked}, as asked"
+
+
+def test_a_segment_that_torch_page_locks_beforehand_is_said_to_be_left_out() -> None:
+    [note] = uncounted_host_notes({NEW: "pinned_reserve_segment_size_mb:2048"})
+    assert "without pinned_reserve_segment_size_mb:2048, set in this environment" in note
+    for text in ("", "pinned_reserve_segment_size_mb:0", "pinned_max_round_threshold_mb:64"):
+        assert uncounted_host_notes({NEW: text}) == []

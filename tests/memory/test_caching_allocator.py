@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.memory import caching_allocator as model
-from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory, Segment, pinned_block_bytes, segment_bytes
+from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory, Segment, segment_bytes
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HEADERS = Path(torch.__file__).parent / "include"
@@ -63,13 +63,6 @@ def test_the_installed_torch_rounds_pinned_blocks_of_every_size_to_a_power_of_tw
     assert "PowerOf2Ceil(size)" in allocator
     for limit in ("pinned_max_round_threshold_", "pinned_max_cached_size_"):  # torch 2.12 and before have none
         assert limit not in config or f"{limit}{{std::numeric_limits<size_t>::max()}}" in config
-
-
-@pytest.mark.parametrize(
-    ("asked", "taken"), [(0, 0), (1, 1), (3, 4), (4096, 4096), (4097, 8192), (GIB, GIB), (5 * GIB, 8 * GIB)]
-)
-def test_a_pinned_block_is_the_next_power_of_two(asked: int, taken: int) -> None:
-    assert pinned_block_bytes(asked) == taken
 
 
 @pytest.mark.parametrize(

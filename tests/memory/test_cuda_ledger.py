@@ -82,3 +82,63 @@ def test_a_block_that_another_stream_still_uses_is_no_byte_without_a_name(seen):
 
 def test_page_locked_memory_is_what_its_own_allocator_holds(seen):
     assert seen[0]["pinned"] == [0, 2**20]
+
+
+PAGE_LOCKED = """
+import json
+import sys
+
+import torch
+
+from zerobench.memory.ledger import Ledger
+from zerobench.records import Category, Phase, Place, StepKind
+
+def given_out():
+    stats = torch.cuda.host_memory_stats()
+    return stats["active_bytes.current"], stats["active_bytes.peak"]
+
+device = torch.device("cuda", 0)
+before = torch.empty(5_000_000, dtype=torch.uint8, pin_memory=True)
+ledger = Ledger(device, list, in_own_process=sys.argv[1] == "own")
+with ledger.tracking():
+    with ledger.phase(StepKind.FIRST, Phase.FORWARD):
+        kept = torch.empty(3_000_000, dtype=torch.uint8).pin_memory()
+        same = torch.from_numpy(kept.numpy()) if sys.argv[1] == "own" else None  # another storage on the same block
+        gone = torch.empty(9_000_000, dtype=torch.uint8, pin_memory=True)
+        del gone
+        usual = torch.empty(1_000_000, dtype=torch.uint8)
+    seen = given_out()
+    del kept, same
+    held = ledger.host_standing(Phase.FORWARD, "now").by_category
+    held = sum(size for category, size in held.items() if category is not Category.REST_OF_PROCESS)
+    holding = given_out()[0]
+rows = {row.category: row for row in ledger.rows() if row.place is Place.HOST}
+rest = rows[Category.REST_OF_PROCESS].live_bytes if Category.REST_OF_PROCESS in rows else 0
+total = rows[Category.TOTAL]
+print(json.dumps({
+    "rows": [total.live_bytes - rest, total.at_peak_bytes - rest],
+    "allocator": seen,
+    "rounding": rows[Category.ALLOCATOR_ROUNDING].live_bytes,
+    "held": [held, holding],
+    "process": [total.live_bytes, *(row.rss_bytes for row in ledger.process_rows())],
+}))
+"""
+USUAL = 1_000_000
+"""Bytes beside page-locked memory: what the program makes last, and a handful of torch's own."""
+ROUNDED_UP = 2**23 - 5_000_000 + 2**22 - 3_000_000
+
+
+@pytest.mark.parametrize("whose", ["own", "emulated"])
+@pytest.mark.parametrize(
+    ("conf", "rounding"), [("", ROUNDED_UP), ("pinned_max_round_threshold_mb:4", 2**22 - 3_000_000)]
+)
+def test_page_locked_memory_is_counted_in_the_blocks_that_torchs_allocator_gives_out(emulated, whose, conf, rounding):
+    seen = emulated(PAGE_LOCKED, whose, PYTORCH_ALLOC_CONF=conf)
+    assert seen["rounding"] == rounding
+    for of_ledger, of_allocator in zip(seen["rows"], seen["allocator"], strict=True):
+        assert 0 <= of_ledger - of_allocator <= USUAL + 64
+    held, holding = seen["held"]
+    assert 0 <= held - holding <= USUAL + 64
+    if whose == "own":
+        total, resident = seen["process"]
+        assert total == pytest.approx(resident, abs=2**20)  # rounding is in it once

@@ -13,6 +13,7 @@ from zerobench.memory.engine_tensors import walk_module
 from zerobench.memory.held import UNSEEN
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.sites import Origin, Site
+from zerobench.memory.storages import StorageCounter
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
 CPU = torch.device("cpu")
@@ -159,14 +160,22 @@ def test_what_autograd_saves_is_an_activation_in_the_passes_and_a_temporary_of_s
     assert (Category.ACTIVATIONS in peaks) == (phase is Phase.FORWARD)
 
 
-def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_storage_lives():
+class PageLocked(StorageCounter):
+    """As if all memory were page-locked."""
+
+    def _is_page_locked(self, _tensor: torch.Tensor, _device: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("in_own_process", [False, True])
+def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_storage_lives(in_own_process):
     kept: list[torch.Tensor] = []
-    ledger = Ledger(CPU, list, in_own_process=False, block_bytes=lambda storage: -(-storage.nbytes // 512) * 512)
+    ledger = Ledger(CPU, list, PageLocked, in_own_process=in_own_process)
     with ledger.tracking():
         with ledger.phase(STEADY, Phase.FORWARD):
             pass
         with ledger.phase(STEADY, Phase.BACKWARD):
-            kept.append(torch.empty(1, dtype=torch.uint8))
+            kept.append(torch.empty(513, dtype=torch.uint8))
             gone = torch.empty(700, dtype=torch.uint8)
             del gone
     rounding = {
@@ -174,7 +183,7 @@ def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_stor
     }
     before = rounding[Phase.FORWARD].live_bytes if Phase.FORWARD in rounding else 0  # of what other tests left
     after = rounding[Phase.BACKWARD]
-    assert after.live_bytes - before == 512 - 1
+    assert after.live_bytes - before == 1024 - 513
     assert after.own_peak_bytes == after.live_bytes + 1024 - 700
 
 
@@ -192,7 +201,7 @@ def test_what_is_held_now_is_told_by_what_for_and_by_place_of_birth_where_that_w
     assert held.by_site["here"] == 12 * MEGABYTE
     assert held.by_site[UNSEEN] >= 20 * MEGABYTE
     assert held.by_category[Category.PARAMETERS] == held.by_module["Linear"] == 512 * 512 * 4
-    assert Category.ALLOCATOR_ROUNDING not in {row.category for row in ledger.rows()}  # no block was asked for its size
+    assert Category.ALLOCATOR_ROUNDING not in {row.category for row in ledger.rows()}  # no memory is page-locked
 
 
 def test_what_a_phase_made_keeps_its_name_until_the_phase_is_over():

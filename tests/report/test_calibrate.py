@@ -210,6 +210,29 @@ def test_the_steps_of_a_machine_tell_how_long_others_take_there(
         assert abs(found - sum(truth)) < abs(sum(shipped) - sum(truth)) / 2
 
 
+def test_steps_with_states_on_the_host_tell_how_fast_its_link_and_its_memory_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of others with and without offload: their interval is no wider than that of steps on the device any more."""
+    machine = SHIPPED.model_copy(update={"copies_slower": 1.4, "host_update_slower": 1.5})
+    offloaded: dict[str, Any] = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    before = expected(predicted(CHIP, strategy="zero3", **offloaded), CHIP)
+    ways: list[dict[str, Any]] = [{"strategy": "zero2", **offloaded}, {"strategy": "zero1"}]
+    calibrate(tmp_path, monkeypatch, *(timed(1.0, machine, micro_batch_size=8, **axes) for axes in ways))
+    [steps] = load_calibration(tmp_path / "calibration-2.yaml").steps
+    assert steps.constants is not None
+    assert steps.constants.host_update_slower == pytest.approx(1.5, rel=0.1)
+    for axes in ({"strategy": "zero3", **offloaded}, {"strategy": "zero1"}):
+        work = timed_work(predicted(CHIP, **axes), gpu(CHIP), links(CHIP))
+        assert work is not None
+        truth = parts_of(work.at(machine))
+        assert truth is not None
+        found = expected(predicted(CHIP, **axes), CHIP)
+        assert found.step_s == pytest.approx(sum(truth), rel=0.06), axes
+        assert found.high_s / found.low_s < 1.3 < before.high_s / before.low_s
+        assert not any("CPUAdam" in words or "copies" in words for words in found.assumptions)
+
+
 def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narrower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

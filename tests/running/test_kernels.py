@@ -15,7 +15,7 @@ from tests.running.test_compile_locks import compiling
 from tests.tools.children import living_children
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
-from zerobench.kernels import missing
+from zerobench.kernels import ARCHITECTURES, missing
 from zerobench.records import Status
 from zerobench.running import kernels
 from zerobench.running.executor import LocalExecutor
@@ -201,6 +201,24 @@ def test_a_compiler_that_fails_is_told_with_its_kernel_and_its_word(
     assert all("RuntimeError" in (failure.evidence or "") for failure in failures.values())
     assert heard.told == [failure.message for failure in failures.values()]
     assert list(root.glob("*/lock")) == []
+
+
+@pytest.mark.parametrize(("num_gpus", "named"), [(1, "9.0"), (0, "9.0a")])
+def test_architectures_that_deepspeed_cannot_read_are_named_otherwise_which_is_said_once(
+    root: Path,
+    zero1: tuple[TrialSpec, TrialFolder],
+    heard: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+    num_gpus: int,
+    named: str,
+) -> None:
+    monkeypatch.setenv(ARCHITECTURES, "9.0a")
+    executor = StandinExecutor(2, num_gpus, worker_module="standin_worker")
+    assert compile_first([zero1], executor, Stop(), heard) == {}
+    assert (root / "cpu_adam" / "cpu_adam.so").read_text() == named
+    changed = f"{ARCHITECTURES} is 9.0a, which DeepSpeed's builder cannot read: its kernels are compiled for 9.0"
+    assert [line for line in heard.told if line.startswith(ARCHITECTURES)] == [changed] * num_gpus
+    assert os.environ[ARCHITECTURES] == "9.0a"
 
 
 def test_a_compiling_process_that_cannot_even_begin_fails_what_it_was_to_compile(

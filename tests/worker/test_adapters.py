@@ -22,6 +22,7 @@ from zerobench.sweeping.sweep import load_sweep
 HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8  # of LLAMA
 LORA = {"adapter": f"lora-{RANK}"}
 NF4, INT8 = ({"adapter": f"lora-{RANK}-{base}"} for base in ("nf4", "int8"))
+WIDE, WIDE_NF4 = ({"adapter": f"lora-{RANK}-fp32{base}", "precision": "bf16"} for base in ("", "-nf4"))
 LOWER = {"frozen": r"embed_tokens|layers\.0\."}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
 TOLERANCE = 5e-6
@@ -79,6 +80,114 @@ def test_an_adapter_adds_its_scaled_product_and_passes_gradients_on(kind: str) -
     assert base.weight.grad is None
 
 
+@pytest.mark.parametrize(("kind", "casts_sum"), [("Linear", True), ("nf4", False)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_adapter_in_fp32_multiplies_in_fp32_and_gives_the_matrixs_type(
+    kind: str, dtype: str, *, casts_sum: bool
+) -> None:
+    """As PEFT writes it (tuners/lora/layer.py, Linear, and bnb.py, Linear4bit), to the bit."""
+    import torch
+
+    from zerobench.worker.adapters import LoraLayer
+    from zerobench.worker.quantised import QuantisedLinear
+
+    torch.manual_seed(0)
+    half = getattr(torch, dtype)
+    base: Any = torch.nn.Linear(64, 48, bias=False, dtype=half)
+    if kind == "nf4":
+        coded = QuantisedLinear(base, (64, 48), "nf4", torch.device("cpu"), half)
+        coded.weight.data.copy_(coded.quantise(base.weight.detach()))
+        base = coded
+    layer = LoraLayer(base.requires_grad_(requires_grad=False), 8, torch.float32)
+    one, other = (
+        torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).to(half).requires_grad_() for _ in range(2)
+    )
+    down, up = (matrix.weight.detach().clone().requires_grad_() for matrix in (layer.lora_A, layer.lora_B))
+    linear = torch.nn.functional.linear
+    product = linear(linear(other.to(torch.float32), down), up) * 2
+    expected = (base(other) + product).to(half) if casts_sum else base(other) + product.to(half)
+    given = layer(one)
+    assert given.dtype is half
+    assert torch.equal(given, expected)
+    assert not torch.equal(given, (base(other) + linear(linear(other, down.to(half)), up.to(half)) * 2))
+    (given.float() ** 2).sum().backward()
+    (expected.float() ** 2).sum().backward()
+    for ours, theirs in ((one, other), (layer.lora_A.weight, down), (layer.lora_B.weight, up)):
+        assert known(ours.grad).dtype is theirs.dtype
+        assert torch.equal(known(ours.grad), known(theirs.grad))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("work", [WIDE, WIDE_NF4], ids=["fp32", "fp32 nf4"])
+def test_adapters_in_fp32_train_as_in_the_single_process(ran: RunTrial, strategy: str, work: dict[str, Any]) -> None:
+    """Beside a model in bf16, whose own roundings differ by the batch that a rank has."""
+    ranks, [reference] = ran(spec(strategy=strategy, **work)), ran(alone(**work))
+    assert (reference.grad_norms[0] or 0) > 0
+    assert len(set(reference.losses)) > 1
+    assert ranks[0].losses == pytest.approx(reference.losses, abs=2e-3)
+    assert ranks[0].grad_norms == pytest.approx(reference.grad_norms, rel=0.02)
+    for rank in ranks:
+        for row in rows(rank, Category.UNATTRIBUTED):
+            assert (row.own_peak_bytes or 0) <= 0.01 * most(rank, Category.TOTAL)
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_adapters_in_fp32_have_no_master_weights_and_gradients_and_moments_in_fp32(
+    ran: RunTrial, strategy: str, precision: str
+) -> None:
+    work = WIDE | {"precision": precision, "evidence": "simulated"}
+    rank = ran(alone(**work) if strategy == "single" else spec(strategy=strategy, **work))[0]
+    divided = 2 if strategy == "fsdp" else 1
+    total = known(rank.parameters).total
+    assert held(rank, Category.MASTER_WEIGHTS) == 0
+    assert held(rank, Category.FIRST_MOMENT) == held(rank, Category.SECOND_MOMENT) == 4 * TRAINED / divided
+    assert held(rank, Category.PARAMETERS) == (2 * (total - TRAINED) + 4 * TRAINED) / divided
+    gradients = sum(row.live_bytes for row in rows(rank, Category.GRADIENTS) if row.phase is Phase.BACKWARD)
+    assert gradients == 4 * TRAINED / divided
+
+
+def test_under_fsdp_adapters_in_fp32_are_gathered_and_reduced_in_fp32(ran: RunTrial) -> None:
+    rank = ran(spec(strategy="fsdp", evidence="simulated", **WIDE))[0]
+    total = known(rank.parameters).total
+    assert moved(rank) == moved(formula_record(spec(strategy="fsdp", evidence="formula", **WIDE)))
+    assert moved(rank)[Phase.BACKWARD, "reduce_scatter"] == 2 * 4 * TRAINED  # of two micro-batches
+    assert moved(rank)[Phase.FORWARD, "all_gather"] == 2 * (2 * (total - TRAINED) + 4 * TRAINED)
+
+
+COPIED: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "checkpointed": {"activation_checkpointing": True},
+    "some": {"adapter": f"lora-{RANK}-fp32:q_proj+down_proj"},
+    "eager": {"attention": "eager"},
+    "gpt2": {"config": GPT2, "adapter": f"lora-{RANK}-fp32:c_attn+c_proj"},
+    "codes": {"adapter": f"lora-{RANK}-fp32-nf4"},
+    "fp16": {"precision": "fp16"},
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_the_closed_form_knows_what_fp32_adapters_hold_more_than_16_bit_ones_to_the_byte(
+    ran: RunTrial, name: str
+) -> None:
+    """The fp32 copies of adapted matrices' inputs, and the adapters' own bytes; all else is as without."""
+    work: dict[str, Any] = WIDE | {"evidence": "simulated", "gradient_accumulation_steps": 1} | COPIED[name]
+    work["gpus_per_node"] = 1
+    pair = [alone(**work | {"adapter": adapter}) for adapter in (work["adapter"], work["adapter"].replace("-fp32", ""))]
+    simulated = [ran(asked)[0] for asked in pair]
+    formulas = [formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA})) for asked in pair]
+    for step in StepKind:
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
+            for category in (*STAYS, *[Category.ACTIVATIONS] * (phase is Phase.FORWARD)):
+                theirs, ours = (
+                    [sum(row.live_bytes for row in rows(one, category, step) if row.phase is phase) for one in both]
+                    for both in (simulated, formulas)
+                )
+                assert ours[0] - ours[1] == theirs[0] - theirs[1], (step, phase, category)
+    assert formulas[0].flops == formulas[1].flops
+    assert flops_by_phase(simulated[0]) == flops_by_phase(simulated[1])
+
+
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
 @pytest.mark.parametrize("work", [LORA, LOWER, NF4], ids=["lora", "frozen", "nf4"])
 def test_losses_and_gradient_norms_are_those_of_the_single_process(
@@ -127,8 +236,13 @@ def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTri
 
 
 @pytest.mark.parametrize("evidence", ["solo", "simulated"])
-@pytest.mark.parametrize("strategy", ["zero2", "zero3", "fsdp"])
-@pytest.mark.parametrize("work", [LORA, NF4], ids=["lora", "nf4"])
+@pytest.mark.parametrize(
+    ("strategy", "work"),
+    [
+        *((strategy, work) for strategy in ("zero2", "zero3", "fsdp") for work in (LORA, NF4)),
+        *((strategy, WIDE) for strategy in ("ddp", "fsdp")),
+    ],
+)
 def test_other_worlds_have_the_same_peak(ran: RunTrial, work: dict[str, Any], strategy: str, evidence: str) -> None:
     measured, other = (ran(spec(strategy=strategy, evidence=one, **work))[0] for one in ("measured", evidence))
     for step in StepKind:
@@ -156,10 +270,15 @@ STAYS = (
         *((strategy, {"evidence": "simulated", "precision": "bf16"}) for strategy in ("zero2", "zero3")),
         *((strategy, NF4) for strategy in ("zero2", "zero3", "fsdp")),
         ("zero2", INT8),
+        *(
+            (strategy, {"evidence": "simulated", **wide})
+            for strategy in ("single", "ddp", "fsdp")
+            for wide in (WIDE, WIDE_NF4)
+        ),
     ],
 )
 def test_closed_forms_of_adapters_say_what_a_rank_holds(ran: RunTrial, strategy: str, fields: dict[str, Any]) -> None:
-    asked = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA | fields)
+    asked = alone(**LORA | fields) if strategy == "single" else spec(strategy=strategy, **LORA | fields)
     rank, formula = ran(asked)[0], formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
     assert formula.parameters is not None
     assert (formula.parameters.total, formula.parameters.trainable) == (known(rank.parameters).total, TRAINED)
@@ -239,21 +358,27 @@ def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: 
     assert sum(flops_by_phase(rank).values()) == pytest.approx(rank.flops_per_step, rel=0.005)
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-@pytest.mark.parametrize("work", [LORA, NF4], ids=["lora", "nf4"])
+@pytest.mark.parametrize(
+    ("strategy", "work"),
+    [
+        *((strategy, work) for strategy in ("zero2", "zero3") for work in (LORA, NF4)),
+        *((strategy, WIDE) for strategy in ("ddp", "fsdp")),
+    ],
+)
 def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
     ran: RunTrial, work: dict[str, Any], strategy: str
 ) -> None:
-    asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **work)
+    asked = spec(**{"strategy": strategy, "evidence": "simulated", "precision": "bf16", **work})
     explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
     instant = known(end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE))
     found = {one.category: one for one in explainer.instant(instant)}
     states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
+    states = [category for category in states if work is not WIDE or category is not Category.MASTER_WEIGHTS]
     assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)
     said = " + ".join(term.words for term in found[Category.PARAMETERS].terms)
     assert ("bytes of codes" in said) == (work is NF4)
     assert f"{TRAINED:,} trained parameters" in said
-    assert ("frozen parameters / 2 ranks" in said) == (strategy == "zero3")
+    assert ("frozen parameters / 2 ranks" in said) == (strategy in {"zero3", "fsdp"})
 
 
 def test_the_shipped_sweep_plays_full_fine_tuning_beside_lora_and_qlora(ran: RunTrial) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.worker.real_ranks import RunTrial
-from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes, page_locked_bytes
+from zerobench.spec.allocator import page_locked_bytes
+from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.tensors import parameter_tensors
@@ -20,11 +20,6 @@ def offloading(strategy: str, num_ranks: int) -> TrialSpec:
     how = {"offload_optimizer": "cpu", "optimizer": "cpu_adam", "evidence": "simulated"}
     predicted = {"prediction": {"gpu": "h200"}, "ds_config": {"zero_optimization.reduce_bucket_size": 10**7}}
     return TrialSpec.model_validate({"model": MODEL, **work, **how, **predicted})
-
-
-def test_a_page_locked_tensor_takes_what_the_allocators_model_says() -> None:
-    sizes = [0, 1, 2, 3, 511, 512, 513, 10**6, 2**30, 2**30 + 1]
-    assert [page_locked_bytes(size) for size in sizes] == [pinned_block_bytes(size) for size in sizes]
 
 
 @pytest.mark.parametrize(("strategy", "num_ranks"), [("zero1", 1), ("zero2", 4), ("zero3", 1), ("zero3", 4)])

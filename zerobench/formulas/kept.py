@@ -4,8 +4,9 @@ An operation keeps what the gradients need that are asked of it: a matrix produc
 and the matrix alone where what it is multiplied with depends on something that is trained; attention, a norm and an
 activation their tensors where either does. Before the first weight that is trained nothing is kept.
 
-An adapter beside a matrix keeps what the matrix would, and what lies between its own two. DeepSpeed's linear layer of
-stage 3 keeps its input whatever is trained (runtime/zero/linear.py, setup_context), where it keeps anything.
+An adapter beside a matrix keeps what the matrix would, and what lies between its own two. One in fp32 beside a 16-bit
+matrix keeps a copy in fp32 of what it is multiplied with, of its own though several have one input. DeepSpeed's linear
+layer of stage 3 keeps its input whatever is trained (runtime/zero/linear.py, setup_context), where it keeps anything.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class TrainedWeights:
     """Elements of a token that the adapter of a module keeps between its matrices; 0 without one."""
     keeps_inputs: bool = False
     """Whether linear layers keep their inputs though they are frozen."""
+    widened: bool = False
+    """Whether adapters are in fp32 beside a 16-bit model."""
 
     def module(self, name: str) -> bool:
         """Whether a module's weight is trained, or has an adapter."""
@@ -68,12 +71,13 @@ class TrainedWeights:
 
     def needs_input(self, names: Sequence[str], *, depends: bool) -> bool:
         """Whether the common input of the modules is kept, which depends on something that is trained or not."""
-        is_trained = any(self.module(name) for name in names)
+        is_trained = any(self.weights(f"{name}.weight") if self.widened else self.module(name) for name in names)
         return is_trained or (self.keeps_inputs and (depends or self.any(names)))
 
-    def between(self, names: Sequence[str]) -> int:
-        """Elements that their adapters keep."""
-        return sum(self.beside(name) for name in names)
+    def by_adapters(self, names: Sequence[str], width: int, element: int) -> int:
+        """Bytes of a token that their adapters keep beside an input of this width, in elements of so many bytes."""
+        ranks = [rank for name in names if (rank := self.beside(name))]
+        return 4 * (sum(ranks) + width * len(ranks)) if self.widened else element * sum(ranks)
 
 
 def llama_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True, norms_heads: bool = False) -> KeptBytes:
@@ -83,7 +87,8 @@ def llama_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True, 
     e, f = shape.element, shape.intermediate_size
     kept, normed = _rms_norm(shape, trained, "input_layernorm", depends=depends)
     parts = [f"self_attn.{name}_proj" for name in "qkv"]
-    kept += e * shape.hidden_size * trained.needs_input(parts, depends=normed) + e * trained.between(parts)
+    kept += e * shape.hidden_size * trained.needs_input(parts, depends=normed)
+    kept += trained.by_adapters(parts, shape.hidden_size, e)
     attended = [normed or trained.any([part]) for part in parts]
     for i, heads in enumerate((shape.num_heads, shape.num_kv_heads) if norms_heads else ()):
         norm = f"self_attn.{'qk'[i]}_norm"
@@ -93,10 +98,11 @@ def llama_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True, 
     depends = depends or any(attended) or trained.any(["self_attn.o_proj"])
     more, normed = _rms_norm(shape, trained, "post_attention_layernorm", depends=depends)
     gates, down = ["mlp.gate_proj", "mlp.up_proj"], ["mlp.down_proj"]
-    kept += more + e * shape.hidden_size * trained.needs_input(gates, depends=normed) + e * trained.between(gates)
+    kept += more + e * shape.hidden_size * trained.needs_input(gates, depends=normed)
+    kept += trained.by_adapters(gates, shape.hidden_size, e)
     gate, up = (normed or trained.any([name]) for name in gates)
     product = trained.needs_input(down, depends=gate or up)
-    kept += e * (f * (gate + up + gate + product) + trained.between(down))
+    kept += e * f * (gate + up + gate + product) + trained.by_adapters(down, f, e)
     return KeptBytes(kept, depends or gate or up or trained.any(down), any(attended[:2]))
 
 
@@ -124,13 +130,14 @@ def gpt2_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True) -
     kept, depends_in = 0, depends
     for norm, into in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
         more, normed = _layer_norm(shape, trained, norm, depends=depends)
-        kept += more + e * (shape.hidden_size * trained.needs_input([into], depends=normed) + trained.between([into]))
+        kept += more + e * shape.hidden_size * trained.needs_input([into], depends=normed)
+        kept += trained.by_adapters([into], shape.hidden_size, e)
         made = normed or trained.any([into])
         if norm == "ln_1":
             kept += _attention(shape, trained, "attn.c_proj", shape.num_heads, [made] * 3, upcast=False)
             depends = depends_in or made or trained.any(["attn.c_proj"])
     product = trained.needs_input(["mlp.c_proj"], depends=made)
-    kept += e * (f * (4 * made + product) + trained.between(["mlp.c_proj"]))
+    kept += e * f * (4 * made + product) + trained.by_adapters(["mlp.c_proj"], f, e)
     return KeptBytes(kept, depends or made or trained.any(["mlp.c_proj"]))
 
 
@@ -157,15 +164,15 @@ def _attention(
     values do; where none does, the output is all that is kept, for the matrix, if at all.
     """
     e, width = shape.element, shape.num_heads * shape.head_dim
-    between = e * trained.between([output])
+    beside = trained.by_adapters([output], width, e)
     if not any(depends):
-        return between + e * width * trained.needs_input([output], depends=False)
+        return beside + e * width * trained.needs_input([output], depends=False)
     if not shape.eager:
         kept = 2 * width + 2 * kv_heads * shape.head_dim
-        return between + e * kept + 4 * shape.num_heads
+        return beside + e * kept + 4 * shape.num_heads
     queries, keys, values = depends
     scores = queries or keys
     tensors = keys + queries + scores + trained.needs_input([output], depends=True)
     is_cast = upcast and e == 2
     score = (4 * scores + e * values) if is_cast else e
-    return between + e * width * tensors + score * shape.num_heads * shape.sequence_length
+    return beside + e * width * tensors + score * shape.num_heads * shape.sequence_length

@@ -65,7 +65,7 @@ from zerobench.records import (
     Status,
     StepKind,
 )
-from zerobench.spec.adapter import base_of, codes_bytes, lora_of
+from zerobench.spec.adapter import base_of, codes_bytes, is_wide, lora_of
 from zerobench.spec.backward import LOOKED_UP, Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.components import component_of
@@ -262,6 +262,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         linear_elements=held,
         coded=coded,
         scales_bytes=scales_bytes,
+        trains_wide=case.element == 2 and is_wide(trial.adapter),
         used=_used(_Named(trial.model.model_dump_json(), trial.frozen, trial.model))
         if case.stage and trial.adapter is None
         else (),  # adapters are used in the order in which they are held
@@ -375,7 +376,7 @@ def beside_frozen(trial: TrialSpec, setting: Setting, instants: Mapping[Place, I
 
 def _drawn(setting: Setting, frozen: Terms) -> Terms:
     """The model while its largest tensor is drawn: more than the engine takes later for the few that it trains."""
-    trained = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
+    trained = setting.share(Category.PARAMETERS, setting.trained_element, setting.num_params)
     return add(frozen, trained, drawing(0, max(setting.model)))
 
 
@@ -408,15 +409,18 @@ def fsdp_shards(trial: TrialSpec) -> Shards:
     block -= (weights - sum(stored)) // num_blocks if codes else 0
     added = sum(adapter_tensors(trial.model, lora_of(trial.adapter)))
     beside, in_block = added % num_blocks, added // num_blocks
+    widened = is_wide(trial.adapter) and element == 2
+    times = 2 if widened else 1
     return Shards(
-        root + beside,
-        block + in_block,
+        root + times * beside,
+        block + times * in_block,
         num_blocks,
         trial.reshard_after_forward,
         beside,
         in_block,
         num_blocks,
         num_blocks,
+        widened,
     )
 
 
@@ -494,7 +498,7 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
         return _pipeline_collectives(trial, setting, step)
     else:
         return _fsdp_collectives(trial, setting, step)
-    return [_traffic(trial, step, move, setting.case.element, trial.world_size) for move in moves]
+    return [_traffic(trial, step, move, setting.trained_element, trial.world_size) for move in moves]
 
 
 def _traffic(
@@ -514,9 +518,12 @@ def _traffic(
 
 def _fsdp_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
     """FSDP2's in groups of all ranks or of `mics_shard_size`, and then the sum of their gradients over the groups."""
-    element, size = setting.case.element, state_shard_size(trial)
+    element, size = setting.trained_element, state_shard_size(trial)
     moves = fsdp_moves(fsdp_shards(trial), trial.gradient_accumulation_steps)
-    rows = [_traffic(trial, step, move, element, size) for move in moves]
+    rows = [
+        _traffic(trial, step, move, setting.case.element if move.kind == "all_gather" else element, size)
+        for move in moves
+    ]
     copies = trial.world_size // size
     if copies > 1:
         sums = replicas_move(fsdp_shards(trial), setting.sharded)

@@ -21,7 +21,7 @@ _UNEVEN = "what the ranks do not divide evenly"
 
 def ddp_device(setting: Setting, step: StepKind) -> Instants:
     """As the plain loop, with gradients that are there from the first moment to the last: they are DDP's buckets."""
-    element, count = setting.case.element, setting.num_params
+    element, count = setting.trained_element, setting.num_params
     parameters, gradients = (
         setting.share(category, element, count) for category in (Category.PARAMETERS, Category.GRADIENTS)
     )
@@ -34,7 +34,7 @@ def ddp_device(setting: Setting, step: StepKind) -> Instants:
     casts = {} if element == 4 else setting.share(Category.GRADIENTS, 4, count, "their fp32 copies")
     sync = hold(
         Category.TEMPORARIES,
-        min(element * setting.model_elements, _SYNC_BYTES),
+        min(setting.case.element * sum(setting.frozen) + element * count, _SYNC_BYTES),
         "flat copies of the weights, to be broadcast",
     )
     first = add(held, setting.first_gradient_whole, between)
@@ -67,6 +67,18 @@ class Shards:
     """Blocks that have anything that is trained; the others of `num_blocks` have none."""
     passed_blocks: int
     """Blocks that are gathered again for backward, which comes to none before all that is trained."""
+    widened: bool = False
+    """Whether what is trained is in fp32 beside a 16-bit model, each as two elements of what is gathered with it."""
+
+    @property
+    def trained(self) -> int:
+        """All that has gradients."""
+        return self.trained_blocks * self.trained_block + self.trained_root
+
+    @property
+    def note(self) -> str:
+        """What is said of elements that count twice."""
+        return " (fp32 ones as two)" if self.widened else ""
 
     @property
     def whole(self) -> int:
@@ -90,7 +102,7 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     def in_parts(category: Category) -> Terms:
         return setting.share(category, 4, sharded, padding=_UNEVEN)
 
-    built = in_parts(Category.MASTER_WEIGHTS if setting.case.element == 2 else Category.PARAMETERS)
+    built = in_parts(Category.MASTER_WEIGHTS if setting.trained_element == 2 else Category.PARAMETERS)
     states = add(built, setting.moments(setting.parts, padding=_UNEVEN))
     held = built if step is StepKind.FIRST else states
     gradients = in_parts(Category.GRADIENTS)
@@ -125,7 +137,7 @@ def _on_device(
     in_block = add(held, root, _blocks(element, shards, at_work=shards.reshards))
     buffer = _gathering(element, shards)
     block_gradients, root_gradients = (
-        of_elements(Category.GRADIENTS, element, elements, what)
+        of_elements(Category.GRADIENTS, setting.trained_element, elements, what)
         for elements, what in ((shards.trained_block, "a block's, whole"), (shards.trained_root, "the root's, whole"))
     )
     return Instants(
@@ -141,7 +153,7 @@ def _on_device(
 
 
 def _root(element: int, shards: Shards) -> Terms:
-    what = "embedding, last norm and head, the root's group, gathered as one"
+    what = f"embedding, last norm and head, the root's group, gathered as one{shards.note}"
     return of_elements(Category.GATHERED_PARAMETERS, element, shards.root, what)
 
 
@@ -151,7 +163,9 @@ def _blocks(element: int, shards: Shards, *, at_work: bool = False) -> Terms:
     """
 
     def term(count: int, what: str, others: Callable[[], Iterable[Term]] | None = None) -> Terms:
-        return of_elements(Category.GATHERED_PARAMETERS, element, count * shards.block, what, others=others)
+        return of_elements(
+            Category.GATHERED_PARAMETERS, element, count * shards.block, what + shards.note, others=others
+        )
 
     if not at_work:
         return term(shards.num_blocks, f"all {shards.num_blocks} blocks, kept gathered")
@@ -162,7 +176,7 @@ def _gathering(element: int, shards: Shards) -> Terms:
     """The flat buffer that a group is gathered into and then cut from (_fsdp_collectives.py, foreach_all_gather)."""
 
     def term(elements: int, whose: str, others: Callable[[], Iterable[Term]] | None = None) -> Terms:
-        what = f"{whose} parameters, gathered flat before they are cut"
+        what = f"{whose} parameters, gathered flat before they are cut{shards.note}"
         return of_elements(Category.ALL_GATHER_BUFFERS, element, elements, what, others=others)
 
     others = (term(2 * shards.block, "two blocks'"), term(shards.root, "the root's"))
@@ -175,7 +189,8 @@ def _reducing(setting: Setting, shards: Shards) -> Terms:
     def terms(elements: int, whose: str) -> list[Terms]:
         parts = {f"{whose} gradients, flattened to be reduced": elements}
         parts["this rank's part of them"] = -(-elements // setting.case.world_size)
-        return [of_elements(Category.REDUCE_BUFFERS, setting.case.element, size, what) for what, size in parts.items()]
+        element = setting.trained_element
+        return [of_elements(Category.REDUCE_BUFFERS, element, size, what) for what, size in parts.items()]
 
     blocks = terms(shards.trained_block, "a block's")
     if not shards.trained_root:
@@ -213,12 +228,11 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[CollectiveVolume, ...]
     """
     groups = shards.num_blocks + 1
     again = micro_steps * shards.passed_blocks if shards.reshards else 0
-    trained = shards.trained_blocks * shards.trained_block + shards.trained_root
     reduced = shards.trained_blocks + bool(shards.trained_root)
     moves = (
         CollectiveVolume(Phase.FORWARD, "all_gather", micro_steps * groups, micro_steps * shards.whole),
         CollectiveVolume(Phase.BACKWARD, "all_gather", again, again * shards.block),
-        CollectiveVolume(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * trained),
+        CollectiveVolume(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * shards.trained),
     )
     return tuple(move for move in moves if move.calls)
 
@@ -240,7 +254,7 @@ def bucket_count(setting: Setting, bucket_bytes: int | None) -> int:
     limits = [2**20, 25 * 2**20] if bucket_bytes is None else [bucket_bytes]
     count, filled = 0, 0
     for tensor in reversed(setting.tensors):
-        filled += setting.case.element * tensor
+        filled += setting.trained_element * tensor
         if filled >= limits[min(count, len(limits) - 1)]:
             count, filled = count + 1, 0
     return count + bool(filled)

@@ -1,12 +1,8 @@
-"""What a user asks of torch's caching allocator by PYTORCH_ALLOC_CONF, for the model of it that predictions use.
-
-torch reads PYTORCH_ALLOC_CONF, and the older PYTORCH_CUDA_ALLOC_CONF where that is not set
-(c10/core/AllocatorConfig.cpp). Measured and emulated ranks have torch read it; the model must obey it too, or say
-what it leaves out.
-"""
+"""What a user asks of torch's allocators (zerobench.spec.allocator), for the models of them that predictions use."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -15,22 +11,16 @@ from zerobench.environments import version_of
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator
 from zerobench.records import DeviceMemory, Phase, StepKind
+from zerobench.spec.allocator import ROUNDING_LIMITS, asked_settings, most_rounded_bytes, page_locked_bytes
 
-VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _EXPANDABLE = "expandable_segments"
-_SETTING = re.compile(r"\s*([^:,\[\]]+):(\[[^\]]*\]|[^,]*)")
 _EARLIEST_FIRST = 2, 12
 """The release from which torch takes the block of the earliest segment."""
+_RESERVED = "pinned_reserve_segment_size_mb"
 _OF_HOST = ("pinned_", "use_background_threads")
 """What settings of the host's allocator begin with: the device's is the same with any of them."""
 
 AllocatorModel = CachingAllocator | ExpandableAllocator
-
-
-def asked_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings by name, as written; none where neither variable is set."""
-    text = next((environ[name] for name in VARIABLES if environ.get(name)), "")
-    return {name.strip(): value.strip() for name, value in _SETTING.findall(text)}
 
 
 def is_expandable(environ: Mapping[str, str]) -> bool:
@@ -61,7 +51,9 @@ def takes_latest(torch: str | None) -> bool:
 def settings_notes(environ: Mapping[str, str]) -> list[str]:
     """What a reader of a prediction must know of the settings: what is modelled of them, and what is not."""
     asked = asked_settings(environ)
-    notes = [f"torch's allocator is modelled with {_EXPANDABLE}:True, as asked"] if is_expandable(environ) else []
+    expandable = [f"{_EXPANDABLE}:True"] if is_expandable(environ) else []
+    obeyed = [*expandable, *(f"{name}:{asked[name]}" for name in ROUNDING_LIMITS if name in asked)]
+    notes = [f"torch's allocator is modelled with {', '.join(obeyed)}, as asked"] if obeyed else []
     usual = {(_EXPANDABLE, "True"), (_EXPANDABLE, "False"), ("backend", "native")}
     left_out = [
         f"{name}:{value}"
@@ -74,6 +66,20 @@ def settings_notes(environ: Mapping[str, str]) -> list[str]:
             "reserved memory may differ (evidence emulated obeys it)"
         )
     return notes
+
+
+def uncounted_host_notes(environ: Mapping[str, str]) -> list[str]:
+    """That the host holds page-locked memory in which no tensor needs to lie."""
+    reserved = asked_settings(environ).get(_RESERVED, "0")
+    if reserved == "0":
+        return []
+    left_out = f"without {_RESERVED}:{reserved}, set in this environment"
+    return [f"page-locked memory is counted by its tensors, {left_out}: the host may hold more"]
+
+
+def page_locked_rounding(nbytes: int) -> int:
+    """What torch's allocator on the host, as this process asks for it, takes beyond a page-locked tensor's bytes."""
+    return page_locked_bytes(nbytes, most_rounded_bytes(os.environ)) - nbytes
 
 
 def device_row(allocator: AllocatorModel, step: StepKind, phase: Phase) -> DeviceMemory:

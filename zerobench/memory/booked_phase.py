@@ -5,13 +5,17 @@ given back within one operation, or taken by one of gloo's threads, which run co
 back within the phase, is the kernel's or the collective's own working memory. What Horovod's thread takes, which
 reduces gradients and does nothing else, are its buffers.
 What else nobody saw (tensors of other threads, or that only C++ holds) has no evidence.
+
+Page-locked memory is in the book by its tensors; what its allocator rounds a block up by stands beside it, under the
+block's serial number, negative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from zerobench.memory.allocator_settings import page_locked_rounding
 from zerobench.memory.cpu_book import GLOO, HOROVOD, Change, Pages
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.storages import Storage
@@ -26,7 +30,6 @@ class BookedPhase:
     def __init__(
         self, pages: Pages, storages: Iterable[Storage], verdict: Callable[[Storage], Verdict], unseen: Place
     ) -> None:
-        self._pages = pages
         self._nobody: Verdict = (unseen, None)
         self._known: dict[int, Verdict] = {}
         self._births: dict[int, Any] = {}
@@ -36,6 +39,10 @@ class BookedPhase:
             if serial and (known[1] is not None or serial not in self._known):
                 self._known[serial] = known
             self._births.setdefault(serial, storage.birth)
+            if serial and storage.is_page_locked:
+                self._known[-serial] = (known[0], Category.ALLOCATOR_ROUNDING)
+        self._changes = list(_with_rounding(pages.changes, self._known))
+        self._standing = list(_with_rounding(pages.standing, self._known))
         for serial in _working_memory(pages.changes) - self._known.keys():
             self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
         for block in (*pages.standing, *pages.changes):
@@ -44,7 +51,7 @@ class BookedPhase:
 
     def composition(self, place: Place) -> Composition[Category | None]:
         """The phase's categories of one place, at the peak of all and at that of what tensors hold."""
-        changes, standing = (self._of(place, blocks) for blocks in (self._pages.changes, self._pages.standing))
+        changes, standing = (self._of(place, blocks) for blocks in (self._changes, self._standing))
         whole = replay(_bytes(standing), _bytes(changes), self._category, self._site)
         tensors = replay(_bytes(self._tensors(standing)), _bytes(self._tensors(changes)), self._category)
         whole.at_tensor_peak = tensors.at_peak
@@ -52,7 +59,7 @@ class BookedPhase:
 
     def largest_unseen_bytes(self) -> int:
         """The largest block of which nothing is known."""
-        blocks = [*self._pages.changes, *self._pages.standing]
+        blocks = [*self._changes, *self._standing]
         return max((block.nbytes for block in blocks if block.serial not in self._known), default=0)
 
     def _category(self, serial: int) -> Category | None:
@@ -72,6 +79,13 @@ class BookedPhase:
 
 def _bytes(blocks: Iterable[Change]) -> list[tuple[int, int]]:
     return [(block.serial, block.nbytes) for block in blocks]
+
+
+def _with_rounding(blocks: Iterable[Change], known: Collection[int]) -> Iterator[Change]:
+    for block in blocks:
+        yield block
+        if -block.serial in known and (rounding := page_locked_rounding(abs(block.nbytes))):
+            yield Change(-block.serial, rounding if block.nbytes > 0 else -rounding, block.operation)
 
 
 def _working_memory(changes: Iterable[Change]) -> set[int]:

@@ -253,17 +253,6 @@ def segment_bytes(block_bytes: int) -> int:
     return -(-block_bytes // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
-def pinned_block_bytes(nbytes: int) -> int:
-    """Page-locked host memory that torch takes for a pinned tensor of `nbytes`: the next power of two.
-
-    at::CachingHostAllocatorImpl::allocate (aten/src/ATen/core/CachingHostAllocator.h, torch 2.11 to 2.13) rounds by
-    PowerOf2Ceil whatever is at most `pinned_max_round_threshold_mb` and `pinned_max_cached_size_mb`
-    (c10/core/AllocatorConfig.h), which by default are endless. Nothing is taken for 0 bytes. Freed blocks stay
-    page-locked for the next request of the same power of two.
-    """
-    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
-
-
 def _chain(block: _Block | None) -> Iterator[_Block]:
     """`block` and all behind it in its segment."""
     while block is not None:

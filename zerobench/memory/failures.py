@@ -9,6 +9,7 @@ import warnings
 
 import torch
 
+from zerobench.kernels import architectures_unread
 from zerobench.memory.device import Device
 from zerobench.memory.recorder import Marks
 from zerobench.records import Failure, HostStanding, Phase, Status
@@ -44,7 +45,8 @@ def describe(
     # Before anything else is written: it frees the room to write in.
     on_host = _host_standing(device) if status is Status.OUT_OF_HOST_MEMORY else None
     known = secret_values(os.environ)
-    first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)
+    words = architectures_unread(error, os.environ) or str(error)
+    first_line = redact_text((words.strip().splitlines() or [""])[0], known)
     first_line = first_line.partition(_ADVICE)[0][:_LONGEST]
     evidence = "the allocator's exception" if asked is not None else None
     what = kind = type(error).__name__

@@ -12,6 +12,7 @@ memory: what DeepSpeed's offload holds is named `host` by identity, everything e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from zerobench.memory import cuda, host
+from zerobench.memory.allocator_settings import page_locked_rounding, uncounted_host_notes
 from zerobench.memory.booked_phase import BookedPhase
 from zerobench.memory.course import Courses
 from zerobench.memory.cpu_book import CpuBook, opened_book
@@ -36,6 +38,8 @@ from zerobench.records import Category, HostStanding, MemoryCourse, MemoryRow, P
 
 _UNSEEN = "no tensor seen (another thread, or C++)"
 _Verdict = tuple[Place, Category | None]
+_Part = tuple[Storage, bool]
+"""A storage, or what page-locking rounds it up by."""
 
 
 class Ledger:
@@ -43,10 +47,8 @@ class Ledger:
 
     `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
     at the end of each phase. `in_own_process` says whether what the kernel tells of this process is the trial's: of
-    a simulated one it is not. `block_bytes` gives the size of the block that an allocator would hand out for a storage,
-    where there is none to ask; what it adds to the storage is rounding. `device_totals` are those of a model of the
-    device's allocator over the phase under way, where there is one. `sites` finds places of birth in code that
-    the table of known ones does not hold.
+    a simulated one it is not. `device_totals` are those of a model of the device's allocator over the phase under way,
+    where there is one. `sites` finds places of birth in code that the table of known ones does not hold.
     """
 
     def __init__(
@@ -56,16 +58,15 @@ class Ledger:
         make_counter: Callable[[Callable[[], Any]], StorageCounter] = StorageCounter,
         *,
         in_own_process: bool = True,
-        block_bytes: Callable[[Storage], int] | None = None,
         device_totals: Callable[[], cuda.AllocatorTotals | None] = lambda: None,
         sites: SiteFinder | None = None,
     ) -> None:
         self._device = device
         self._walk = walk
         self._in_own_process = in_own_process
-        self._block_bytes = block_bytes
         self._device_totals = device_totals
         self.counter = make_counter(sites or SiteFinder())
+        self.counter.finds_page_locked = device.type == "cuda"
         self.names = Names(self.counter)
         self._rows = LedgerRows()
         self._courses = Courses()
@@ -73,7 +74,8 @@ class Ledger:
         self._unattributed_sites: dict[str, int] = {}
         self._logits: torch.Tensor | None = None
         self._model: torch.nn.Module | None = None
-        self.notes: list[str] = []
+        counts_all = in_own_process or device.type == "cpu"
+        self.notes: list[str] = [] if counts_all else uncounted_host_notes(os.environ)
         """What could not be counted, and why."""
         self.peak_occupied_bytes: int | None = None
         """Of the phase that ended last: the most that a CUDA allocator's segments held in which anything lay."""
@@ -186,12 +188,18 @@ class Ledger:
     def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Holdings:
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
-        held = Holdings()
         born = {storage for storage, delta in self.counter.events if delta > 0}  # since the phase began
-        for storage in self.counter.live.values():
-            place, category = self._verdict(storage, phase, is_within=storage in born)
-            if is_there(storage, place):
-                held.add(storage.nbytes, category or Category.UNATTRIBUTED, _seen_birth(storage))
+        live = self.counter.live.values()
+        verdicts = {storage: self._verdict(storage, phase, is_within=storage in born) for storage in live}
+        there = _in_blocks((s, s.nbytes) for s, (place, _) in verdicts.items() if is_there(s, place))
+        return self._holdings(there, lambda storage: verdicts[storage][1], device_type)
+
+    def _holdings(
+        self, parts: Iterable[tuple[_Part, int]], category_of: Callable[[Storage], Category | None], device_type: str
+    ) -> Holdings:
+        held = Holdings()
+        for part, nbytes in parts:
+            held.add(nbytes, _category(part, category_of) or Category.UNATTRIBUTED, _seen_birth(part[0]))
         if self._model is not None:
             held.add_states(self._model, device_type)
         return held
@@ -265,6 +273,9 @@ class Ledger:
                 verdicts[storage] = self._verdict(storage, phase)
             return verdicts[storage]
 
+        def category_of(storage: Storage) -> Category | None:
+            return verdict(storage)[1]
+
         live = list(self.counter.live.values())
         events = self.counter.events
         booked = None
@@ -275,14 +286,14 @@ class Ledger:
             self._note_site(_UNSEEN, booked.largest_unseen_bytes())
         for place in (Place.DEVICE, Place.HOST):
             if place is Place.DEVICE and self._device.type == "cuda":
-                here = cuda.composition(self._device, live, events, lambda s: verdict(s)[1])
+                here = cuda.composition(self._device, live, events, category_of)
             elif booked is not None:
                 here = booked.composition(place)
             else:
                 here = replay(
-                    self._in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
-                    list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
-                    lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
+                    _in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
+                    list(_in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
+                    lambda part: _category(part, category_of),
                     lambda part: "" if part[1] else part[0].birth.name,
                 )
             totals = self._device_totals() if place is Place.DEVICE else None
@@ -291,29 +302,27 @@ class Ledger:
             if place is Place.DEVICE:
                 self.peak_occupied_bytes = here.peak_occupied
                 self._courses.enter(step, phase, here)
-            self._rows.enter((step, phase, place), here, self._rest_of_process(place))
+            rest = None
+            if place is Place.HOST:
+                rest = self._rest_of_process(here.live[Category.ALLOCATOR_ROUNDING])
+                self._account_for_host(_peak_of(step, phase), live, verdict, rest)
+            self._rows.enter((step, phase, place), here, rest)
         for storage, (_, category) in verdicts.items():
             if category is None:
                 self._note_site(storage.birth.name, storage.nbytes)
-        self._account_for_host(step, phase, live, verdict)
 
     def _account_for_host(
-        self, step: StepKind, phase: Phase, live: Iterable[Storage], verdict: Callable[[Storage], _Verdict]
+        self, at: str, live: Iterable[Storage], verdict: Callable[[Storage], _Verdict], rest_of_process: int | None
     ) -> None:
         """Take down what the host held when it held most within the phase: where it is refused, nothing can ask."""
 
         def is_there(storage: Storage) -> bool:
             return self._is_on_host(storage, verdict(storage)[0])
 
-        before = self._in_blocks((storage, storage.nbytes) for storage in live if is_there(storage))
-        events = self._in_blocks((storage, delta) for storage, delta in self.counter.events if is_there(storage))
-        held = Holdings()
-        for (storage, is_rounding), nbytes in things_at_peak(before, list(events)).items():
-            category = Category.ALLOCATOR_ROUNDING if is_rounding else verdict(storage)[1]
-            held.add(nbytes, category or Category.UNATTRIBUTED, _seen_birth(storage))
-        if self._model is not None:
-            held.add_states(self._model, "cpu")
-        host_peak = host_standing(held, _peak_of(step, phase), self._rest_of_process(Place.HOST))
+        before = _in_blocks((storage, storage.nbytes) for storage in live if is_there(storage))
+        events = _in_blocks((storage, delta) for storage, delta in self.counter.events if is_there(storage))
+        held = self._holdings(things_at_peak(before, list(events)).items(), lambda s: verdict(s)[1], "cpu")
+        host_peak = host_standing(held, at, rest_of_process)
         if self.host_peak is None or host_peak.total_bytes > self.host_peak.total_bytes:
             self.host_peak = host_peak
         self.tell_host(host_peak)
@@ -334,19 +343,12 @@ class Ledger:
         if nbytes > self._unattributed_sites.get(name, 0):
             self._unattributed_sites[name] = nbytes
 
-    def _rest_of_process(self, place: Place) -> int | None:
-        if place is not Place.HOST or not self._in_own_process:
+    def _rest_of_process(self, rounding_bytes: int) -> int | None:
+        """What is resident beyond all that is counted, the rounding of page-locked memory included."""
+        if not self._in_own_process:
             return None
         booked = self.counter.totals.get("cpu", 0) if self._book is None else self._book.total_bytes()
-        return host.resident_bytes() - booked
-
-    def _in_blocks(self, changes: Iterable[Event]) -> Iterator[tuple[tuple[Storage, bool], int]]:
-        """Each change in bytes, with False, and the change in rounding that goes with it, with True."""
-        for storage, delta in changes:
-            yield (storage, False), delta
-            rounding = 0 if self._block_bytes is None else self._block_bytes(storage) - storage.nbytes
-            if rounding:
-                yield (storage, True), rounding if delta > 0 else -rounding
+        return host.resident_bytes() - booked - rounding_bytes
 
     def _verdict(self, storage: Storage, phase: Phase, *, is_within: bool = False) -> tuple[Place, Category | None]:
         place, category = self.names.verdict(storage, phase, is_within=is_within)
@@ -416,6 +418,19 @@ def _seen_birth(storage: Storage) -> Site | None:
     """Where it was born, by whoever saw it."""
     born: Site | None = None if storage.is_adopted else storage.birth
     return born
+
+
+def _in_blocks(changes: Iterable[Event]) -> Iterator[tuple[_Part, int]]:
+    """Each change in bytes, and the change in rounding that goes with it."""
+    for storage, delta in changes:
+        yield (storage, False), delta
+        if storage.is_page_locked and (rounding := page_locked_rounding(storage.nbytes)):
+            yield (storage, True), rounding if delta > 0 else -rounding
+
+
+def _category(part: _Part, category_of: Callable[[Storage], Category | None]) -> Category | None:
+    storage, is_rounding = part
+    return Category.ALLOCATOR_ROUNDING if is_rounding else category_of(storage)
 
 
 def _peak_of(step: StepKind, phase: Phase) -> str:

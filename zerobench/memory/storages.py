@@ -49,6 +49,8 @@ class Storage:
     reference: Any = None
     is_adopted: bool = False
     """Whether nobody saw its birth."""
+    is_page_locked: bool = False
+    """Whether it lies in host memory that torch's allocator has page-locked."""
 
 
 _NO_OPERATIONS = ("frombuffer", "from_dlpack")
@@ -72,6 +74,9 @@ class StorageCounter(TorchDispatchMode):
 
     _counts_fakes = False
     """Whether tensors without memory stand for ones that have some."""
+
+    finds_page_locked = False
+    """Whether each new storage on the host is asked if it is page-locked, a call of CUDA's driver."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -146,7 +151,7 @@ class StorageCounter(TorchDispatchMode):
             out = resize(storage, nbytes)
             old = self.live.get(storage._cdata)
             if old is not None and old.nbytes != storage.nbytes():
-                self._reborn(storage)
+                self._reborn(storage, old.is_page_locked)  # by the allocator that it is of
             return out
 
         self._replaced = [(torch.UntypedStorage, "resize_", resize)]
@@ -250,26 +255,31 @@ class StorageCounter(TorchDispatchMode):
                 device = tensor.device.type
                 # It has memory, or stands for one that has: DTensor works out shapes with fake tensors.
                 if device != "meta" and (self._counts_fakes or storage.device.type != "meta"):
-                    self._add(storage, nbytes, device)
+                    self._add(storage, nbytes, device, self._is_page_locked(tensor, device))
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
-            self._reborn(storage)
+            self._reborn(storage, self._is_page_locked(tensor, known.device))
 
-    def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
+    def _is_page_locked(self, tensor: torch.Tensor, device: str) -> bool:
+        return self.finds_page_locked and device == "cpu" and tensor.is_pinned()
+
+    def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str, is_page_locked: bool) -> None:
         self._serial += 1
         before = self.born_before(storage._cdata)
         birth = self._observe() if before is None else before
         entry = Storage(self._serial, nbytes, device, self._pointer(storage, device), birth)
         entry.is_adopted = self._adopts and before is None
+        entry.is_page_locked = is_page_locked
         self._keep(storage, entry)
 
-    def _reborn(self, storage: torch.UntypedStorage) -> None:
+    def _reborn(self, storage: torch.UntypedStorage, is_page_locked: bool) -> None:
         """The memory that was there is gone; what is there now was born where the first was."""
         old = self.live[storage._cdata]
         self._die(storage._cdata, old, None)
         self._serial += 1
         pointer = self._pointer(storage, old.device)
-        self._keep(storage, Storage(self._serial, storage.nbytes(), old.device, pointer, old.birth))
-        self.live[storage._cdata].is_adopted = old.is_adopted
+        entry = Storage(self._serial, storage.nbytes(), old.device, pointer, old.birth)
+        entry.is_adopted, entry.is_page_locked = old.is_adopted, is_page_locked
+        self._keep(storage, entry)
 
     def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
         key = storage._cdata

@@ -1,11 +1,11 @@
 """What measured steps say of the time model: the constants of their machine, and how well all of them then agree.
 
-Four differ from machine to machine: how long kernels take, how fast the host launches them, how fast its Python is,
-and what lies between steps. They are fitted to the trials' passes and whole steps, each held near what is shipped by
-as much as it is known (`_KNOWN`), so that a trial moves what it tells of and nothing else. What then is left is a
-factor, and the trials' spread around it; the spread of the published runs counts as one trial more, so that a single
-trial is no certainty. Where all timed trials are of ranks that ran alone, that is said of their passes without
-communication: one GPU tells of computing.
+Six differ from machine to machine: how long kernels take, how fast the host launches them, how fast its Python is, what
+lies between steps, how fast copies to the host are and updates there. They are fitted to the trials' passes and whole
+steps, each held near what is shipped by as much as it is known (`_KNOWN`), so that a trial moves what it tells of and
+nothing else. What then is left is a factor, and the trials' spread around it; the spread of the published runs counts
+as one trial more, so that a single trial is no certainty. Where all timed trials are of ranks that ran alone, that is
+said of their passes without communication: one GPU tells of computing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ import numpy as np
 from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
 from zerobench.report.speed import speed_of
 from zerobench.report.step_time.expected import TimedWork, parts_of, published_step, timed_work
+from zerobench.report.step_time.known import COPIES_WORDS, HOST_UPDATE_WORDS
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import CalibratedSteps, StepConstants
 from zerobench.spec.trial import Evidence
 from zerobench.timing.rates import rates_of, shipped_rates
 
-_KNOWN = {"slower": 0.2, "launch_s": 0.9, "python_slower": 0.3, "step_s": 1.0}
+_KNOWN = {
+    "slower": 0.2,
+    "launch_s": 0.9,
+    "python_slower": 0.3,
+    "step_s": 1.0,
+    "copies_slower": 0.3,
+    "host_update_slower": 0.6,
+}
 """How well the shipped constants are known: standard deviations of their logarithms."""
 _NOISE = 0.04
 """Of a measured time, by which like trials differ."""
@@ -83,15 +91,23 @@ def fitted_steps(steps: Sequence[TimedStep]) -> CalibratedSteps:
         constants=constants,
         factor=math.exp(middle),
         spread=round(spread, 4),
-        covered=tuple(words for words in steps[0].assumptions if all(words in step.assumptions for step in steps)),
+        covered=_covered(steps),
         of_passes=steps[0].of_passes,
     )
+
+
+def _covered(steps: Sequence[TimedStep]) -> tuple[str, ...]:
+    """What is no longer taken for granted: what all trials assume, and what any did that has a constant of its own."""
+    own = (COPIES_WORDS,) if steps[0].of_passes else (COPIES_WORDS, HOST_UPDATE_WORDS)
+    assumed = dict.fromkeys(words for step in steps for words in step.assumptions)
+    return tuple(words for words in assumed if words in own or all(words in step.assumptions for step in steps))
 
 
 def fitted_constants(steps: Sequence[TimedStep]) -> StepConstants:
     """The likeliest constants: the least squares of what is off, of times and of what is known of each constant."""
     host, today = shipped_rates().host, shipped_rates().today
-    shipped = {"slower": 1.0, "launch_s": host.launch_s, "python_slower": host.slower, "step_s": today.step_s}
+    usual = {"launch_s": host.launch_s, "python_slower": host.slower, "step_s": today.step_s}
+    shipped = {name: usual.get(name, 1.0) for name in _KNOWN}
 
     def at(logs: np.ndarray) -> StepConstants:
         pairs = zip(shipped.items(), logs, strict=True)

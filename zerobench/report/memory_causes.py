@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from zerobench.ds_config.case import Case
 from zerobench.records import Category
 from zerobench.report.labels import brief
-from zerobench.report.step_time.collectives import bytes_per_element
+from zerobench.report.step_time.collectives import bytes_per_element, trained_bytes_per_element
 from zerobench.report.trials import Trial, case_of, num_params, num_trained
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.roles import num_servers
@@ -51,7 +51,8 @@ def _model_states(trial: Trial, category: Category, nbytes: int, alike: int) -> 
     count = (category is not Category.PARAMETERS and num_trained(trial)) or whole
     if not count:
         return None
-    element = alike * (4 if category in MOMENTS else bytes_per_element(spec.precision))
+    own = trained_bytes_per_element(spec) if category is Category.GRADIENTS else bytes_per_element(spec.precision)
+    element = alike * (4 if category in MOMENTS else own)
     product = f"{element} bytes x {format_count(count)} {'' if count == whole else 'trained '}parameters"
     if spec.world_size > 1 and _is(nbytes, element * count / spec.world_size):
         return f"{product} / {spec.world_size} ranks"

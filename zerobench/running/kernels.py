@@ -18,7 +18,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from zerobench.folder import TrialFolder
-from zerobench.kernels import missing, needed
+from zerobench.kernels import missing, name_architectures, needed
 from zerobench.records import Failure
 from zerobench.running.compile_locks import free_left_over
 from zerobench.running.executor import Executor
@@ -103,9 +103,12 @@ class _Compilation:
         """Take the locks of dead holders; say so, once for each line, with `tell_unknown` also of those that may be."""
         for line in free_left_over(os.environ, tell_unknown=tell_unknown):
             self.freed = True
-            if line not in self._told:
-                self._told.add(line)
-                self.observer.note(line)
+            self._tell_once(line)
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self.observer.note(line)
 
     def _next(self, process: subprocess.Popen[bytes], waiting: Sequence[str]) -> bytes | None:
         """The next line that it says, None where it says no more or must end; what it is at is heard meanwhile."""
@@ -135,14 +138,19 @@ class _Compilation:
     @contextlib.contextmanager
     def _process(self, names: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
         """In a session of its own with the compilers that it starts, of which none is left, nor a lock."""
-        added = {} if self.executor.num_gpus else {"DS_ACCELERATOR": "cpu"}
+        environ = dict(os.environ)
+        if self.executor.num_gpus:
+            for line in name_architectures(environ):
+                self._tell_once(line)
+        else:
+            environ["DS_ACCELERATOR"] = "cpu"
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE, *names],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             bufsize=0,
-            env={**os.environ, **added},
+            env=environ,
             start_new_session=True,
         )
         with process:

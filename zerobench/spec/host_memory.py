@@ -4,6 +4,7 @@ A lower bound by the terms of ZeRO (Rajbhandari et al., arXiv 1910.02054, sectio
 arXiv 2101.06840, section 4): activations, buffers and copies come on top, so what passes here may still not fit.
 """
 
+from zerobench.spec.allocator import page_locked_bytes
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.roles import num_servers
@@ -16,22 +17,19 @@ PROCESS_BYTES = 330 * 2**20
 CPU builds of torch 2.13: 329 to 351 MB)."""
 
 
-def host_state_bytes(trial: TrialSpec, num_params: int, accelerator: Accelerator) -> int:
+def host_state_bytes(
+    trial: TrialSpec, num_params: int, accelerator: Accelerator, most_rounded: int | None = None
+) -> int:
     """Bytes of host memory on one node: the processes, and the states that all its ranks hold there.
 
     Ranks on the CPU hold all their states in host memory, ranks on GPUs only what is offloaded to the CPU; what is
-    offloaded to NVMe is in neither.
+    offloaded to NVMe is in neither. `most_rounded` is the largest page-locked tensor that torch rounds up; None: any.
     """
-    on_cpu = accelerator is Accelerator.CPU
-    states = round(num_params * _states_on_cpu(trial)) if on_cpu else _states_offloaded(trial, num_params)
+    if accelerator is Accelerator.CPU:
+        states = round(num_params * _states_on_cpu(trial))
+    else:
+        states = _states_offloaded(trial, num_params, most_rounded)
     return trial.gpus_per_node * (PROCESS_BYTES + states)
-
-
-def page_locked_bytes(nbytes: int) -> int:
-    """What torch takes of the host for a page-locked tensor: the next power of two (PowerOf2Ceil in
-    aten/src/ATen/core/CachingHostAllocator.h, allocate; torch 2.11 to 2.13).
-    """
-    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
 def _states_on_cpu(trial: TrialSpec) -> float:
@@ -53,20 +51,20 @@ def _ranks_of_a_model(trial: TrialSpec) -> int:
     return 1 if info is None or info.divides_batch else trial.world_size
 
 
-def _states_offloaded(trial: TrialSpec, num_params: int) -> int:
+def _states_offloaded(trial: TrialSpec, num_params: int, most_rounded: int | None) -> int:
     """Bytes that one rank on a GPU keeps on the host of what is offloaded to the CPU.
 
     Parameters at stage 3 are not page-locked in whole; what the optimizer has there is told below.
     """
     states = 0
     if trial.offload_optimizer is Offload.CPU:
-        states += _optimizer_offloaded(trial, -(-num_params // state_shard_size(trial)))
+        states += _optimizer_offloaded(trial, -(-num_params // state_shard_size(trial)), most_rounded)
     if trial.offload_param is Offload.CPU and trial.zero_stage is not None:
         states += round(num_params * (element_bytes(trial) / trial.world_size + _second_copy(trial)))
     return states
 
 
-def _optimizer_offloaded(trial: TrialSpec, share: int) -> int:
+def _optimizer_offloaded(trial: TrialSpec, share: int, most_rounded: int | None) -> int:
     """Bytes of a share of so many parameters: fp32 weights and gradients, moments, and what is page-locked of them.
 
     The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it
@@ -76,12 +74,12 @@ def _optimizer_offloaded(trial: TrialSpec, share: int) -> int:
     in; at stage 3 the gradients, those in fp32 in sub-groups, and those in 16 bits. Moments never are.
     """
     word, moments = 4 * share, round(_moment_bytes(trial) * share)
-    half = 0 if trial.precision is Precision.FP32 else page_locked_bytes(2 * share)
+    locked_word = page_locked_bytes(word, most_rounded)
+    half = 0 if trial.precision is Precision.FP32 else page_locked_bytes(2 * share, most_rounded)
     if trial.zero_stage in {1, 2} and _is_page_locked(trial):
-        return 2 * page_locked_bytes(word) + half + moments
+        return 2 * locked_word + half + moments
     if trial.zero_stage == 3 and _is_page_locked(trial):
-        in_one_group = share <= SUB_GROUP_SIZE
-        return word + (page_locked_bytes(word) if in_one_group else word) + half + moments
+        return word + (locked_word if share <= SUB_GROUP_SIZE else word) + half + moments
     return 2 * word + moments
 
 

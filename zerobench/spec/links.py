@@ -4,6 +4,8 @@ The GPU's catalogue entry knows most of them; host memory and drives are the nod
 that is not known makes no bound, rather than a guessed one.
 """
 
+from __future__ import annotations
+
 from zerobench.spec.base import Spec
 from zerobench.spec.hardware import Gpu, Rate
 
@@ -23,6 +25,12 @@ class Links(Spec):
     """Memory of one host, reads and writes together, shared by its GPUs."""
     nvme_gb_per_s: Rate | None = None
     """The NVMe drives of one node together, in each direction, shared by its GPUs."""
+
+    def slowed(self, *, copies: float, host_update: float) -> Links:
+        """The same where copies to and from the host, and updates in its memory, take so many times as long."""
+        times = {"host_link_gb_per_s": copies, "host_memory_gb_per_s": host_update}
+        known = {name: rate / slower for name, slower in times.items() if (rate := getattr(self, name)) is not None}
+        return self.model_copy(update=known)
 
 
 def links_of(gpu: Gpu, *, host_memory_gb_per_s: float | None = None, nvme_gb_per_s: float | None = None) -> Links:

@@ -101,6 +101,10 @@ class StepConstants(Spec):
     """Times that its Python takes as long as on the host that was measured for the shipped rates."""
     step_s: float = Field(ge=0)
     """Between steps: data, logging."""
+    copies_slower: float = Field(default=1.0, gt=0)
+    """Times that copies between a GPU and its host take as long as by the shipped share of the link."""
+    host_update_slower: float = Field(default=1.0, gt=0)
+    """Times that an update on the host takes as long as by the shipped share of its memory's bandwidth."""
 
 
 class CalibratedSteps(Spec):

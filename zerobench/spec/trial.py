@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field
 
-from zerobench.spec.adapter import Adapter, base_of
+from zerobench.spec.adapter import Adapter, base_of, is_wide
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.checkpoint import CheckpointSpec
@@ -410,6 +410,11 @@ class TrialSpec(Spec):
     def trains_all(self) -> bool:
         """Whether every weight is trained."""
         return self.adapter is None and self.frozen is None
+
+    @property
+    def trains_in_16_bits(self) -> bool:
+        """Whether what is trained is in 16 bits, and has its gradients in them: not so adapters in fp32."""
+        return self.precision is not Precision.FP32 and not is_wide(self.adapter)
 
     @property
     def passes_all(self) -> bool:

@@ -1,12 +1,12 @@
 """Why a trial that freezes weights (adapter, frozen) cannot run as a point asks."""
 
 from zerobench.errors import UserError
-from zerobench.spec.adapter import base_of
+from zerobench.spec.adapter import base_of, is_wide
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.resume import needs_universal
 from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.tensors import named_weights
-from zerobench.spec.trial import Compile, Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Compile, Evidence, Offload, Precision, TrialSpec
 from zerobench.sweeping.situation import Rule, Situation
 
 
@@ -26,9 +26,9 @@ def _frozen_is_not_cut(s: Situation) -> str | None:
 
 def why_no_closed_form(trial: TrialSpec) -> str | None:
     """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
-    if trial.trains_all or trial.offload_param is not Offload.NVME:
-        return None
-    return "no formula for frozen weights on NVMe; use simulated or emulated"
+    if trial.offload_param is Offload.NVME and not trial.trains_all:
+        return "no formula for frozen weights on NVMe; use simulated or emulated"
+    return _why_not_wide(trial) if is_wide(trial.adapter) and trial.zero_stage is not None else None
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
@@ -56,7 +56,8 @@ def _frozen_is_not_saved(s: Situation) -> str | None:
     if what is None or s.trial.checkpoint is None:
         return None
     if s.trial.zero_stage is None:
-        return f"{what} with checkpoint at {s.trial.strategy}: DeepSpeed alone saves adapters; use zero0 to zero3"
+        less = " without -fp32" if is_wide(s.trial.adapter) else ""
+        return f"{what} with checkpoint at {s.trial.strategy}: DeepSpeed alone saves adapters; use zero0 to zero3{less}"
     if base_of(s.trial.adapter) is not None:
         return f"{what} with checkpoint: the scales of quantized matrices would be saved, and their codes not"
     if needs_universal(s.trial):
@@ -80,6 +81,25 @@ def _base_is_not_compiled(s: Situation) -> str | None:
     return (
         f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
     )
+
+
+def _wide_is_not_cast(s: Situation) -> str | None:
+    if not is_wide(s.trial.adapter):
+        return None
+    if s.trial.precision is Precision.FP32:
+        return f"adapter {s.trial.adapter} with precision fp32: adapters have the model's fp32 anyway; leave -fp32 out"
+    why = _why_not_wide(s.trial)
+    return None if why is None else f"adapter {s.trial.adapter} at {s.trial.strategy}: {why}"
+
+
+def _why_not_wide(trial: TrialSpec) -> str | None:
+    """Why the strategy has no adapters in fp32 beside a 16-bit model; None where it has."""
+    if trial.zero_stage is None:
+        return None
+    what = f"DeepSpeed casts every parameter to {trial.precision} (runtime/engine.py, _cast_module_mixed_precision)"
+    if trial.zero_stage == 3 and trial.partitions_as_built:
+        what = "what stage 3 makes of fp32 parameters beside 16-bit ones under zero.Init is not known here"
+    return f"{what}; use single, ddp or fsdp, or leave -fp32 out"
 
 
 def _adapter_freezes_all(s: Situation) -> str | None:
@@ -107,6 +127,7 @@ ADAPTER_RULES: dict[str, Rule] = {
     "frozen_is_not_saved": _frozen_is_not_saved,
     "adapter_freezes_all": _adapter_freezes_all,
     "base_is_not_divided": _base_is_not_divided,
+    "wide_is_not_cast": _wide_is_not_cast,
     "base_is_not_compiled": _base_is_not_compiled,
 }
 """Asked with those of settings for speed."""

@@ -8,8 +8,11 @@ process on one device of this machine, so how many devices there are is nothing 
 needs neither device, compiler nor drive.
 """
 
+import os
+
 from zerobench.ds_config import build_ds_config, why_not_obeyed
 from zerobench.errors import UserError
+from zerobench.spec.allocator import most_rounded_bytes
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.base import Spec
 from zerobench.spec.causal_models import is_causal_model, takes_sdpa, unknown_rope_type
@@ -217,7 +220,8 @@ def _host_memory(s: Situation) -> str | None:
     if s.num_params is None or s.machine.host_memory_bytes is None or not s.trial.trains_all:
         return None  # of frozen weights there are no states
     ranks = s.processes_per_node
-    needed = host_state_bytes(s.trial, s.num_params, s.machine.accelerator) // s.trial.gpus_per_node * ranks
+    states = host_state_bytes(s.trial, s.num_params, s.machine.accelerator, most_rounded_bytes(os.environ))
+    needed = states // s.trial.gpus_per_node * ranks
     if needed <= s.machine.host_memory_bytes:
         return None
     whose = f"{ranks} ranks hold" if s.trial.evidence is Evidence.MEASURED else "one rank holds"

@@ -172,7 +172,8 @@ WORK_AXES = (
         (
             "none, or lora-16: LoRA adapters of rank 16 on every matrix but the head; "
             "lora-16:q_proj+v_proj, or {lora: {rank: 16, targets: [q_proj, v_proj]}}: on these only; "
-            "lora-16-nf4, lora-16-int8, or base: nf4: on matrices in 4 or 8 bits (QLoRA)"
+            "lora-16-nf4, lora-16-int8, or base: nf4: on matrices in 4 or 8 bits (QLoRA); "
+            "lora-16-fp32, lora-16-fp32-nf4, or dtype: fp32: in fp32 beside a 16-bit model, as PEFT makes them"
         ),
         (column("adapter"),),
         unusual("adapter", str, lambda value: f"{value} on a frozen model", "lora-: rank of the adapters", always=True),

@@ -26,6 +26,8 @@ class Device:
     """What issues its work; None: it is never late."""
     kind: str = ""
     """Of the shipped rates, whose chip it is or is taken for; empty for what is no GPU."""
+    fp32_flops: float | None = None
+    """Of matrix products in fp32, without tensor cores; None: not known."""
 
     def calibrated(self, constants: StepConstants) -> Device:
         """The same where a machine's own are known; no kernel gets more than all of the GPU's peak."""
@@ -43,7 +45,8 @@ class Device:
 
 def device_of(gpu: Gpu, precision: Precision, rates: Rates | None = None) -> Device | None:
     """`gpu` at `precision`; None where its datasheet leaves something out, and for fp32, which was not fitted."""
-    peak = {str(dtype): rate for dtype, rate in gpu.peak_tflops.items()}.get(precision.value)
+    peaks = {str(dtype): rate for dtype, rate in gpu.peak_tflops.items()}
+    peak, fp32 = peaks.get(precision.value), peaks.get(Precision.FP32.value)
     if precision is Precision.FP32 or peak is None or gpu.memory_gb_per_s is None or gpu.sm_count is None:
         return None
     (kind, assumptions), file = kind_of(gpu), shipped_rates()
@@ -55,4 +58,5 @@ def device_of(gpu: Gpu, precision: Precision, rates: Rates | None = None) -> Dev
         assumptions,
         file.host,
         kind,
+        None if fp32 is None else fp32 * 1e12,
     )

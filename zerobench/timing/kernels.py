@@ -16,11 +16,14 @@ from __future__ import annotations
 import math
 
 from zerobench.timing.device import Device
+from zerobench.timing.rates import shipped_rates
 
 TILE_ROWS, TILE_COLUMNS = 128, 256
 WORD_BYTES = 2
-SUM_BYTES = 4
-"""Of an element of a product's partial sums, in fp32."""
+FP32_BYTES = 4
+"""Of an element in fp32, as a product's partial sums are."""
+FP32_TILE = 32
+"""The narrowest tile of a product in fp32."""
 SHORTEST_PART = 256
 """Of an inner dimension that is divided."""
 
@@ -33,12 +36,24 @@ def gemm_s(device: Device, rows: float, columns: float, inner: float) -> float:
     def split_s(parts: int) -> float:
         waves, length = math.ceil(parts * tiles / device.sm_count), inner / parts
         share = device.rates.gemm_share * length / (length + device.rates.gemm_half_length)
-        added = 0.0 if parts == 1 else 2 * parts * rows * columns * SUM_BYTES
+        added = 0.0 if parts == 1 else 2 * parts * rows * columns * FP32_BYTES
         return 2 * waves * whole * length / (device.peak_flops * share) + moved_s(device, added)
 
     most = int(min(device.sm_count // tiles, inner // SHORTEST_PART))
     computed_s = min(map(split_s, range(1, max(1, most) + 1)))
     return max(computed_s, moved_s(device, WORD_BYTES * (rows * inner + inner * columns + rows * columns)))
+
+
+def fp32_gemm_s(device: Device, rows: float, columns: float, inner: float) -> float:
+    """Seconds of one product in fp32, which torch keeps off the tensor cores (`allow_tf32`): of a thin one by its
+    bytes, of a wide one by its FLOPs, in tiles that are 32 wide or more.
+    """
+    achieved = shipped_rates().today.fp32
+    moved = moved_s(device, FP32_BYTES * (rows * inner + inner * columns + rows * columns)) / achieved.memory_share
+    if device.fp32_flops is None:
+        return moved
+    tiled = math.prod(FP32_TILE * math.ceil(size / FP32_TILE) for size in (rows, columns))
+    return max(moved, 2 * tiled * inner / (device.fp32_flops * achieved.peak_share))
 
 
 def linear_s(

@@ -80,6 +80,15 @@ class Kernels(Spec):
     at which it is half of that."""
 
 
+class Fp32Products(Spec):
+    """Of products in fp32, as adapters have them."""
+
+    memory_share: float = Field(gt=0, le=1)
+    """Of the rates' `memory_share`, by thin ones."""
+    peak_share: float = Field(gt=0, le=1)
+    """Of the peak without tensor cores, by wide ones."""
+
+
 class Today(Spec):
     """What transformers on today's torch runs in place of what the fitted runs did."""
 
@@ -87,10 +96,13 @@ class Today(Spec):
     """By kind of GPU."""
     eager_share: float = Field(gt=0, le=1)
     """Of the rates' `memory_share`, by the kernels of eager blocks: small, and casts among them."""
+    fp32: Fp32Products
     loss_words: float = Field(gt=0)
     """Logits are cast to fp32 and back."""
-    in_programs: float = Field(gt=0)
-    """Times that the passes' kernels take as long in a program as timed alone."""
+    alone: float = Field(gt=0)
+    """Times that the passes' kernels take as long in a program of one rank as timed by themselves."""
+    among_ranks: float = Field(gt=0)
+    """The same in a program of several ranks."""
     step_s: float = Field(ge=0)
     """Of zerobench's loop."""
     spread: float = Field(gt=0)

@@ -75,9 +75,11 @@ def as_run(
     positions: int,
     *,
     fuses: bool,
+    alone: bool,
     loss: CrossEntropy = CrossEntropy.FULL,
 ) -> Device:
-    """`device` with the rates of what transformers runs: `spec` in sequences of `positions`, with this `loss`.
+    """`device` with the rates of what transformers runs: `spec` in sequences of `positions`, with this `loss`, on
+    a rank that is `alone` or among others.
 
     A block that was not counted is taken to move as much as the counted one with a gate as it has, or without; where
     torch.compile `fuses` its kernels, as much as the fitted runs' blocks. Of losses transformers' own was timed, and
@@ -85,8 +87,8 @@ def as_run(
     """
     today = shipped_rates().today
     kernels = today.kernels[device.kind]
-    update = {name: getattr(today, name) for name in ("in_programs", "step_s", "spread")}
-    update["gemm_share"] = kernels.gemm_share
+    update = {"step_s": today.step_s, "spread": today.spread, "gemm_share": kernels.gemm_share}
+    update["in_programs"] = today.alone if alone else today.among_ranks
     if not fuses:
         words = words_of(spec) or (LLAMA if decoder.is_gated else NEOX)
         update |= {name: each / today.eager_share for name, each in words_over_width(words, decoder).items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.timing.device import Device
-from zerobench.timing.kernels import WORD_BYTES, linear_s, moved_s
+from zerobench.timing.kernels import FP32_BYTES, WORD_BYTES, fp32_gemm_s, linear_s, moved_s
 
 
 class TunedMatrix(NamedTuple):
@@ -24,6 +24,8 @@ class TunedMatrix(NamedTuple):
     """Whether the gradient of its input is computed."""
     rank: int = 0
     """Of an adapter beside it; 0: none."""
+    is_wide: bool = False
+    """Whether that is in fp32."""
 
     def products_s(self, device: Device, tokens: float) -> tuple[float, float]:
         """Of its own forward and backward pass."""
@@ -54,14 +56,21 @@ class Tuned:
 
     @property
     def launches(self) -> float:
-        """Kernels that a block launches, times those of a block without adapters."""
+        """Kernels that a block launches, times those of a block without adapters. One in fp32 has six forward and nine
+        backward where another has four and six.
+        """
         every = sum(self.matrices.values())
-        return 1 + sum(count for matrix, count in self.matrices.items() if matrix.rank) / every
+        beside = ((1.5 if matrix.is_wide else 1) * count for matrix, count in self.matrices.items() if matrix.rank)
+        return 1 + sum(beside) / every
 
     def _times(self, device: Device, tokens: int, matrix: TunedMatrix) -> list[tuple[float, float]]:
         whole = moved_s(device, matrix.inputs * matrix.outputs * _MADE_WHOLE_BYTES[self.base])
         times = [matrix.products_s(device, tokens), (whole, whole * matrix.passes_on)]
-        return [*times, _adapter_s(device, tokens, matrix)] if matrix.rank else times
+        if not matrix.rank:
+            return times
+        if matrix.is_wide:
+            return [*times, _wide_adapter_s(device, tokens, matrix, casts_sum=self.base is None)]
+        return [*times, _adapter_s(device, tokens, matrix)]
 
 
 _MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES}
@@ -79,3 +88,26 @@ def _adapter_s(device: Device, tokens: int, matrix: TunedMatrix) -> tuple[float,
     words = (inputs + 2 * rank + 6 * outputs, (5 if matrix.passes_on else 1) * inputs + 4 * rank + 4 * outputs)
     forward, backward = (moved_s(device, tokens * word * WORD_BYTES) for word in words)
     return forward, backward
+
+
+_CAST = WORD_BYTES + FP32_BYTES
+"""Bytes that a cast of an element moves, in either direction."""
+
+
+def _wide_adapter_s(device: Device, tokens: int, matrix: TunedMatrix, *, casts_sum: bool) -> tuple[float, float]:
+    """The same of an adapter in fp32, whose products are too (worker/adapters.py).
+
+    Forward the input is cast, B's product scaled, and either added to the base's and the sum cast (`casts_sum`), or
+    cast and then added. Backward the output's gradient is cast, scaled, and where the sum was in fp32 cast back for the
+    base; A's passed gradient is cast and added to the base's.
+    """
+    inputs, outputs, rank = matrix.inputs, matrix.outputs, matrix.rank
+    scaled, added = 2 * FP32_BYTES, 3 * WORD_BYTES
+    summed = WORD_BYTES + 2 * FP32_BYTES + _CAST if casts_sum else _CAST + added
+    forward = moved_s(device, tokens * (_CAST * inputs + (scaled + summed) * outputs))
+    forward += fp32_gemm_s(device, tokens, rank, inputs) + fp32_gemm_s(device, tokens, outputs, rank)
+    passed = (_CAST + added) * inputs if matrix.passes_on else 0
+    backward = moved_s(device, tokens * (passed + (scaled + (2 if casts_sum else 1) * _CAST) * outputs))
+    backward += fp32_gemm_s(device, outputs, rank, tokens) + fp32_gemm_s(device, tokens, rank, outputs)
+    backward += fp32_gemm_s(device, rank, inputs, tokens)
+    return forward, backward + (fp32_gemm_s(device, tokens, inputs, rank) if matrix.passes_on else 0.0)

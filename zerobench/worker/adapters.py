@@ -2,7 +2,8 @@
 
 The adapters are those of Hu et al. 2021 (arXiv:2106.09685), written out here so that they run in every world; tests
 hold them against PEFT's, whose names they have: `base_layer`, `lora_A`, `lora_B`. They are in the model's own type, and
-their fp32 copies are the optimizer's master weights.
+their fp32 copies are the optimizer's master weights; or in fp32 beside a 16-bit model, and are what the optimizer
+updates.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerobench.spec.adapter import ALL_LINEAR, lora_of
+from zerobench.spec.adapter import ALL_LINEAR, is_wide, lora_of
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.quantised import QuantisedLinear
 
@@ -37,16 +38,28 @@ class LoraLayer(torch.nn.Module):
         self.lora_B = torch.nn.Linear(rank, outputs, bias=False, device=device, dtype=dtype)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What the matrix gives, and B A x times the scaling."""
-        given: torch.Tensor = self.base_layer(hidden) + self.lora_B(self.lora_A(hidden)) * SCALING
-        return given
+        """What the matrix gives, and B A x times the scaling.
+
+        Beside a matrix in another type B A x is computed in the adapter's, and what is given is in the matrix's: as
+        PEFT has it, whose sum is cast (tuners/lora/layer.py, Linear), or the product where bitsandbytes quantises the
+        matrix (tuners/lora/bnb.py, Linear4bit).
+        """
+        given: torch.Tensor = self.base_layer(hidden)
+        added: torch.Tensor = self.lora_B(self.lora_A(hidden.to(self.lora_A.weight.dtype))) * SCALING
+        if isinstance(self.base_layer, QuantisedLinear):
+            added = added.to(given.dtype)
+        return (given + added).to(given.dtype)
 
 
 def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
-    """Put an adapter of the type beside each matrix that the trial names. Raises ValueError where it names none."""
+    """Put an adapter beside each matrix that the trial names, in the type, or in fp32 where the trial asks for that.
+
+    Raises ValueError where it names none.
+    """
     if trial.adapter is None:
         return
     lora = lora_of(trial.adapter)
+    dtype = torch.float32 if is_wide(trial.adapter) else dtype
     there = list(matrices(model))
     chosen = [matrix for matrix in there if not lora.targets or matrix[1] in lora.targets]
     missing = set(lora.targets) - {name for _, name, _ in chosen}

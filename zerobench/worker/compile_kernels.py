@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from zerobench.kernels import BUILDERS, touch
+from zerobench.kernels import BUILDERS, architectures_unread, touch
 from zerobench.worker.programs import find_own_programs
 
 
@@ -38,7 +38,8 @@ def _compile(name: str) -> str | None:
     try:
         builder.load(verbose=False)
     except Exception as error:  # noqa: BLE001 -- whatever it is, the trials that need the kernel fail by it
-        return f"{type(error).__name__}: {error}"
+        words = [architectures_unread(error, os.environ), f"{type(error).__name__}: {error}"]
+        return "\n".join(filter(None, words))
     touch(name, os.environ)
     return None
 

@@ -59,7 +59,7 @@ def prepare_model(
             add_adapters(model, trial, torch.float32 if on_meta else dtype)
         model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
         if without and not on_meta:
-            give_memory(model, device, dtype)
+            give_memory(model, device)
         return _as_trained(model, trial, dtype if on_meta else None)
 
     return load if trial.is_loaded else make
@@ -73,14 +73,17 @@ def _as_trained(model: Any, trial: TrialSpec, frozen_dtype: torch.dtype | None) 
     return model
 
 
-def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Give every parameter of a model that was made without memory its own, values not set; tied ones stay tied."""
+def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """Give every parameter of a model that was made without memory its own, values not set; tied ones stay tied.
+
+    They have `dtype`, or the types that they were made in.
+    """
     given: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
                 if parameter not in given:
-                    wanted = dtype if parameter.is_floating_point() else parameter.dtype
+                    wanted = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
                     memory = torch.empty_like(parameter, device=device, dtype=wanted)
                     given[parameter] = torch.nn.Parameter(memory, requires_grad=parameter.requires_grad)
                 module.register_parameter(name, given[parameter])

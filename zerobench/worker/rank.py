@@ -28,6 +28,7 @@ from zerobench.memory.reachable import walk_reachable
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
+from zerobench.spec.adapter import is_wide
 from zerobench.spec.backward import backward_pass
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
@@ -124,7 +125,6 @@ class RankRun:
             lambda: itertools.chain(strategy.walk() if self._is_built else walk_reachable(), world.walk()),
             world.counter,
             in_own_process=world.trains,
-            block_bytes=None if world.trains else world.block_bytes,
             device_totals=world.device_totals,
         )
         self._ledger.tell_host = self._progress.tell_host
@@ -155,6 +155,8 @@ class RankRun:
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
         needed = kernels.needed(ds_config, is_cuda=device.is_cuda) if self.world.trains else ()
+        if needed and device.is_cuda:
+            self.record.notes += kernels.name_architectures(os.environ)
         if needed and (names := kernels.missing(needed, os.environ)):
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
@@ -187,7 +189,7 @@ class RankRun:
             ds_config=ds_config,
             shape_model=prepare_model(trial, device.torch_device, self.world.attention, self.folder.weights),
             fill_weights=lambda model: fill_weights(
-                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded
+                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded, widens=is_wide(trial.adapter)
             ),
             heard=self.world.traffic.collective,
             norms=self._norms,

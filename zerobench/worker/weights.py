@@ -36,12 +36,14 @@ def fill_weights(
     dtype: torch.dtype | None = None,
     *,
     is_loaded: bool = False,
+    widens: bool = False,
 ) -> None:
     """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
 
     Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike, and so is one
     that is cut up as DTensors are (FSDP2, tensor parallelism), of which each rank keeps its part, rounded to `dtype`
-    first as the model's precision has it. Of a model that was loaded only adapters are left to be set.
+    first as the model's precision has it, unless it is an adapter's and the trial `widens` them to fp32. Of a model
+    that was loaded only adapters are left to be set.
     """
     std, layers = spread(model.config)
     for full_name, parameter in model.named_parameters():
@@ -57,7 +59,8 @@ def fill_weights(
         elif hasattr(parameter, "ds_tensor"):
             _fill_partitioned(parameter, name, seed, std, layers, make_generator)
         elif hasattr(parameter, "device_mesh"):
-            whole = torch.empty(parameter.shape, dtype=dtype, device=_computes_on(parameter))
+            own = parameter.dtype if widens and ADAPTER in full_name else dtype
+            whole = torch.empty(parameter.shape, dtype=own, device=_computes_on(parameter))
             draw(whole, name, seed, std, layers, make_generator)
             keep_part(parameter, whole)
         else:

@@ -26,8 +26,21 @@ def test_the_committed_table_is_that_of_the_committed_rows(steps: list[Judged]) 
     assert TABLE.read_text(encoding="utf-8") == text(steps)
 
 
-def test_computing_takes_as_much_longer_in_programs_as_these_rows_say() -> None:
-    assert in_programs(computing(rows())) == pytest.approx(shipped_rates().today.in_programs, abs=0.001)
+@pytest.mark.parametrize("is_alone", [True, False], ids=["one rank", "several"])
+def test_computing_takes_as_much_longer_in_programs_as_these_rows_say(is_alone: bool) -> None:
+    today, some = shipped_rates().today, [each for each in computing(rows()) if each.is_alone is is_alone]
+    assert in_programs(some) == pytest.approx(today.alone if is_alone else today.among_ranks, abs=0.001)
+
+
+def test_programs_of_one_rank_compute_about_as_fast_as_their_kernels_and_of_several_slower() -> None:
+    """Of each program that published both: its several ranks take longer than its one, communication apart."""
+    steps = list(computing(rows()))
+    slower = {
+        program: statistics.median(each.error(1.0) for each in steps if each.row.program == program and each.is_alone)
+        - statistics.median(each.error(1.0) for each in steps if each.row.program == program and not each.is_alone)
+        for program in ("vectorlm", "KempnerForge", "fms-acceleration")
+    }
+    assert all(0.04 < share < 0.11 for share in slower.values()), slower
 
 
 def test_a_program_has_no_part_in_what_its_own_steps_are_judged_by(steps: list[Judged]) -> None:

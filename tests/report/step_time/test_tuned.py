@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from tests.timing.predicted_trials import gpu
+from zerobench.report.step_time.known import assumptions
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.timing.device import Device, device_of
-from zerobench.timing.kernels import attention_s, gemm_s
+from zerobench.timing.kernels import attention_s, fp32_gemm_s, gemm_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import shipped_rates
 from zerobench.timing.tuned import Tuned, TunedMatrix
@@ -126,8 +127,69 @@ def test_backward_an_adapters_two_matrices_and_their_gradients_are_moved(passes_
     assert added_s == pytest.approx(moved / (real.memory_bytes_per_s * real.rates.memory_share))
 
 
+def moved_alone_s(on: Device, product: tuple[float, float, float]) -> float:
+    rows, columns, inner = product
+    share = on.rates.memory_share * shipped_rates().today.fp32.memory_share
+    return 4 * (rows * inner + inner * columns + rows * columns) / (on.memory_bytes_per_s * share)
+
+
+def test_a_thin_product_in_fp32_takes_what_its_bytes_take_and_a_wide_one_what_its_flops_take() -> None:
+    real, shares = device(), shipped_rates().today.fp32
+    assert real.fp32_flops == 19.5e12
+    thin, wide = (TOKENS, HIDDEN, 16), (TOKENS, HIDDEN, HIDDEN)
+    assert fp32_gemm_s(real, *thin) == pytest.approx(moved_alone_s(real, thin))
+    assert fp32_gemm_s(real, *wide) == pytest.approx(2 * TOKENS * HIDDEN**2 / (19.5e12 * shares.peak_share))
+    unknown = replace(real, fp32_flops=None)
+    assert fp32_gemm_s(unknown, *wide) == pytest.approx(moved_alone_s(real, wide))
+
+
+def test_a_product_in_fp32_that_is_narrower_than_a_tile_takes_a_whole_one() -> None:
+    endless = fp32_gemm_s(ENDLESS, TOKENS, 16, HIDDEN)
+    assert endless == pytest.approx(fp32_gemm_s(ENDLESS, TOKENS, 32, HIDDEN))
+    assert endless == pytest.approx(fp32_gemm_s(ENDLESS, TOKENS, 64, HIDDEN) / 2)
+    assert fp32_gemm_s(ENDLESS, TOKENS, HIDDEN, 16) == pytest.approx(endless / 2)
+
+
+WIDE_WORDS = {None: (6, 8 + 10 + 6, 8 + 2 * 6), "nf4": (6, 8 + 6 + 6, 8 + 6)}
+"""Bytes that are moved beside products, by what the base is in: an element of the input forward, and of the output
+forward and backward. A cast moves 6, a scaling in fp32 8, a sum of both types 10, one in 16 bits 6.
+"""
+
+
+@pytest.mark.parametrize("base", WIDE_WORDS)
+@pytest.mark.parametrize("passes_on", [True, False])
+def test_an_adapter_in_fp32_is_cast_to_and_from_and_multiplied_in_fp32(base: str | None, *, passes_on: bool) -> None:
+    real, bare = device(), TunedMatrix(HIDDEN, INNER, False, passes_on)
+    with_adapter, without = (
+        Tuned({matrix: 3}, bare, 1.0, 1.0, base).matrices_s(real, TOKENS)
+        for matrix in (bare._replace(rank=16, is_wide=True), bare)
+    )
+    given, forward, backward = WIDE_WORDS[base]
+    passed = (6 + 6) * HIDDEN if passes_on else 0
+    moved = [TOKENS * (given * HIDDEN + forward * INNER), TOKENS * (passed + backward * INNER)]
+    products = [
+        [(TOKENS, 16, HIDDEN), (TOKENS, INNER, 16)],
+        [(INNER, 16, TOKENS), (TOKENS, 16, INNER), (16, HIDDEN, TOKENS), *[(TOKENS, HIDDEN, 16)] * passes_on],
+    ]
+    bandwidth = real.memory_bytes_per_s * real.rates.memory_share
+    for added, bare_s, nbytes, run in zip(with_adapter, without, moved, products, strict=True):
+        expected = nbytes / bandwidth + sum(fp32_gemm_s(real, *product) for product in run)
+        assert added - bare_s == pytest.approx(3 * expected)
+
+
+def test_only_what_the_trial_widens_is_in_fp32_and_the_time_says_so() -> None:
+    widened, usual = (tuned_of(asked(adapter=f"lora-16{how}:q_proj")) for how in ("-fp32", ""))
+    assert widened is not None
+    assert usual is not None
+    assert {matrix.is_wide for matrix in widened.matrices if matrix.rank} == {True}
+    assert {matrix.is_wide for matrix in usual.matrices} == {False}
+    said = [" ".join(assumptions(asked(adapter=f"lora-16{how}"))) for how in ("-fp32", "")]
+    assert ["in fp32, cast" in words for words in said] == [True, False]
+    assert ["in 16 bits" in words for words in said] == [False, True]
+
+
 def test_adapters_are_launched_too() -> None:
-    sizes = {"": 7, ":q_proj+v_proj": 2}
+    sizes = {"": 7, ":q_proj+v_proj": 2, "-fp32": 1.5 * 7, "-fp32:q_proj+v_proj": 1.5 * 2}
     for targets, count in sizes.items():
         tuned = tuned_of(asked(adapter=f"lora-16{targets}"))
         assert tuned is not None

@@ -41,7 +41,6 @@ class Opened:
             lambda: itertools.chain(self.named, self.world.walk()),
             self.world.counter,
             in_own_process=self.world.trains,
-            block_bytes=self.world.block_bytes,
             device_totals=self.world.device_totals,
         )
         self.rows: Any = self.world.device_rows(self.device, None)

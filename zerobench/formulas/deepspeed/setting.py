@@ -113,6 +113,13 @@ class Setting:
     """Of the elements that are not trained, those that codes lie in."""
     scales_bytes: int = 0
     """Of what they are scaled by, which no strategy divides."""
+    trains_wide: bool = False
+    """Whether what is trained is in fp32 beside a 16-bit model that is not."""
+
+    @property
+    def trained_element(self) -> int:
+        """Bytes of an element of what is trained, and of its gradient."""
+        return 4 if self.trains_wide else self.case.element
 
     @property
     def num_params(self) -> int:
@@ -197,7 +204,7 @@ class Setting:
     def first_gradient_whole(self) -> Terms:
         """That gradient, before anything is done with it."""
         what = "the first gradient of backward, the head's"
-        return of_elements(Category.GRADIENTS, self.case.element, self.first_gradient, what)
+        return of_elements(Category.GRADIENTS, self.trained_element, self.first_gradient, what)
 
     def tied_gradients(self, copies: int) -> Terms:
         """So many of three: autograd keeps a tied head's gradient until the embedding's is there, and then sums them;

@@ -33,12 +33,14 @@ def device(setting: Setting, step: StepKind) -> Instants:
 
 
 def plain_device(setting: Setting, step: StepKind) -> Instants:
-    """The device's bytes of a plain torch loop with fp32 masters beside a 16-bit model (the strategy `single`)."""
+    """The device's bytes of a plain torch loop with fp32 masters beside a 16-bit model (the strategy `single`), unless
+    what is trained of it is in fp32.
+    """
     return _loop(setting, step, {})
 
 
 def _parameters(setting: Setting) -> Terms:
-    return setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
+    return setting.share(Category.PARAMETERS, setting.trained_element, setting.num_params)
 
 
 def _gradients(setting: Setting, element: int, what: str = "") -> Terms:
@@ -91,7 +93,7 @@ def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:
 
 def _loop(setting: Setting, step: StepKind, copied: Bytes) -> Instants:
     """The torch optimizer over the parameters, or over their fp32 masters; the moments appear in the first step."""
-    in_fp32 = setting.case.element == 4
+    in_fp32 = setting.trained_element == 4
     built = add(_parameters(setting), {} if in_fp32 else setting.master_and_moments(setting.tensors, None))
     states = add(built, setting.moments(setting.tensors))
     held = built if step is StepKind.FIRST else states
@@ -104,7 +106,7 @@ def _instants(
     setting: Setting, held: Bytes, init: tuple[Bytes, ...], step: tuple[Bytes, ...], copied: Bytes
 ) -> Instants:
     """Gradients grow in backward, stay between micro steps and are freed after the update."""
-    end = add(held, _gradients(setting, setting.case.element))
+    end = add(held, _gradients(setting, setting.trained_element))
     between = end if setting.case.micro_steps > 1 else held
     first = end if setting.case.micro_steps > 1 else add(held, setting.first_gradient_whole)
     return Instants(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
-from zerobench.spec.trial import Precision
+from zerobench.spec.trial import Precision, TrialSpec
 
 _PAPER_TIMES = {"all_reduce": 2}
 
@@ -37,6 +37,11 @@ class KindTraffic:
 def bytes_per_element(precision: Precision) -> int:
     """Bytes of one parameter, the unit in which the paper counts its elements."""
     return 4 if precision is Precision.FP32 else 2
+
+
+def trained_bytes_per_element(spec: TrialSpec) -> int:
+    """Bytes of one trained parameter, and of its gradient: of adapters in fp32 not those of the model's."""
+    return 2 if spec.trains_in_16_bits else 4
 
 
 def traffic_by_kind(

@@ -82,7 +82,10 @@ class TimedWork(NamedTuple):
 
     def at(self, constants: StepConstants | None) -> TimedWork:
         """The same on a machine whose own constants are known."""
-        return self if constants is None else self._replace(device=self.device.calibrated(constants))
+        if constants is None:
+            return self
+        slowed = self.work.links.slowed(copies=constants.copies_slower, host_update=constants.host_update_slower)
+        return self._replace(work=replace(self.work, links=slowed), device=self.device.calibrated(constants))
 
 
 def expected_step(trial: Trial, gpu: Gpu, links: Links) -> ExpectedStep | None:
@@ -194,8 +197,15 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
     as_today = spec.prediction.blocks is Blocks.TRANSFORMERS
     if as_today:
-        fuses = spec.compile is not Compile.NONE
-        device = as_run(device, spec.model, decoder, spec.sequence_length, fuses=fuses, loss=spec.cross_entropy)
+        device = as_run(
+            device,
+            spec.model,
+            decoder,
+            spec.sequence_length,
+            fuses=spec.compile is not Compile.NONE,
+            alone=_alone(spec),
+            loss=spec.cross_entropy,
+        )
     return None if optimizer(work).update_s is None else TimedWork(work, device, decoder, stops_early=as_today)
 
 

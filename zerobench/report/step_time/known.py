@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerobench.spec.adapter import lora_of
+from zerobench.spec.adapter import is_wide, lora_of
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.trial import Attention, Blocks, Compile, Offload, Precision, TrialSpec
 from zerobench.timing.rates import HostRates
@@ -24,6 +24,8 @@ _LARGE_OVERHEAD = 0.1
 """Share of a step from which on what the loop does between steps is named."""
 
 HOST_WORDS = "the host launches a kernel in"
+COPIES_WORDS = "copies reach 80% of the host link"
+HOST_UPDATE_WORDS = "CPUAdam and what goes with it reach 15% of the host's memory bandwidth"
 _TOLD_WAIT = 0.01
 """The least part of a step that the GPU waits for the host that is said."""
 
@@ -52,11 +54,13 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
     if spec.strategy not in {_FITTED, *_DIVIDED} and spec.world_size > 1:
         spreads[f"{spec.strategy} overlaps its collectives as FSDP does"] = 0.1
     if spec.offloaded_to:
-        spreads["copies reach 80% of the host link"] = 0.25
+        spreads[COPIES_WORDS] = 0.25
     if spec.offload_optimizer is not Offload.NONE:
-        spreads["CPUAdam and what goes with it reach 15% of the host's memory bandwidth"] = 0.55
+        spreads[HOST_UPDATE_WORDS] = 0.55
     if spec.adapter is not None:
-        spreads["adapters are in 16 bits, their matmuls memory-bound"] = 0.05
+        in_fp32 = "fp32, cast to and from, their matmuls outside of tensor cores"
+        how = in_fp32 if is_wide(spec.adapter) else "16 bits, their matmuls memory-bound"
+        spreads[f"adapters are in {how}"] = 0.02
         if lora_of(spec.adapter).base is not None:
             spreads["dequantizing a matrix for each product is memory-bound"] = 0.05
     if spec.world_size > _JUDGED_RANKS:

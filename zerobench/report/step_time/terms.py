@@ -16,7 +16,12 @@ from zerobench.formulas.deepspeed.setting import Setting
 from zerobench.formulas.record import formula_setting
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES, end_instant
-from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind
+from zerobench.report.step_time.collectives import (
+    KindTraffic,
+    bytes_per_element,
+    traffic_by_kind,
+    trained_bytes_per_element,
+)
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
@@ -68,7 +73,7 @@ class Work:
         The mean over ranks: padding makes the largest a little larger.
         """
         counts = self.rank.parameters
-        element = bytes_per_element(self.spec.precision)
+        element = trained_bytes_per_element(self.spec)
         return None if counts is None else counts.trainable * element / state_shard_size(self.spec)
 
     @cached_property
@@ -261,6 +266,6 @@ def _update_bytes(work: Work) -> float:
     if offloaded and not states:
         return 0.0
     # With master weights the parameters are written from them; without, they are updated in place.
-    updated = updated_parameters(work) * bytes_per_element(work.spec.precision)
+    updated = updated_parameters(work) * trained_bytes_per_element(work.spec)
     gradients = work.live_bytes(Phase.BACKWARD, Place.DEVICE, Category.GRADIENTS)
     return 2 * states + min(gradients, updated) + (updated if master else 2 * updated)

@@ -39,7 +39,8 @@ def tuned_of(spec: TrialSpec) -> Tuned | None:
 def _tuned(use: Use, matrix: Matrix, lora: Lora | None) -> TunedMatrix:
     if lora is None:
         return TunedMatrix(matrix.inputs, matrix.outputs, use.weight.is_trained, use.passes_on)
-    return TunedMatrix(matrix.inputs, matrix.outputs, False, use.passes_on, lora.rank * use.weight.is_trained)
+    rank = lora.rank * use.weight.is_trained
+    return TunedMatrix(matrix.inputs, matrix.outputs, False, use.passes_on, rank, lora.dtype is not None)
 
 
 def _head(spec: TrialSpec, use: Use, *, is_trained: bool) -> TunedMatrix:

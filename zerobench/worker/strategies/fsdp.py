@@ -2,10 +2,11 @@
 
 The model is made without memory and each rank keeps its part of weights that are drawn one parameter at a time, so that
 no rank ever holds it whole. A 16-bit model is kept in fp32 parts, which the optimizer updates, and gathered in 16 bits
-(MixedPrecisionPolicy); gradients are reduced in the same 16 bits, as ZeRO's. They are reduced with every micro-batch,
-as at stages 2 and 3: without that (`set_requires_gradient_sync`) every rank would hold whole gradients between
-micro-batches. CPU offload takes parameters, gradients and optimizer states together (CPUOffloadPolicy), and the update
-runs on the CPU.
+(MixedPrecisionPolicy); gradients are reduced in the same 16 bits, as ZeRO's. Adapters in fp32 beside a 16-bit model are
+gathered as they are, in one message with it, and their gradients are reduced in fp32. Gradients are reduced with every
+micro-batch, as at stages 2 and 3: without that (`set_requires_gradient_sync`) every rank would hold whole gradients
+between micro-batches. CPU offload takes parameters, gradients and optimizer states together (CPUOffloadPolicy), and the
+update runs on the CPU.
 
 With `mics_shard_size` all of this happens among so many neighbouring ranks, and their groups hold copies of each other
 (torch's HSDP, the partitioning of MiCS: Zhang et al., arXiv 2205.00119, section 3.1). Gradients are reduced within the
@@ -26,7 +27,7 @@ from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Place
 from zerobench.spec.sharding import state_shard_size
-from zerobench.spec.trial import Offload, Precision
+from zerobench.spec.trial import Offload
 from zerobench.worker.compilation import blocks, compile_blocks
 from zerobench.worker.model import DTYPES
 from zerobench.worker.strategies.torch_loop import TorchLoop
@@ -54,7 +55,7 @@ class Fsdp(TorchLoop):
 
     def _settings(self) -> dict[str, Any]:
         device, trial = self.job.device, self.job.trial
-        dtype = None if trial.precision is Precision.FP32 else DTYPES[trial.precision]
+        dtype = DTYPES[trial.precision] if trial.trains_in_16_bits else None
         offload = CPUOffloadPolicy(pin_memory=device.is_cuda) if self._offloads else OffloadPolicy()
         policy = MixedPrecisionPolicy(param_dtype=dtype)
         return {"mesh": self._mesh(), "mp_policy": policy, "offload_policy": offload}
@@ -93,7 +94,7 @@ class Fsdp(TorchLoop):
 
     def walk(self) -> Iterable[NamedTensor]:
         """Everything that FSDP2 and the optimizer hold."""
-        masters = self.job.trial.precision is not Precision.FP32
+        masters = self.job.trial.trains_in_16_bits
         place = Place.HOST if self._offloads else None
         return walk_fsdp(self.module, self._optimizer, are_masters=masters, place=place)
 

@@ -1,7 +1,8 @@
 """A plain torch training loop without DeepSpeed: what `single`, `ddp` and `fsdp` have in common.
 
-Forward, backward, clip, update; fp32 master weights beside a 16-bit model. Who wraps the model says in which module the
-forward pass goes, and under what a micro-batch is run that is not the last of its step.
+Forward, backward, clip, update; fp32 master weights beside a 16-bit model, unless what is trained of it is in fp32. Who
+wraps the model says in which module the forward pass goes, and under what a micro-batch is run that is not the last of
+its step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +46,7 @@ class TorchLoop(Strategy):
         self._forward = self._wrap()
         trial = self.job.trial
         parameters = [p for p in self.module.parameters() if p.requires_grad]
-        if trial.precision is not Precision.FP32 and self._keeps_masters:
+        if trial.trains_in_16_bits and self._keeps_masters:
             self._masters = MasterWeights(parameters)
         self._updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
         give_names(self.module, self._updated)

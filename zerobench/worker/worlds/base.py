@@ -17,7 +17,7 @@ from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows, NvmeAccount
-from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.memory.storages import StorageCounter
 from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
 from zerobench.records import ContextMemory
@@ -71,10 +71,6 @@ class World(ABC):
     def walk(self) -> Iterable[NamedTensor]:
         """Tensors that the world itself holds, with what they are."""
         return ()
-
-    def block_bytes(self, storage: Storage) -> int:
-        """The block that torch's allocator would hand out for a storage, where no allocator can be asked."""
-        return storage.nbytes
 
     def device_totals(self) -> AllocatorTotals | None:
         """The allocator's totals of the phase under way, where it is a model; None where the device tells them."""

@@ -18,17 +18,15 @@ from torch.utils.flop_counter import flop_registry
 from zerobench.emulator.inside import kernels
 from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
 from zerobench.emulator.inside.account import outside_torch
-from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
 from zerobench.memory.heard_collectives import HearingCounter
 from zerobench.memory.nvml import DeviceReader
-from zerobench.memory.storages import Listener, Storage
+from zerobench.memory.storages import Listener
 from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
 from zerobench.records import ContextMemory
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.strategy import uses_deepspeed
-from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
 from zerobench.worker.simulation.costs import flops_of
 from zerobench.worker.worlds.base import no_values
@@ -42,10 +40,6 @@ class EmulatedWorld(DevicelessWorld):
 
     _backends = "cpu:gloo,cuda:nccl"
     """On the device NCCL's own group; on the host gloo's, which is an instant one here."""
-
-    def __init__(self, trial: TrialSpec) -> None:
-        super().__init__(trial)
-        self._counter: EmulatedCounter | None = None
 
     def open_device(self, rank: Rank) -> Device:
         """The emulated GPU; never another one."""
@@ -102,15 +96,9 @@ class EmulatedWorld(DevicelessWorld):
         """That no value is computed."""
         return [no_values()]
 
-    def block_bytes(self, storage: Storage) -> int:
-        """Powers of two in page-locked memory."""
-        pinned = self._counter is not None and storage.serial in self._counter.pinned
-        return pinned_block_bytes(storage.nbytes) if pinned else storage.nbytes
-
     def counter(self, observe: Callable[[], object]) -> EmulatedCounter:
-        """One that hears collectives and knows which host memory is page-locked."""
-        self._counter = EmulatedCounter(observe, self.traffic, self.trial.gpus_per_node, self._order)
-        return self._counter
+        """One that hears collectives."""
+        return EmulatedCounter(observe, self.traffic, self.trial.gpus_per_node, self._order)
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
         """Tokens of which none means anything."""
@@ -135,13 +123,12 @@ class PeersWorld(EmulatedWorld):
 
 
 class EmulatedCounter(HearingCounter):
-    """Counts storages on device and host, keeps which of the host's are page-locked, and hears the order of work."""
+    """Counts storages on device and host, and hears the order of work."""
 
     def __init__(self, observe: Callable[[], Any], traffic: Traffic, ranks_per_node: int, order: EmulatedOrder) -> None:
         super().__init__(observe, traffic.collective, ranks_per_node)
         self._count_flops = traffic.add_flops
         self._order = order
-        self.pinned: set[int] = set()
 
     def _listener(self, func: Any) -> Listener | None:
         heard, formula = super()._listener(func), flop_registry.get(func._overloadpacket)
@@ -161,8 +148,3 @@ class EmulatedCounter(HearingCounter):
     def _began(self, func: Any, args: tuple[Any, ...], out: Any, waited: Any) -> None:
         if waited is not None:
             self._order.began(func, args, out, waited)
-
-    def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
-        super()._keep(storage, entry)
-        if entry.device == "cpu" and entry.nbytes and storage.is_pinned():
-            self.pinned.add(entry.serial)

@@ -12,13 +12,12 @@ from functools import partial
 import torch
 
 from zerobench.memory.allocator_settings import settings_notes
-from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows
-from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.memory.storages import StorageCounter
 from zerobench.progress import Rank
 from zerobench.records import Category, ContextMemory
 from zerobench.spec.hardware import find_gpu
@@ -46,7 +45,6 @@ class SimulatedWorld(DevicelessWorld):
         self._tensors.listener = self.traffic.collective
         self._counter: SimulatedCounter | None = None
         self._rows: SimulatedRows | None = None
-        self._pinned: set[int] = set()
 
     def open_device(self, rank: Rank) -> Device:
         """The simulated GPU, or the CPU for comparison with CPU runs."""
@@ -96,7 +94,7 @@ class SimulatedWorld(DevicelessWorld):
             self._counter.see(tensor)
             storage = self._counter.find(tensor)
             if storage is not None:
-                self._pinned.add(storage.serial)
+                storage.is_page_locked = True
 
     def join(self, rank: Rank, device: Device) -> None:
         """Make the group of which this is the only member that is there."""
@@ -130,10 +128,6 @@ class SimulatedWorld(DevicelessWorld):
     def walk(self) -> Iterable[NamedTensor]:
         """The matrix library's workspaces."""
         return [NamedTensor(tensor, Category.WORKSPACES) for tensor in self._tensors.workspaces.values()]
-
-    def block_bytes(self, storage: Storage) -> int:
-        """Powers of two in page-locked memory; those of the device are the allocator's model's (device_totals)."""
-        return pinned_block_bytes(storage.nbytes) if storage.serial in self._pinned else storage.nbytes
 
     def device_totals(self) -> AllocatorTotals | None:
         """By the model of the caching allocator."""
