@@ -121,7 +121,7 @@ def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F81
     """The sweep that `make sweep` runs, of fewer steps; not beside a compilation, which would take it the cores. Ranks
     that DeepSpeed's launcher starts, as it does there, are in tests/trials/test_live_view.py.
     """
-    return forked_sweep_once("quickstart", "--set", "steps.warmup=1", "--set", "steps.timed=2")
+    return forked_sweep_once("quickstart", "--set", "steps.warmup=0", "--set", "steps.timed=2")
 
 
 @pytest.fixture(scope="session")

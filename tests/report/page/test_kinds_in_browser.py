@@ -107,14 +107,12 @@ def written(tmp_path_factory: pytest.TempPathFactory, runs_of: Callable[[str], R
 
 
 def test_the_kinds_hold_every_chart_that_is_drawn(runs_of: Callable[[str], RunFrames]) -> None:
-    drawn = {
-        make
-        for kind in RUNS
-        for make in MAKERS
-        for figure in [make(runs_of(kind))]
-        if figure is not None and figure.drawing is not None
-    }
-    assert [make for make in MAKERS if make not in drawn] == [checkpoints_figure], "a table alone"
+    undrawn = []
+    for make in MAKERS:
+        figures = (make(runs_of(kind)) for kind in RUNS)  # until one is drawn
+        if not any(figure is not None and figure.drawing is not None for figure in figures):
+            undrawn.append(make)
+    assert undrawn == [checkpoints_figure], "a table alone"
 
 
 @pytest.mark.parametrize("kind", KINDS)
