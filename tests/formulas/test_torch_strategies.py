@@ -58,6 +58,16 @@ def test_a_larger_bucket_makes_fewer_of_them_and_none_is_left_out():
     assert bucket_count(setting, 10**8) < bucket_count(setting, None) < bucket_count(setting, 10**7)
 
 
+def test_gradients_of_adapters_in_fp32_fill_buckets_twice_as_fast():
+    in_16_bits, in_fp32 = (
+        formula_setting(trial(strategy="ddp", precision="bf16", adapter=f"lora-16{how}")) for how in ("", "-fp32")
+    )
+    assert in_16_bits.num_params == in_fp32.num_params
+    for elements in (10**5, 10**6):
+        assert bucket_count(in_fp32, 4 * elements) == bucket_count(in_16_bits, 2 * elements) > 1
+        assert bucket_count(in_fp32, 2 * elements) > bucket_count(in_16_bits, 2 * elements)
+
+
 def test_ddp_moves_every_gradient_once_a_step():
     assert [(one.kind, one.calls, one.elements) for one in ddp_moves(1000, 3)] == [("all_reduce", 3, 1000)]
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import RUN_ID, skipped_trial, spec, write_run
+from tests.tools.known import known
 from zerobench.records import Category
-from zerobench.report.memory_causes import remedy
-from zerobench.report.trials import Trial
+from zerobench.report.memory_causes import cause, remedy
+from zerobench.report.trials import Trial, num_trained
+from zerobench.search.formula import formula_trial
 from zerobench.store import load_run
 
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.OTHER_OPTIMIZER_STATES)
@@ -18,6 +21,14 @@ def trial(tmp_path: Path, strategy: str) -> Trial:
     write_run(tmp_path / RUN_ID, [skipped_trial(asked, "a rule")])
     [found] = load_run(tmp_path / RUN_ID).trials()
     return found
+
+
+def test_gradients_of_adapters_in_fp32_are_told_by_their_own_bytes() -> None:
+    for adapter, element in (("lora-16-fp32", 4), ("lora-16", 2)):
+        found = formula_trial(gpu_trial("llama-7b", 0, 2, strategy="ddp", adapter=adapter, evidence="formula"))
+        said = known(cause(found, Category.GRADIENTS, element * known(num_trained(found))))
+        assert said.startswith(f"{element} bytes x ")
+        assert said.endswith("trained parameters")
 
 
 @pytest.mark.parametrize("category", STATES)

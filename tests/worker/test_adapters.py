@@ -131,6 +131,13 @@ def test_adapters_in_fp32_train_as_in_the_single_process(ran: RunTrial, strategy
             assert (row.own_peak_bytes or 0) <= 0.01 * most(rank, Category.TOTAL)
 
 
+def test_under_fsdp_adapters_in_fp32_begin_as_under_ddp_not_rounded_to_the_models_type(ran: RunTrial) -> None:
+    """Two ranks see the same samples either way, so that the model's own roundings are the same."""
+    divided, whole = (ran(spec(strategy=strategy, **WIDE))[0] for strategy in ("fsdp", "ddp"))
+    assert divided.losses == pytest.approx(whole.losses, abs=TOLERANCE)
+    assert divided.grad_norms[0] == pytest.approx(whole.grad_norms[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_adapters_in_fp32_have_no_master_weights_and_gradients_and_moments_in_fp32(

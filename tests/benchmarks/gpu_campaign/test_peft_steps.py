@@ -16,6 +16,7 @@ from zerobench.formulas import formula_record
 from zerobench.records import Phase, Place, StepKind
 from zerobench.report.memory_view import phase_peak
 from zerobench.report.step_time.expected import published_step, timed_work
+from zerobench.report.step_time.terms import update_seconds
 from zerobench.search.formula import formula_trial
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
@@ -82,6 +83,14 @@ def test_the_closed_form_has_the_measured_peak_and_what_stays(adapter: str, more
         and entry.category.value != "total"
     )
     assert kept == pytest.approx(int(row["allocated"]) + more, abs=200 * KILOBYTE)
+
+
+def test_an_update_in_fp32_reads_and_writes_what_adam_has_without_master_weights() -> None:
+    gpu = known(find_gpu("H100 SXM"))
+    work = known(timed_work(formula_trial(asked(IN_FP32)), gpu, links_of(gpu))).work
+    on_device, _ = update_seconds(work)
+    moved = 2 * 2 * 4 + 4 + 2 * 4  # both moments and the weights read and written, gradients read
+    assert on_device * 1e9 * known(gpu.memory_gb_per_s) == pytest.approx(moved * TRAINED, rel=1e-6)
 
 
 @pytest.mark.parametrize("adapter", CELLS)
