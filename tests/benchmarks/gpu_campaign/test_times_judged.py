@@ -11,6 +11,7 @@ from benchmarks.gpu_campaign.times_judged import (
     MeasuredPasses,
     Work,
     alone,
+    by_formula_timed,
     classes_s,
     kernels,
     measured_passes,
@@ -24,6 +25,7 @@ from benchmarks.gpu_campaign.times_judged import (
     sustained,
     text,
     traced_s,
+    whole_steps,
 )
 from zerobench.timing.kernels import gemm_s
 
@@ -101,6 +103,16 @@ def test_steps_of_a_machine_calibrate_another_of_its_kind_and_its_own_to_5_perce
     for row in on_the_host:
         assert abs(float(row[3].rstrip("%"))) > 13
         assert abs(float(row[5].rstrip("%"))) < 4
+
+
+def test_thirteen_steps_of_two_h100_are_as_near_as_the_pages_say() -> None:
+    first, second = ([*rows][:-1] for rows in (whole_steps(by_formula_timed("first")), second_steps()))
+    by_shipped = [abs(float(row[column].rstrip("%"))) for rows, column in ((first, 2), (second, 3)) for row in rows]
+    calibrated = [abs(float(row[-1].rstrip("%"))) for row in (*first, *second)]
+    assert len(by_shipped) == 13
+    assert statistics.median(by_shipped) < 8.5
+    assert statistics.median(calibrated) < 3.5
+    assert sorted(calibrated)[11] < 8
 
 
 def test_only_large_products_slow_a_chip_down_that_runs_for_seconds() -> None:
