@@ -27,6 +27,7 @@ from benchmarks.gpu_campaign.times_judged import (
     traced_s,
     whole_steps,
 )
+from zerobench.report.step_time.expected import published_step
 from zerobench.timing.kernels import gemm_s
 
 LARGE = ("llama-7b", "llama-13")
@@ -113,6 +114,10 @@ def test_thirteen_steps_of_two_h100_are_as_near_as_the_pages_say() -> None:
     assert statistics.median(by_shipped) < 8.5
     assert statistics.median(calibrated) < 3.5
     assert sorted(calibrated)[11] < 8
+    steps = [step for machine in ("first", "second") for step in by_formula_timed(machine).values()]
+    said = [published_step(step.asked) for step in steps]
+    inside = [each.low_s <= step.step_s <= each.high_s for each, step in zip(said, steps, strict=True) if each]
+    assert (sum(inside), len(inside)) == (7, 13)
 
 
 def test_only_large_products_slow_a_chip_down_that_runs_for_seconds() -> None:
