@@ -98,7 +98,7 @@ def test_an_adapter_in_fp32_multiplies_in_fp32_and_gives_the_matrixs_type(
         coded = QuantisedLinear(base, (64, 48), "nf4", torch.device("cpu"), half)
         coded.weight.data.copy_(coded.quantise(base.weight.detach()))
         base = coded
-    layer = LoraLayer(base.requires_grad_(requires_grad=False), 8, torch.float32)
+    layer = LoraLayer(base.requires_grad_(requires_grad=False), 8, torch.float32, is_wide=True)
     one, other = (
         torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).to(half).requires_grad_() for _ in range(2)
     )

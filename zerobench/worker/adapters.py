@@ -29,8 +29,9 @@ SCALING = 2.0
 class LoraLayer(torch.nn.Module):
     """A frozen matrix and its adapter."""
 
-    def __init__(self, base: Any, rank: int, dtype: torch.dtype) -> None:
+    def __init__(self, base: Any, rank: int, dtype: torch.dtype, *, is_wide: bool = False) -> None:
         super().__init__()
+        self._is_wide = is_wide  # a weight that is asked for its type in forward is gathered by ZeRO-3
         inputs, outputs = sizes_of(base)
         device = base.weight.device  # under zero.Init it is partitioned already, but has its device
         self.base_layer = base
@@ -40,12 +41,12 @@ class LoraLayer(torch.nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the matrix gives, and B A x times the scaling.
 
-        Beside a matrix in another type B A x is computed in the adapter's, and what is given is in the matrix's: as
-        PEFT has it, whose sum is cast (tuners/lora/layer.py, Linear), or the product where bitsandbytes quantises the
-        matrix (tuners/lora/bnb.py, Linear4bit).
+        A wide adapter's B A x is computed in fp32, and what is given is in the matrix's type: as PEFT has it, whose sum
+        is cast (tuners/lora/layer.py, Linear), or the product where bitsandbytes quantises the matrix
+        (tuners/lora/bnb.py, Linear4bit).
         """
         given: torch.Tensor = self.base_layer(hidden)
-        added: torch.Tensor = self.lora_B(self.lora_A(hidden.to(self.lora_A.weight.dtype))) * SCALING
+        added: torch.Tensor = self.lora_B(self.lora_A(hidden.float() if self._is_wide else hidden)) * SCALING
         if isinstance(self.base_layer, QuantisedLinear):
             added = added.to(given.dtype)
         return (given + added).to(given.dtype)
@@ -59,7 +60,7 @@ def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
     if trial.adapter is None:
         return
     lora = lora_of(trial.adapter)
-    dtype = torch.float32 if is_wide(trial.adapter) else dtype
+    wide = is_wide(trial.adapter)
     there = list(matrices(model))
     chosen = [matrix for matrix in there if not lora.targets or matrix[1] in lora.targets]
     missing = set(lora.targets) - {name for _, name, _ in chosen}
@@ -69,7 +70,7 @@ def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
             f"choices: {', '.join(sorted({name for _, name, _ in there}))}"
         )
     for parent, name, base in chosen:
-        setattr(parent, name, LoraLayer(base, lora.rank, dtype))
+        setattr(parent, name, LoraLayer(base, lora.rank, torch.float32 if wide else dtype, is_wide=wide))
 
 
 def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None = None) -> None:
