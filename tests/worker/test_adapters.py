@@ -251,13 +251,15 @@ def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTri
     ],
 )
 def test_other_worlds_have_the_same_peak(ran: RunTrial, work: dict[str, Any], strategy: str, evidence: str) -> None:
-    measured, other = (ran(spec(strategy=strategy, evidence=one, **work))[0] for one in ("measured", evidence))
+    """Of two measured ranks the lower: gloo's thread may hold what it has gathered while the next is gathered."""
+    measured, [other, *_] = (ran(spec(strategy=strategy, evidence=one, **work)) for one in ("measured", evidence))
     for step in StepKind:
-        theirs, ours = (
-            max(row.foreseeable_peak_bytes or 0 for row in rows(rank, Category.TOTAL, step))
-            for rank in (measured, other)
-        )
-        assert ours == pytest.approx(theirs, rel=0.01)
+        theirs = min(peak_bytes(rank, step) for rank in measured)
+        assert peak_bytes(other, step) == pytest.approx(theirs, rel=0.01)
+
+
+def peak_bytes(rank: RankRecord, step: StepKind) -> int:
+    return max(row.foreseeable_peak_bytes or 0 for row in rows(rank, Category.TOTAL, step))
 
 
 STAYS = (
