@@ -44,13 +44,12 @@ class Chip:
         self._thread.join()
 
     @property
-    def mean(self) -> Sample:
-        """Of clock and power; the reasons are those of any reading."""
-        clock, power = (round(statistics.fmean(values)) for values in list(zip(*self.samples, strict=True))[1:3])
-        reasons = 0
-        for sample in self.samples:
-            reasons |= sample.reasons
-        return Sample(self.samples[-1].at_s, clock, power, reasons)
+    def means(self) -> dict[str, int]:
+        """Of clock and power, by their columns' names."""
+        return {
+            name: round(statistics.fmean(getattr(sample, name) for sample in self.samples))
+            for name in ("sm_mhz", "power_w")
+        }
 
     def _read(self) -> None:
         while True:

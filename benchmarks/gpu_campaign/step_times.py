@@ -140,7 +140,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
             event.record()
         torch.cuda.synchronize()
     row["step_s"] = (time.perf_counter() - begun) / TIMED
-    row |= {"sm_mhz": chip.mean.sm_mhz, "power_w": chip.mean.power_w}
+    row |= chip.means
     steps = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
     row |= {"step_s_median": statistics.median(steps), "step_s_min": min(steps), "step_s_max": max(steps)}
     row |= {"loss": float(loss), "peak_allocated": torch.cuda.max_memory_allocated()}

@@ -424,34 +424,43 @@ def by_formula(machine: str) -> Iterator[Trial]:
         )
 
 
-def whole_steps(found: Timed) -> Iterator[list[str]]:
+def whole_steps(found: Timed) -> list[list[str]]:
     """The first machine's trials by the shipped constants, and by those that `calibrate` fits to the other three."""
-    fitted = by_formula_timed("first")
-    errors = []
-    for name, step in found.items():
-        others = fitted_steps([other for words, other in fitted.items() if words != name])
-        errors.append([_error(step, None), _error(step, others)])
-        yield [name, f"{1e3 * step.step_s:.1f}", *(f"{100 * each:+.1f}%" for each in errors[-1])]
-    yield ["median of the sizes", "", *_medians(errors)]
+    return _steps_table(found, {name: [None, by_others("first")[name]] for name in found})
 
 
-def second_steps() -> Iterator[list[str]]:
+@cache
+def second_steps() -> list[list[str]]:
     """The second machine's as simulated before they ran, by shipped constants now, by the first machine's own, and by
     its own other trials.
     """
     found, elsewhere = by_formula_timed("second"), fitted_steps(list(by_formula_timed("first").values()))
     before = {_words(_axes(row)): float(row["expected_before_s"]) for row in read(SECOND / "trials.csv")}
-    errors = []
-    for name, step in found.items():
-        others = fitted_steps([other for words, other in found.items() if words != name])
-        known = [_error(step, each) for each in (None, elsewhere, others)]
-        errors.append([before[name] / step.step_s - 1, *known])
-        yield [name, f"{1e3 * step.step_s:.1f}", *(f"{100 * each:+.1f}%" for each in errors[-1])]
-    yield ["median of the sizes", "", *_medians(errors)]
+    return _steps_table(found, {name: [before[name], None, elsewhere, by_others("second")[name]] for name in found})
 
 
-def _error(step: TimedStep, calibrated: CalibratedSteps | None) -> float:
-    constants, factor = (None, 1.0) if calibrated is None else (calibrated.constants, calibrated.factor)
+@cache
+def by_others(machine: str) -> dict[str, CalibratedSteps]:
+    """What a machine's other trials say together, for each of them."""
+    found = by_formula_timed(machine)
+    return {name: fitted_steps([other for words, other in found.items() if words != name]) for name in found}
+
+
+def _steps_table(found: Timed, said: Mapping[str, Sequence[float | CalibratedSteps | None]]) -> list[list[str]]:
+    """Each measured step with the errors of what is said of it, and their medians below."""
+    errors = {name: [_error(step, each) for each in said[name]] for name, step in found.items()}
+    rows = [
+        [name, f"{1e3 * found[name].step_s:.1f}", *(f"{100 * each:+.1f}%" for each in off)]
+        for name, off in errors.items()
+    ]
+    return [*rows, ["median of the sizes", "", *_medians(errors.values())]]
+
+
+def _error(step: TimedStep, said: float | CalibratedSteps | None) -> float:
+    """Of seconds that were said, or of what is expected with constants: the shipped ones, or those of trials."""
+    if isinstance(said, float):
+        return said / step.step_s - 1
+    constants, factor = (None, 1.0) if said is None else (said.constants, said.factor)
     return factor * sum(_known(parts_of(step.asked.at(constants)))) / step.step_s - 1
 
 

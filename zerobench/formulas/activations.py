@@ -30,7 +30,7 @@ from zerobench.formulas.kept import (
     llama_layer,
     llama_outside,
 )
-from zerobench.spec.adapter import BLOCK, base_of, is_wide, lora_of
+from zerobench.spec.adapter import BLOCK, base_of, lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import LOOKED_UP
 from zerobench.spec.components import component_of
@@ -284,7 +284,7 @@ def _trained(trial: TrialSpec) -> tuple[bool, TrainedWeights]:
         return trial.passes_all, TrainedWeights(
             lambda _: False,
             lambda module: between.get(module.rpartition(".")[2], 0),
-            widened=is_wide(trial.adapter) and trial.precision is not Precision.FP32,
+            widened=trial.widens_adapters,
         )
     weights = {weight.name: weight.is_trained for weight in named_weights(trial.model, trial.frozen).all}
     tables = [is_trained for name, is_trained in weights.items() if component_of(name) in LOOKED_UP]

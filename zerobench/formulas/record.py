@@ -65,7 +65,7 @@ from zerobench.records import (
     Status,
     StepKind,
 )
-from zerobench.spec.adapter import base_of, codes_bytes, is_wide, lora_of
+from zerobench.spec.adapter import base_of, codes_bytes, lora_of
 from zerobench.spec.backward import LOOKED_UP, Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.components import component_of
@@ -262,7 +262,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         linear_elements=held,
         coded=coded,
         scales_bytes=scales_bytes,
-        trains_wide=case.element == 2 and is_wide(trial.adapter),
+        trains_wide=trial.widens_adapters,
         used=_used(_Named(trial.model.model_dump_json(), trial.frozen, trial.model))
         if case.stage and trial.adapter is None
         else (),  # adapters are used in the order in which they are held
@@ -409,8 +409,7 @@ def fsdp_shards(trial: TrialSpec) -> Shards:
     block -= (weights - sum(stored)) // num_blocks if codes else 0
     added = sum(adapter_tensors(trial.model, lora_of(trial.adapter)))
     beside, in_block = added % num_blocks, added // num_blocks
-    widened = is_wide(trial.adapter) and element == 2
-    times = 2 if widened else 1
+    times = 2 if trial.widens_adapters else 1
     return Shards(
         root + times * beside,
         block + times * in_block,
@@ -420,7 +419,7 @@ def fsdp_shards(trial: TrialSpec) -> Shards:
         in_block,
         num_blocks,
         num_blocks,
-        widened,
+        trial.widens_adapters,
     )
 
 

@@ -414,7 +414,12 @@ class TrialSpec(Spec):
     @property
     def trains_in_16_bits(self) -> bool:
         """Whether what is trained is in 16 bits, and has its gradients in them: not so adapters in fp32."""
-        return self.precision is not Precision.FP32 and not is_wide(self.adapter)
+        return self.precision is not Precision.FP32 and not self.widens_adapters
+
+    @property
+    def widens_adapters(self) -> bool:
+        """Whether adapters are in fp32 beside a 16-bit model."""
+        return self.precision is not Precision.FP32 and is_wide(self.adapter)
 
     @property
     def passes_all(self) -> bool:
