@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -81,6 +80,7 @@ PRIOR: dict[str, tuple[float, float]] = {
     "backward_words": (27, 0.25),
     "loss_words": (10, 0.3),
     "step_s": (0.02, 1.0),
+    "micro_batch_s": (0.005, 1.0),
     "link_share": (0.75, 0.1),
     "network_share": (0.7, 0.15),
     "contention": (0.2, 0.5),
@@ -91,10 +91,11 @@ that LLM Foundry runs (norms, residuals, GELU and copies read and written once e
 _SAME = 1e-3
 _TIMED_ALONE = {"h100": {"gemm_share": (0.76, 0.02), "gemm_half_length": (200, 0.1)}}
 """What 234 products timed by themselves on an H100 say (benchmarks/gpu_campaign/h100/times_judged.md)."""
-_SHARED = ("network_share", "jitter", "step_s")
+_SHARED = ("network_share", "jitter", "step_s", "micro_batch_s")
 """What is not the GPU's: few rows of others tell of it, so that it is that of the A100s' rows for all."""
-_UPDATE_BYTES = 20
-"""Lion with fp32 states: weights and one moment read and written, a gradient read, 16-bit weights written."""
+_UPDATE_BYTES = 56
+"""Moved a parameter by Lion with fp32 states, one kernel after another (llmfoundry/optim/lion.py: the update's lerp 12,
+its sign 8, the weights' addition 12, the moment's lerp 12), after the gradient's norm and clipping (12)."""
 NOISE = 0.04
 """Of a row's time, by which rows of one configuration differ between releases."""
 
@@ -239,7 +240,7 @@ def replayed_s(row: Row, rates: Rates) -> float:
     timeline = replay(trace, pace)
     if timeline is None:
         raise SystemExit("a rate is missing")
-    return sum(replayed(timeline, rates))
+    return sum(replayed(timeline, rates, row.micro_batches))
 
 
 def _moved_s(kind: str, ranks: int, nbytes: int, links: Links) -> float:
@@ -318,16 +319,12 @@ def errors(judged: Sequence[Row], by_kind: Callable[[str], Rates], time_of: Time
     return np.array([time_of(row, by_kind(row.kind)) / row.step_s - 1 for row in judged])
 
 
-OF_NODES = ("network_share", "jitter")
-"""What rows on one node cannot tell: all are of eight ranks, and none crosses a network."""
-
-
-def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates], untold: Sequence[str] = ()) -> str:
+def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:
     off = errors(judged, by_kind)
     far = np.abs(off)
     return (
         f"| {words} | {len(judged)} | {np.median(far):.1%} | {np.percentile(far, 90):.1%} | {far.max():.1%} | "
-        f"{np.median(off):+.1%} | {held_inside(judged, by_kind, untold):.0%} | {_in_order(*ordered(judged, by_kind))} |"
+        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_in_order(*ordered(judged, by_kind))} |"
     )
 
 
@@ -355,49 +352,46 @@ def _work(row: Row) -> tuple[object, ...]:
     return row.model, row.gpu, row.sequence_length, row.is_compiled
 
 
-def efficiencies(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> np.ndarray:
-    """(predicted - published) efficiency with which the same work a GPU goes from some ranks to more."""
+def efficiencies(
+    judged: Sequence[Row], by_kind: Callable[[str], Rates], times: int | None = None, *, same_batch: bool = True
+) -> np.ndarray:
+    """(predicted - published) efficiency with which the same work goes from some ranks to more, or to `times` as many;
+    of `same_batch`, the same work a GPU.
+    """
     work = [replace(row, world_size=0, step_s=0.0, tokens_per_s=0.0, source="") for row in judged]
-    predicted = [predicted_s(row, by_kind(row.kind)) for row in judged]
+    if not same_batch:
+        work = [replace(row, micro_batch_size=0, micro_batches=0) for row in work]
+    predicted = [_speed(row, by_kind) for row in judged]
+    published = [row.tokens_per_s / row.world_size for row in judged]
+    ranks = [row.world_size for row in judged]
     alike = [
         (a, b)
         for a, b in permutations(range(len(judged)), 2)
-        if work[a] == work[b] and judged[a].world_size < judged[b].world_size
+        if work[a] == work[b] and (ranks[a] < ranks[b] if times is None else times * ranks[a] == ranks[b])
     ]
-    return np.array([predicted[a] / predicted[b] - judged[a].step_s / judged[b].step_s for a, b in alike])
+    return np.array([predicted[b] / predicted[a] - published[b] / published[a] for a, b in alike])
 
 
 def _speed(row: Row, by_kind: Callable[[str], Rates]) -> float:
+    """Tokens/s a GPU."""
     tokens = row.micro_batches * row.micro_batch_size * row.sequence_length
     return tokens / predicted_s(row, by_kind(row.kind))
 
 
-def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates], untold: Sequence[str] = ()) -> float:
-    """The share of rows that lie within the interval that is said to hold eight of ten.
-
-    Of constants that the fitted rows do not tell, `untold`, no more is known than before: each makes a row's interval
-    as much wider as the row depends on it (PRIOR).
-    """
+def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> float:
+    """The share of rows that lie within the interval that is said to hold eight of ten."""
     inside = 0
     for row in judged:
         gpu = find_gpu(row.gpu)
         assumed = {} if gpu is None else dict(rates_of(gpu)[1])  # of a GPU that no row was fitted on
-        assumed |= {name: _spread_by(name, row, by_kind(row.kind)) for name in untold}
         interval = expected((predicted_s(row, by_kind(row.kind)), 0.0, 0.0), kind_rates(row.kind).spread, assumed)
         inside += interval.low_s <= row.step_s <= interval.high_s
     return inside / len(judged)
 
 
-def _spread_by(name: str, row: Row, rates: Rates) -> float:
-    """Of the logarithm of a row's time, by how far a constant may lie from its middle."""
-    value, far = getattr(rates, name), PRIOR[name][1]
-    low, high = (rates.model_copy(update={name: value * math.exp(sign * far)}) for sign in (-1, 1))
-    return abs(math.log(predicted_s(row, high) / predicted_s(row, low))) / 2
-
-
 def between_steps(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> list[float]:
     """The share of each row's step that is between steps: data, logging."""
-    return [by_kind(row.kind).step_s / predicted_s(row, by_kind(row.kind)) for row in judged]
+    return [by_kind(row.kind).between_s(row.micro_batches) / predicted_s(row, by_kind(row.kind)) for row in judged]
 
 
 def _between_steps_line(words: str, low: float, high: float) -> str:
@@ -425,7 +419,7 @@ def judge() -> str:
     one_node = [row for row in everything if row.world_size <= PER_NODE]
     rates = {kind: fitted(one_node, kind) for kind in ("a100", "h100")}
     more = [row for row in everything if row not in one_node]
-    lines.append(_line("one node | 2 to 16 nodes", more, rates.__getitem__, OF_NODES))
+    lines.append(_line("one node | 2 to 16 nodes", more, rates.__getitem__))
     lines.append(_line("shipped (all rows) | all rows", everything, kind_rates))
     between = [
         _between_steps_line(words, low, high)

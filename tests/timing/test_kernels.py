@@ -130,7 +130,7 @@ def test_hidden_communication_leaves_one_block_and_open_communication_all() -> N
     gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("llama-7b")))
     device = known(device_of(gpu, Precision.BF16))
     computing = passes(decoder, device, 4096, 2048)
-    calm = device.rates.model_copy(update={"contention": 0.0, "jitter": 0.0, "step_s": 0.25})
+    calm = device.rates.model_copy(update={"contention": 0.0, "jitter": 0.0, "step_s": 0.15, "micro_batch_s": 0.05})
     short = Phases(forward_s=0.032, backward_s=0.064, update_s=0.5)
     compute, hidden, update = step(computing, 2, short, 0.25, calm, ranks=8, overlaps=True)
     assert hidden == pytest.approx(2 * (0.032 + 0.064) / 32)

@@ -77,7 +77,7 @@ def test_what_a_stream_waits_for_and_no_kernel_covers_is_exposed() -> None:
     found = played(kernel(1), call(3), kernel(2), item(CollectiveWait(0, 0)), kernel(2))
     assert found.step_s == 6
     assert found.exposed() == {"all_gather": 1}
-    compute, exposed, _ = replayed(found, kind_rates("a100").model_copy(update={"contention": 0.5, "step_s": 0.0}))
+    compute, exposed, _ = replayed(found, kind_rates("a100").model_copy(update={"contention": 0.5}), 1)
     assert compute == 5
     assert exposed == 1 + 0.5 * 2, "half of what is hidden is lost all the same"
 
@@ -167,7 +167,7 @@ def test_nothing_faster_ever_makes_a_step_slower(seed: int) -> None:
 
     def total(pace: Pace) -> float:
         found = known(replay(trace, pace))
-        return sum(replayed(found, rates))
+        return sum(replayed(found, rates, 1))
 
     changes: list[dict[str, Any]] = [
         {"call_s": lambda one: one.message_bytes / 2},

@@ -27,15 +27,20 @@ from zerobench.spec.overheads import CalibratedSteps, StepConstants
 from zerobench.spec.trial import Evidence
 from zerobench.timing.rates import rates_of, shipped_rates
 
-_KNOWN = {
-    "slower": 0.2,
-    "launch_s": 0.9,
-    "python_slower": 0.3,
-    "step_s": 1.0,
-    "copies_slower": 0.3,
-    "host_update_slower": 0.6,
-}
-"""How well the shipped constants are known: standard deviations of their logarithms."""
+
+def _known() -> dict[str, float]:
+    """How well the shipped constants are known: standard deviations of their logarithms."""
+    host = shipped_rates().host
+    return {
+        "slower": 0.2,
+        "launch_s": host.launch_spread,
+        "python_slower": host.python_spread,
+        "step_s": 1.0,
+        "copies_slower": 0.3,
+        "host_update_slower": 0.6,
+    }
+
+
 _NOISE = 0.04
 """Of a measured time, by which like trials differ."""
 _ROUNDS = 12
@@ -107,7 +112,8 @@ def fitted_constants(steps: Sequence[TimedStep]) -> StepConstants:
     """The likeliest constants: the least squares of what is off, of times and of what is known of each constant."""
     host, today = shipped_rates().host, shipped_rates().today
     usual = {"launch_s": host.launch_s, "python_slower": host.slower, "step_s": today.step_s}
-    shipped = {name: usual.get(name, 1.0) for name in _KNOWN}
+    known = _known()
+    shipped = {name: usual.get(name, 1.0) for name in known}
 
     def at(logs: np.ndarray) -> StepConstants:
         pairs = zip(shipped.items(), logs, strict=True)
@@ -115,7 +121,7 @@ def fitted_constants(steps: Sequence[TimedStep]) -> StepConstants:
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         off = [log / _NOISE for step in steps for log in step.logs(at(logs))]
-        return np.array([*off, *(log / known for log, known in zip(logs, _KNOWN.values(), strict=True))])
+        return np.array([*off, *(log / spread for log, spread in zip(logs, known.values(), strict=True))])
 
     return at(_least(residuals, np.zeros(len(shipped))))
 

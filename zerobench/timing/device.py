@@ -38,7 +38,7 @@ class Device:
         host = {"launch_s": constants.launch_s, "slower": constants.python_slower}
         return replace(
             self,
-            rates=self.rates.model_copy(update=achieved | {"step_s": constants.step_s}),
+            rates=self.rates.model_copy(update=achieved | {"step_s": constants.step_s, "micro_batch_s": 0.0}),
             host=None if self.host is None else self.host.model_copy(update=host),
         )
 

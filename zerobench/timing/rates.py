@@ -39,6 +39,8 @@ class Rates(Spec):
     """16-bit words that loss and its gradient move a token and word of the vocabulary."""
     step_s: float = Field(ge=0)
     """Seconds of a step that belong to no kernel of ours: data, norm, logging."""
+    micro_batch_s: float = Field(default=0.0, ge=0)
+    """The same of each of its micro-batches: a loop that waits for one before it launches the next."""
     link_share: float = Field(gt=0, le=1)
     """Of the link between GPUs of a node, by collectives of whole blocks."""
     network_share: float = Field(gt=0, le=1)
@@ -58,6 +60,10 @@ class Rates(Spec):
         """Times that computing takes as long on so many ranks as on one."""
         return 1 + self.jitter * math.log(ranks)
 
+    def between_s(self, micro_batches: float) -> float:
+        """Seconds of a step with so many micro-batches that belong to no kernel of ours."""
+        return self.step_s + micro_batches * self.micro_batch_s
+
 
 class HostRates(Spec):
     """How fast a host issues work (host.py)."""
@@ -66,9 +72,16 @@ class HostRates(Spec):
     """Of one kernel."""
     slower: float = Field(gt=0)
     """Times that its Python takes as long as the measured host's."""
-    spread: float = Field(ge=0)
-    """Standard deviation of the logarithm of both."""
+    launch_spread: float = Field(ge=0)
+    """Standard deviation of the logarithm of `launch_s` from host to host."""
+    python_spread: float = Field(ge=0)
+    """The same of `slower`."""
     source: str
+
+    def off(self, deviations: float) -> HostRates:
+        """A host that is slower by so many standard deviations; faster by negative ones."""
+        launch, python = (math.exp(deviations * spread) for spread in (self.launch_spread, self.python_spread))
+        return self.model_copy(update={"launch_s": launch * self.launch_s, "slower": python * self.slower})
 
 
 class Kernels(Spec):

@@ -17,7 +17,7 @@ from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
 from zerobench.timing.replay import LATE_CLASS, UPDATE_CLASS, Timeline
 
-_TENTH = 1.2816
+TENTH = 1.2816
 """Standard deviations between the median of a normal distribution and its tenth and ninetieth percentiles."""
 
 
@@ -49,6 +49,13 @@ class Phases:
     """Whether that goes on beside computing, and not on its stream."""
 
 
+class Sides(NamedTuple):
+    """A spread that is not alike on both sides."""
+
+    below: float
+    above: float
+
+
 @dataclass(frozen=True)
 class Interval:
     """Seconds that a step is expected to take: the median, and what it lies between in eight of ten cases."""
@@ -65,7 +72,7 @@ class ExpectedStep(Interval):
     compute_s: float
     exposed_communication_s: float
     update_s: float
-    assumed: Mapping[str, float]
+    assumed: Mapping[str, float | Sides]
     """What was not fitted to runs, and the spread (of the time's logarithm) that each makes the interval wider by."""
     bubble_s: float = 0.0
     """In which a pipeline's slowest stage waits for others."""
@@ -108,7 +115,7 @@ def step(
         first = replace(communication, forward_s=communication.first_forward_s)
         usual, other = (exposed_s(computing, each, rates, overlaps=overlaps)[0] for each in (communication, first))
         exposed += other - usual
-    return compute, exposed, update_s + communication.update_s + rates.step_s
+    return compute, exposed, update_s + communication.update_s + rates.between_s(micro_batches)
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,9 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
     return forward.waited_s(communication.forward_s), reduced_s - reducing_s + waited_s
 
 
-def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
-    """The same of a step that was replayed; what is not computing in its passes is exposed, whatever it waits for.
+def replayed(timeline: Timeline, rates: Rates, micro_batches: float) -> tuple[float, float, float]:
+    """The same of a step of so many micro-batches that was replayed; what is not computing in its passes is exposed,
+    whatever it waits for.
 
     Hidden is what kernels and collectives together take longer than the passes: so long both must have run at once.
     """
@@ -169,7 +177,7 @@ def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
     kernels = sum(seconds for name, seconds in timeline.classes.items() if name not in {UPDATE_CLASS, LATE_CLASS})
     hidden = max(0.0, timeline.total_s("communication") + kernels - timeline.passes_s)
     update = timeline.step_s - timeline.passes_s
-    return timeline.passes_s - exposed, exposed + rates.contention * hidden, update + rates.step_s
+    return timeline.passes_s - exposed, exposed + rates.contention * hidden, update + rates.between_s(micro_batches)
 
 
 def hidden_s(moving_s: float, beside_s: float, layers: int) -> float:
@@ -194,12 +202,13 @@ def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases)
     return moving_s - max(0.0, end_s - backward_s)
 
 
-def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float]) -> ExpectedStep:
+def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float | Sides]) -> ExpectedStep:
     """The answer: `parts` are seconds of computing, exposed communication, the update, and bubbles if there are any;
     `assumptions` maps what was assumed to the spread that it brings (of the time's logarithm).
     """
     total, (compute_s, exposed_s, update_s, *bubbles) = sum(parts), parts
-    factor = math.exp(_TENTH * math.hypot(spread, *assumptions.values()))
+    sides = [each if isinstance(each, Sides) else Sides(each, each) for each in assumptions.values()]
+    shorter, longer = (math.exp(TENTH * math.hypot(spread, *side)) for side in zip(*sides, (0.0, 0.0), strict=True))
     return ExpectedStep(
-        total, total / factor, total * factor, compute_s, exposed_s, update_s, assumptions, sum(bubbles)
+        total, total / shorter, total * longer, compute_s, exposed_s, update_s, assumptions, sum(bubbles)
     )

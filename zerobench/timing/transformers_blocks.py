@@ -87,7 +87,7 @@ def as_run(
     """
     today = shipped_rates().today
     kernels = today.kernels[device.kind]
-    update = {"step_s": today.step_s, "spread": today.spread, "gemm_share": kernels.gemm_share}
+    update = {"step_s": today.step_s, "micro_batch_s": 0.0, "spread": today.spread, "gemm_share": kernels.gemm_share}
     update["in_programs"] = today.alone if alone else today.among_ranks
     if not fuses:
         words = words_of(spec) or (LLAMA if decoder.is_gated else NEOX)

@@ -120,7 +120,7 @@ def test_thirteen_steps_of_two_h100_are_as_near_as_the_pages_say() -> None:
     steps = [step for machine in ("first", "second") for step in by_formula_timed(machine).values()]
     said = [published_step(step.asked) for step in steps]
     inside = [each.low_s <= step.step_s <= each.high_s for each, step in zip(said, steps, strict=True) if each]
-    assert (sum(inside), len(inside)) == (7, 13)
+    assert (sum(inside), len(inside)) == (10, 13)
 
 
 def test_only_large_products_slow_a_chip_down_that_runs_for_seconds() -> None:

@@ -1,8 +1,12 @@
 """What is taken for granted of a step's expected time, in words."""
 
+from collections.abc import Callable
+
 import pytest
 
-from zerobench.report.step_time.known import overhead_assumption
+from zerobench.report.step_time.known import HOST_WORDS, host_assumption, overhead_assumption
+from zerobench.timing.rates import HostRates, shipped_rates
+from zerobench.timing.step import TENTH, Sides, expected
 
 
 @pytest.mark.parametrize(("step_s", "is_named"), [(0.1, True), (0.69, True), (0.70, False), (5.0, False)])
@@ -10,3 +14,33 @@ def test_what_a_loop_does_between_steps_is_named_where_it_weighs(step_s: float, 
     assumed = overhead_assumption(0.0695, step_s)
     assert bool(assumed) is is_named
     assert all(words.startswith("70 ms of each step are data loading and logging") for words in assumed)
+
+
+HOST = shipped_rates().host
+
+
+def waiting(computing_s: float, launches: int) -> Callable[[HostRates | None], float]:
+    """A step that takes what its kernels or their launches take, whichever is longer."""
+    return lambda host: computing_s if host is None else max(computing_s, launches * host.launch_s)
+
+
+def test_a_step_that_waits_for_no_host_that_is_known_is_as_sure_as_its_rates() -> None:
+    assert host_assumption(HOST, waiting(1.0, 10_000)) == {}
+    assert host_assumption(None, waiting(1.0, 1_000_000)) == {}
+
+
+def test_a_step_that_a_slow_host_alone_delays_may_be_longer_and_not_shorter() -> None:
+    """Launches take 0.7 s on the usual host and 2.2 s on one that nine of ten are faster than."""
+    [(words, sides)] = host_assumption(HOST, waiting(1.0, 100_000)).items()
+    assert words == f"{HOST_WORDS} 7 us, and the GPU waits for it 0% of the step (55% at 22 us)"
+    assert isinstance(sides, Sides)
+    assert sides.below == 0
+    said = expected((1.0, 0.0, 0.0), 0.0, {words: sides})
+    assert (said.low_s, said.high_s) == pytest.approx((1.0, 100_000 * HOST.off(TENTH).launch_s))
+
+
+def test_a_step_that_waits_for_every_host_is_as_sure_as_the_hosts_are_alike() -> None:
+    [(words, sides)] = host_assumption(HOST, waiting(0.01, 1_000_000)).items()
+    assert "waits for it 100% of the step" in words
+    assert isinstance(sides, Sides)
+    assert tuple(sides) == pytest.approx((HOST.launch_spread, HOST.launch_spread))

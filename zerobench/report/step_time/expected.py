@@ -28,7 +28,7 @@ from zerobench.report.step_time.terms import Work, optimizer, update_seconds
 from zerobench.report.step_time.transfers import copies, offload
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.report.trials import Trial, case_of
-from zerobench.spec.batch import micro_batches_per_step
+from zerobench.spec.batch import micro_batches_of_share, micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
@@ -37,10 +37,10 @@ from zerobench.spec.trial import Attention, Blocks, Compile, Evidence, Offload, 
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, linear_s, moved_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
-from zerobench.timing.rates import Rates, rates_of
+from zerobench.timing.rates import HostRates, Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import Bucket, ExpectedStep, Phases, expected, exposed_s, hidden_reducing_s, step
+from zerobench.timing.step import Bucket, ExpectedStep, Phases, Sides, expected, exposed_s, hidden_reducing_s, step
 from zerobench.timing.transformers_blocks import as_run
 from zerobench.units import counted
 
@@ -137,10 +137,15 @@ def published_step(asked: TimedWork) -> ExpectedStep | None:
     rates, parts = asked.device.rates, parts_of(asked)
     if parts is None:
         return None
-    granted = {**asked.device.assumptions, **assumptions(asked.work.spec)}
-    undelayed_s = sum(parts_of(asked._replace(device=replace(asked.device, host=None))) or ())
-    granted |= host_assumption(asked.device.host, 1 - undelayed_s / sum(parts))
-    return expected(parts, rates.spread, granted | overhead_assumption(rates.step_s, sum(parts)))
+    granted: dict[str, float | Sides] = {**asked.device.assumptions, **assumptions(asked.work.spec)}
+
+    def step_s(host: HostRates | None) -> float:
+        at_host = asked._replace(device=replace(asked.device, host=host))
+        return sum(parts if host == asked.device.host else parts_of(at_host) or parts)
+
+    granted |= host_assumption(asked.device.host, step_s)
+    between_s = rates.between_s(micro_batches_of_share(asked.work.spec))
+    return expected(parts, rates.spread, granted | overhead_assumption(between_s, sum(parts)))
 
 
 def why_no_time(trial: Trial, gpu: Gpu) -> str:
@@ -262,7 +267,7 @@ def _in_stages(asked: TimedWork) -> Parts | None:
     update = _collectives_s(work, Phase.STEP)
     if stages is None or update is None:
         return None
-    updated = stages.update_times * asked.update_s + update + rates.step_s
+    updated = stages.update_times * asked.update_s + update + rates.between_s(micro_batches_of_share(work.spec))
     return stages.compute_s, stages.exposed_s, updated, stages.bubble_s
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from zerobench.spec.adapter import is_wide, lora_of
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.trial import Attention, Blocks, Compile, Offload, Precision, TrialSpec
 from zerobench.timing.rates import HostRates
+from zerobench.timing.step import TENTH, Sides
 from zerobench.timing.transformers_blocks import words_of
 
 _FITTED = "fsdp"
@@ -27,7 +31,7 @@ HOST_WORDS = "the host launches a kernel in"
 COPIES_WORDS = "copies reach 80% of the host link"
 HOST_UPDATE_WORDS = "CPUAdam and what goes with it reach 15% of the host's memory bandwidth"
 _TOLD_WAIT = 0.01
-"""The least part of a step that the GPU waits for the host that is said."""
+"""The least part of a step that the GPU waits for a slow host that is said."""
 
 _JUDGED_RANKS = 512
 """The most ranks of a row that the model was held against."""
@@ -76,12 +80,20 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
     return spreads
 
 
-def host_assumption(host: HostRates | None, share: float) -> dict[str, float]:
-    """Of steps in which the GPU waits for the host, `share` of their time."""
-    if host is None or share < _TOLD_WAIT:
+def host_assumption(host: HostRates | None, step_s: Callable[[HostRates | None], float]) -> dict[str, float | Sides]:
+    """Of steps in which the GPU waits for the host: `step_s` tells what a step takes with it, another, or none that is
+    late.
+    """
+    if host is None:
         return {}
-    words = f"{HOST_WORDS} {1e6 * host.launch_s:.2g} us, and the GPU waits for it {share:.0%} of the step"
-    return {words: share * host.spread}
+    fast, slow = host.off(-TENTH), host.off(TENTH)
+    least_s, fast_s, usual_s, slow_s = map(step_s, (None, fast, host, slow))
+    waits, waits_longer = (1 - least_s / took_s for took_s in (usual_s, slow_s))
+    if waits_longer < _TOLD_WAIT:
+        return {}
+    words = f"{HOST_WORDS} {1e6 * host.launch_s:.2g} us, and the GPU waits for it {waits:.0%} of the step"
+    words += f" ({waits_longer:.0%} at {1e6 * slow.launch_s:.2g} us)"
+    return {words: Sides(math.log(usual_s / fast_s) / TENTH, math.log(slow_s / usual_s) / TENTH)}
 
 
 def overhead_assumption(overhead_s: float, step_s: float) -> dict[str, float]:

@@ -51,8 +51,9 @@ def replayed_parts(work: Work, device: Device, decoder: Decoder) -> tuple[float,
     trace, pace = paced
     lacking = micro_batches_per_step(work.spec, work.spec.world_size - 1) - trace.micro_batches
     times = [0] if lacking <= 0 or trace.micro_batches < 2 else [_UNTIL_ALIKE, _UNTIL_ALIKE + 1]
-    timelines = [replay(trace.lengthened(more) if more else trace, pace) for more in times]
-    parts = [replayed(timeline, device.rates) for timeline in timelines if timeline is not None]
+    traces = [trace.lengthened(more) if more else trace for more in times]
+    timelines = [(replay(each, pace), each.micro_batches) for each in traces]
+    parts = [replayed(timeline, device.rates, count) for timeline, count in timelines if timeline is not None]
     if len(parts) < len(times):
         return None
     one_more = [later - sooner for sooner, later in zip(parts[0], parts[-1], strict=True)]
