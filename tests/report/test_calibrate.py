@@ -26,6 +26,7 @@ from zerobench.report.calibrate import calibration_of, write_calibration
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import parts_of, published_step, timed_work
+from zerobench.report.step_time.known import COPIES_WORDS, HOST_UPDATE_WORDS
 from zerobench.spec.overheads import Spread, StepConstants, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
@@ -230,7 +231,10 @@ def test_steps_with_states_on_the_host_tell_how_fast_its_link_and_its_memory_are
         found = expected(predicted(CHIP, **axes), CHIP)
         assert found.step_s == pytest.approx(sum(truth), rel=0.06), axes
         assert found.high_s / found.low_s < 1.3 < before.high_s / before.low_s
-        assert not any("CPUAdam" in words or "copies" in words for words in found.assumptions)
+        assert not any(words in found.assumptions for words in (COPIES_WORDS, HOST_UPDATE_WORDS))
+        assert any(
+            f"updates there {steps.constants.host_update_slower:.3g} times" in words for words in found.assumptions
+        )
 
 
 def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narrower(

@@ -106,6 +106,14 @@ class StepConstants(Spec):
     host_update_slower: float = Field(default=1.0, gt=0)
     """Times that an update on the host takes as long as by the shipped share of its memory's bandwidth."""
 
+    @property
+    def of_host(self) -> str:
+        """All but kernels, in words; of offload where its trials told of it."""
+        words = [f"a launch {1e6 * self.launch_s:.2g} us", f"Python {self.python_slower:.2g} times as long"]
+        offload = {"copies to and from the host": self.copies_slower, "updates there": self.host_update_slower}
+        words += [f"{what} {slower:.3g} times" for what, slower in offload.items() if f"{slower:.3g}" != "1"]
+        return ", ".join(words)
+
 
 class CalibratedSteps(Spec):
     """How long measured steps on one model of GPU took beside what the time model expects of them."""

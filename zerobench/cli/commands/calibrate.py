@@ -35,6 +35,10 @@ def calibrate(
             what = "passes of solo trials" if steps.of_passes else "steps"
             trials = counted(steps.num_trials, "trial")
             typer.echo(f"{steps.gpu}: {what} took {steps.factor:.3g} times as long as expected ({trials})")
+            if (own := steps.constants) is not None:
+                typer.echo(
+                    f"  with this machine's own: kernels {own.slower:.3g} times the published time, {own.of_host}"
+                )
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:
