@@ -176,15 +176,6 @@ def test_an_optimizer_that_drifts_by_design_has_no_verdict_on_losses_and_one_on_
     assert [v and (v.losses_agree, v.disagreeing) for v in verdicts] == [(True, ""), (True, "gradient norms")]
 
 
-def test_a_trial_stripped_to_its_losses_keeps_its_norms() -> None:
-    trials = [with_norms(two_ranks(f"zero{stage}", [1.0]), [3.0 + stage]) for stage in (1, 2)]
-    whole, stripped = ParityJudge(trials), ParityJudge([TrialLosses.of(trial) for trial in trials])
-    verdict = whole.judge(trials[1])
-    assert verdict == stripped.judge(TrialLosses.of(trials[1]))
-    assert verdict is not None
-    assert verdict.norm_difference == 0.25
-
-
 UNSTABLE = [15.6, 13.7, 4.2, 8.1, 82.4, 12.6]
 
 

@@ -66,11 +66,6 @@ def test_rows_are_written_as_jsons_own_writer_would() -> None:
     assert list(json_rows(kinds, [], depth=2)) == []
 
 
-def test_the_whole_document_is_as_jsons_own_writer_would_write_it(frames: RunFrames) -> None:
-    text = json_document(frames)
-    assert text == json.dumps(json.loads(text), indent=1) + "\n"
-
-
 def test_a_loss_that_ran_away_is_null_and_never_a_bare_word(tmp_path: Path) -> None:
     trial = completed_trial(spec("zero1", gpus_per_node=1))
     ranks = [rank.model_copy(update={"losses": [10.8, math.nan, math.inf]}) for rank in trial.ranks]

@@ -118,14 +118,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(
     assert "…" not in text
 
 
-def test_every_table_of_bytes_says_that_it_is_predicted(tmp_path: Path) -> None:
-    place = cluster()
-    text, _ = shown(tmp_path, plan_trials(place), place)
-    assert text.count("Predicted (simulated)") == 4
-    assert "predicted by simulation" in text
-    assert "Lower bound of the step time" in text
-
-
 def test_the_parts_of_the_device_add_up_to_the_total() -> None:
     one = row(plan_trials(cluster())[0], cluster())
     assert one.steady is not None
@@ -265,15 +257,6 @@ def test_skipped_cells_are_listed_with_their_reason(tmp_path: Path) -> None:
     assert "9 configurations predicted by simulation, 5 skipped" in text
     assert text.count("--nvme 7GB/s") == 5
     assert "5 skipped: no NVMe drive\n" in text
-
-
-def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
-    place = cluster()
-    text, best = shown(tmp_path, plan_trials(place), place)
-    assert best is not None
-    said = text.partition("Why not the others")[2]
-    assert "stage 0" in said
-    assert "stage 3" in said
 
 
 def test_a_training_takes_as_long_as_its_steps_and_costs_and_draws_as_its_gpu_hours() -> None:
