@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.refusals import one_line
 from zerobench.ds_config import build_ds_config, load_user_config
 from zerobench.errors import UserError
 from zerobench.resources import shipped
@@ -115,10 +116,8 @@ def test_a_file_that_contradicts_the_trial_is_refused_with_both_sides(
 ) -> None:
     file = {"bf16": {"enabled": True}, "optimizer": ADAMW, "zero_optimization": {"stage": 2}}
     assert built(tmp_path, file)["zero_optimization"] == {"stage": 2}
-    with pytest.raises(UserError) as refused:
+    with one_line(message, start=f"{tmp_path / 'my.json'}: "):
         built(tmp_path, file | change)
-    assert str(refused.value).startswith(f"{tmp_path / 'my.json'}: ")
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +136,8 @@ def test_a_file_that_contradicts_the_trial_is_refused_with_both_sides(
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "my.json"
     path.write_text(text)
-    with pytest.raises(UserError) as refused:
+    with one_line(message, str(path)):
         load_user_config(path)
-    assert message in str(refused.value)
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_is_no_text_a_folder_or_missing_is_refused(tmp_path: Path) -> None:
