@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.memory import caching_allocator as model
-from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory, Segment, segment_bytes
+from zerobench.memory.caching_allocator import AllocatorCounters, CachingAllocator, OutOfMemory, Segment, segment_bytes
+from zerobench.memory.expandable_segments import ExpandableAllocator
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HEADERS = Path(torch.__file__).parent / "include"
@@ -158,8 +159,9 @@ def test_what_does_not_fit_raises_with_the_bytes_asked_and_free() -> None:
     assert allocator.reserved_bytes == 100 * MIB
 
 
-def test_a_key_in_use_a_negative_size_and_an_unknown_key_are_refused() -> None:
-    allocator = CachingAllocator()
+@pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
+def test_a_key_in_use_a_negative_size_and_an_unknown_key_are_refused(kind: type[AllocatorCounters]) -> None:
+    allocator = kind()
     allocator.malloc(1, 0)
     for key, size in ((1, 5), (2, -1)):
         with pytest.raises(ValueError, match=f"malloc\\({key}, {size}\\)"):

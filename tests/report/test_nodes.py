@@ -80,8 +80,7 @@ def test_a_spike_that_was_missed_on_one_node_is_not_covered_by_the_peak_of_its_n
             node.model_copy(update={"devices": [node.devices[0].model_copy(update=peak)]})
             for node, peak in zip(trial.record.nvml, peaks, strict=True)
         ]
-        one = dataclasses.replace(trial, record=trial.record.model_copy(update={"nvml": nvml}))
-        assert missed_spike_bytes(one) == missed
+        assert missed_spike_bytes(trial.with_record(nvml=nvml)) == missed
 
 
 def test_the_curve_drawn_over_a_step_is_that_of_the_ranks_own_node(tmp_path: Path) -> None:

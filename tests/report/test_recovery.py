@@ -27,12 +27,11 @@ def transfer(kind: str, step: int, **fields: Any) -> CheckpointTransfer:
     return CheckpointTransfer.model_validate({"kind": kind, "step": step, **figures, **fields})
 
 
-def saved(rank: RankRecord) -> RankRecord:
-    """Three saves, of which rank 1 is slower; the last one after malloc was let loose."""
+def saves(rank: RankRecord) -> list[CheckpointTransfer]:
+    """Three, of which rank 1 is slower; the last one after malloc was let loose."""
     slow = {"seconds": 2.0 + rank.rank}
-    saves = [transfer("save", step, **slow) for step in (2, 4)]
-    saves.append(transfer("save", 6, **slow, rss_before_bytes=None, rss_peak_bytes=None))
-    return rank.model_copy(update={"checkpoints": saves})
+    last = transfer("save", 6, **slow, rss_before_bytes=None, rss_peak_bytes=None)
+    return [*(transfer("save", step, **slow) for step in (2, 4)), last]
 
 
 def recovered(checkpoint: dict[str, Any], **fields: Any) -> SampleTrial:
@@ -42,8 +41,8 @@ def recovered(checkpoint: dict[str, Any], **fields: Any) -> SampleTrial:
     told |= {"first_ended_at_s": 1010.0, "started_at_s": 1011.0, "ended_at_s": 1060.0}
     told |= {"loads": [transfer("load", 6), transfer("load", 6, seconds=4.0, rss_peak_bytes=300 * MIB)]}
     told |= {"losses": list(made.ranks[0].losses), "steps_ended_at_s": [1030.0, 1031.0, 1032.0]}
-    record = made.record.model_copy(update={"recovery": Recovery.model_validate({**told, **fields})})
-    return dataclasses.replace(made, record=record, ranks=[saved(rank) for rank in made.ranks])
+    recovery = Recovery.model_validate({**told, **fields})
+    return made.with_record(recovery=recovery).with_ranks(checkpoints=saves)
 
 
 @pytest.fixture
@@ -58,8 +57,7 @@ def faulty() -> SampleTrial:
     assert made.record.recovery is not None
     off = [*made.record.recovery.losses[:-1], made.record.recovery.losses[-1] + 0.25]
     recovery = made.record.recovery.model_copy(update={"losses": off})
-    ranks = [rank.model_copy(update={"losses": rank.losses[:6]}) for rank in made.ranks]
-    return dataclasses.replace(made, record=made.record.model_copy(update={"recovery": recovery}), ranks=ranks)
+    return made.with_record(recovery=recovery).with_ranks(losses=lambda rank: rank.losses[:6])
 
 
 @pytest.fixture

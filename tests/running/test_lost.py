@@ -1,7 +1,6 @@
 """Trials whose runner left no word: closed by what can still be known, and set aside before they run again."""
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from tests.tools.rank_records import rank_record
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Start, Status, TrialRecord
 from zerobench.running.executor import Interruption, LocalExecutor
-from zerobench.running.launcher import MARK
 from zerobench.running.lost import close, is_begun, renew
 from zerobench.running.setup import lay_out
 from zerobench.spec.checkpoint import CheckpointSpec
@@ -127,14 +125,6 @@ def test_an_attempt_that_has_a_record_keeps_it(run: Run) -> None:
     renew(run, trial, folder, EXECUTOR)
     aside = TrialFolder(run.folder.path / f"set_aside/{folder.path.name}.1")
     assert read_record(aside.record, TrialRecord) == written
-
-
-def test_processes_of_the_earlier_attempt_are_ended_first(run: Run) -> None:
-    trial, folder = first(run)
-    begin(folder)
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(folder.path)}) as left:
-        renew(run, trial, folder, EXECUTOR)
-        assert left.wait(timeout=10) < 0
 
 
 def test_a_trial_that_was_to_be_resumed_is_not_complete_after_its_first_launch(run: Run) -> None:

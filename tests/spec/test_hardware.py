@@ -99,14 +99,10 @@ def test_peaks_are_dense_and_double_from_one_data_type_to_the_next(gpu: Gpu) -> 
 
 
 @pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
-def test_a_memory_size_has_a_source_and_a_link_a_bandwidth(gpu: Gpu) -> None:
+def test_what_is_told_of_a_gpu_has_a_source_and_a_link_a_bandwidth(gpu: Gpu) -> None:
     assert (gpu.memory_bytes is None) == (gpu.memory_source is None)
     assert (gpu.sm_count is None) == (gpu.device_source is None)
     assert (gpu.link is None) == (gpu.link_gb_per_s is None)
-
-
-@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
-def test_a_host_link_has_a_bandwidth_and_a_network_a_source(gpu: Gpu) -> None:
     assert (gpu.host_link is None) == (gpu.host_link_gb_per_s is None)
     assert (gpu.network_gb_per_s is None) == (gpu.network_source is None)
     assert gpu.network_source is None or "https://" in gpu.network_source

@@ -21,6 +21,17 @@ def one_line(*words: str, start: str = "", match: str = "") -> Iterator[None]:
     assert re.search(match, line), line
 
 
+@contextmanager
+def at_most_one_line() -> Iterator[None]:
+    """Assert that what is done here is done, or refused in one line that fits on a screen."""
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+        assert line.isprintable()
+        assert 10 < len(line) < 1500
+
+
 def refused(answer: tuple[int, str, str], words: str) -> None:
     """Assert that a command line answered with one line of complaint in which these words stand, and nothing else."""
     code, out, err = answer

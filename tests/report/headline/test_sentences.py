@@ -133,12 +133,8 @@ def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processor", ["cpu", "AMD EPYC"])
 def test_a_cpu_run_has_no_device_limit(tmp_path: Path, processor: str) -> None:
-    trials = [on_cpu(completed_trial(small(name))) for name in ("zero1", "zero2")]
-    named = [
-        replace(trial, ranks=[rank.model_copy(update={"device_name": processor}) for rank in trial.ranks])
-        for trial in trials
-    ]
-    said = told(tmp_path, *named)
+    trials = [on_cpu(completed_trial(small(name))).with_ranks(device_name=processor) for name in ("zero1", "zero2")]
+    said = told(tmp_path, *trials)
     assert said[0] == "CPU run: no device limit; device memory 12.22 GiB (zero2) to 12.26 GiB (zero1)."
 
 

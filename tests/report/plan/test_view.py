@@ -325,8 +325,8 @@ def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp
 
 def as_emulated(trial: SampleTrial) -> SampleTrial:
     asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
-    ranks = [rank.model_copy(update={"trial_id": asked.trial_id}) for rank in trial.ranks]
-    return SampleTrial(asked, trial.record.model_copy(update={"trial_id": asked.trial_id}), ranks)
+    told = {"trial_id": asked.trial_id}
+    return replace(trial, spec=asked).with_record(**told).with_ranks(**told)
 
 
 def rows_of(text: str, how: str) -> list[str]:
