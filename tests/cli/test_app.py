@@ -50,8 +50,6 @@ def run(ended: Path, tmp_path: Path) -> Path:
         (["run", "quickstart", "--repeats", "0"], "--repeats: '0': input should be greater than or equal to 1"),
         (["status", "--follow", "-3"], "--follow: '-3': input should be greater than or equal to 1"),
         (["run", "."], "sweep: '.' is a folder"),
-        (["run", "quickstart", "--set", "stratgy=zero1"], "did you mean 'strategy'"),
-        (["run", "quickstart", "--set", "ds_config.reduce_bucket_sise=1"], "reduce_bucket_size"),
         (["run", "quickstart", "--only", "strategy=zero9"], "no trial has 'zero9'"),
         (["run", "quickstart", "--hostfile", "nowhere"], "--hostfile: nowhere cannot be read"),
         (["run", "--resume", "nowhere"], "'nowhere' is not a run folder"),

@@ -129,8 +129,6 @@ def test_nobody_submits_twice_what_may_still_be_queued(call: Call, slurm: Standi
     ("arguments", "told"),
     [
         (["submit"], "SWEEP is missing"),
-        (["submit", "quickstart"], "--gpus-per-node is missing"),
-        ([*SUBMIT, "--time", "soon"], "--time: 'soon' is not a time"),
         ([*SUBMIT, "--sbatch", "array=0-9"], "--sbatch: array: zerobench sets it itself; use --throttle"),
         ([*SUBMIT, "--partition", "nowhere"], "--partition: 'nowhere' is not a partition of this cluster"),
         ([*SUBMIT, "--resume", "x"], "--resume continues a run as planned"),

@@ -118,15 +118,12 @@ def test_a_trial_s_config_swaps_into_its_own_folder_and_stays_as_it_is_otherwise
             {"ds_config": {"zero_optimization.stage": 3}},
             "zero_optimization.stage is 3, but the trial's zero_stage is 2",
         ),
-        ({"ds_config": {"train_batch_size": 64}}, "train_batch_size is 64, but the trial's global_batch_size is 2"),
         ({"ds_config": {"fp16.enabled": True}}, "is 'fp16 and bf16', but the trial's precision is 'bf16'"),
-        ({"ds_config": {"memory_breakdown": True}}, "memory_breakdown: true resets the peaks"),
         (
             {"ds_config": {"optimizer.params.torch_adam": False}},
             "is 'fused_adamw', but the trial's optimizer is 'adamw'",
         ),
         ({"ds_config": {"optimizer.type": "Lion"}}, "optimizer.type: 'Lion' has no counterpart here; choices: AdamW"),
-        ({"ds_config": {"reduce_bucket_sise": 1}}, "did you mean 'zero_optimization.reduce_bucket_size'?"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line_that_says_why(fields: dict[str, Any], message: str) -> None:
