@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.slurm.run_folders import end
 from tests.slurm.standins import Standins, install
 from tests.tools.refusals import refused
 from zerobench.folder import RunFolder
-from zerobench.records import Status, TrialRecord
+from zerobench.records import Status
 from zerobench.slurm.jobs import JobKind, read_submission, read_tasks
 from zerobench.slurm.options import kept_options
 from zerobench.store import load_run
@@ -95,9 +96,8 @@ def test_a_second_submission_asks_only_for_what_is_missing_as_the_first_one_did(
     run = only_run(tmp_path)
     ids = [task[0] for task in read_tasks(run.slurm_tasks("2-nodes"))]
     for trial_id, status in zip(ids, [Status.COMPLETED, Status.CRASH], strict=False):
-        record = TrialRecord(run_id=run.run_id, trial_id=trial_id, config_hash="0", status=status, ranks_expected=1)
         run.trial(trial_id).path.mkdir(parents=True)
-        run.trial(trial_id).record.write_text(record.model_dump_json())
+        end(run, trial_id, status)
     queued = {"array_job_id": 101, "array_task_id": 2, "job_state": "PENDING"}
     (slurm.folder / "queue").write_text(json.dumps({"jobs": [queued], "errors": []}))
     slurm.answer("squeue", f"cat '{slurm.folder}/queue'")

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.report.predicted_trial import collective
 from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_record
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
-from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
+from zerobench.records import Phase, RankRecord
 from zerobench.report.pipeline import stages
 
 ASKED = spec("pipeline", gpus_per_node=2, gradient_accumulation_steps=2)
@@ -15,12 +16,7 @@ def stage(rank: RankRecord) -> RankRecord:
     """The rank as a stage of two."""
     part = {"blocks": [4 * rank.rank, 4 * rank.rank + 4], "parameters": 1000 + rank.rank, "micro_batches_in_flight": 2}
     times = [time.model_copy(update={"wait_s": time.step_s / 4}) for time in rank.step_times]
-    moved = [
-        CollectiveTraffic(
-            step=StepKind.STEADY, phase=Phase.FORWARD, kind=kind, group_size=2, calls=4, message_bytes=PASSED // 2
-        )
-        for kind in ("send", "recv")
-    ]
+    moved = [collective(kind, Phase.FORWARD, PASSED // 2, 2, calls=4) for kind in ("send", "recv")]
     changed = {"effective_config": {"pipeline": part}, "step_times": times, "collectives": moved}
     return rank.model_copy(update={**changed, "trial_id": ASKED.trial_id})
 

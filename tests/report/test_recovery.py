@@ -1,6 +1,5 @@
 """Checkpoints and faults in reports: derived from the records of both launches, in terminal, frames, Markdown, page."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,7 @@ def test_losses_of_a_trial_with_a_fault_are_those_of_the_launch_that_went_to_the
 
 
 def test_a_trial_that_did_not_complete_or_saved_nothing_has_no_row(uninterrupted: SampleTrial) -> None:
-    failed = uninterrupted.record.model_copy(update={"status": Status.CRASH})
-    assert resumed(dataclasses.replace(uninterrupted, record=failed), ()) is None
+    assert resumed(uninterrupted.with_record(status=Status.CRASH), ()) is None
     assert resumed(completed_trial(spec("zero1")), ()) is None
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.predicted_trial import collective
 from tests.report.sample_run import GIB, OPTIMIZER, SampleTrial, completed_trial, spec, trial_record, write_run
 from tests.tools.known import known
 from tests.tools.printed import shown_run
@@ -33,9 +34,7 @@ def without(rank: RankRecord, *gone: Category) -> list[MemoryRow]:
 
 
 def traffic(phase: Phase, kind: str, times: int) -> CollectiveTraffic:
-    return CollectiveTraffic(
-        step=StepKind.STEADY, phase=phase, kind=kind, group_size=3, calls=9, message_bytes=times * WEIGHTS
-    )
+    return collective(kind, phase, times * WEIGHTS, 3, calls=9)
 
 
 def side(rank: RankRecord) -> RankRecord:

@@ -36,20 +36,14 @@ def both(path: Path) -> Iterator[RunFolder]:
 
 
 def test_without_folders_the_trials_are_asked_the_same_and_only_skipped_ones_have_a_folder(tmp_path: Path) -> None:
-    at_once, waiting = (
-        laid_out(tmp_path / "a", planned(), make_folders=True),
-        laid_out(tmp_path / "b", planned(), make_folders=False),
-    )
+    at_once, waiting = both(tmp_path)
     ids = [item.trial.trial_id for item in planned()]
     assert [load_run(waiting.path).spec(one) for one in ids] == [load_run(at_once.path).spec(one) for one in ids]
     assert [path.name for path in waiting.trials.iterdir()] == ids[2:]
 
 
 def test_a_folder_that_is_made_later_holds_what_it_would_have_held(tmp_path: Path) -> None:
-    at_once, waiting = (
-        laid_out(tmp_path / "a", planned(), make_folders=True),
-        laid_out(tmp_path / "b", planned(), make_folders=False),
-    )
+    at_once, waiting = both(tmp_path)
     run = load_run(waiting.path)
     for item in planned():
         make_folder(run, item.trial.trial_id)

@@ -1,11 +1,13 @@
-"""Runs as they lie on disk before any of their trials has begun."""
+"""Runs and trials as they lie on disk before anything has begun."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerobench.folder import RunFolder
-from zerobench.running.setup import lay_out, resolved_configs
+from zerobench.ds_config import build_ds_config
+from zerobench.folder import RunFolder, TrialFolder
+from zerobench.running.setup import lay_out, lay_out_trial, resolved_configs
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.expand import PlannedTrial
 
@@ -23,3 +25,10 @@ def laid_out(
     path.mkdir(parents=True, exist_ok=True)
     lay_out(RunFolder(path), items, resolved_configs(items), sweep or {}, environment or {}, make_folders=make_folders)
     return RunFolder(path)
+
+
+def trial_laid_out(path: Path, trial: TrialSpec) -> TrialFolder:
+    """The trial in the new folder `path`."""
+    folder = TrialFolder(path)
+    lay_out_trial(folder, trial, build_ds_config(trial) if uses_deepspeed(trial) else None)
+    return folder

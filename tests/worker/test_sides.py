@@ -24,6 +24,7 @@ BUFFERS = (Category.MASTER_WEIGHTS, Category.PIPELINE_BUFFERS, Category.REDUCE_B
         *[(STAGES, {"pipeline_schedule": schedule}) for schedule in SCHEDULES],
         *[(SIDES, {"consistency": consistency}) for consistency in ("sync", "async")],
     ],
+    ids=[*SCHEDULES, "sync", "async"],
 )
 def test_every_byte_at_every_peak_of_every_rank_has_a_name(ran, tiny, work):
     for rank in ran(tiny.spec(**work)):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.run_folders import end
 from tests.slurm.standins import Standins
 from tests.tools.laid_out import laid_out
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.records import Status, TrialRecord
+from zerobench.records import Status
 from zerobench.slurm.jobs import JobKind, read_submission, read_tasks
 from zerobench.slurm.options import SubmitOptions
 from zerobench.slurm.submit.grouping import JobArray
@@ -46,11 +47,6 @@ def repeats(run: RunFolder, count: int) -> list[str]:
     trials = [trial.model_copy(update={"repeat": number}) for number in range(count)]
     laid_out(run.path, trials, {"name": "stages"})
     return [one.trial_id for one in trials]
-
-
-def end(run: RunFolder, trial_id: str, status: Status) -> None:
-    record = TrialRecord(run_id=run.run_id, trial_id=trial_id, config_hash="0", status=status, ranks_expected=1)
-    run.trial(trial_id).record.write_text(record.model_dump_json())
 
 
 def test_arrays_are_submitted_and_the_report_follows_all_of_them(slurm: Standins, run: RunFolder) -> None:
