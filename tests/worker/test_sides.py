@@ -61,6 +61,7 @@ def test_simulated_peaks_are_within_three_percent_of_the_real_ones(ran, tiny, ra
 @pytest.mark.parametrize(
     ("tiny", "rank", "work"),
     [(STAGES, 1, {}), (SIDES, 0, {"consistency": "async"}), (SIDES, 1, {"consistency": "async"})],
+    ids=["last stage", "server", "worker"],
 )
 def test_a_rank_on_a_gpu_of_the_catalogue_completes_with_every_byte_named(ran, tiny, rank, work):
     on_gpu = {"evidence": "simulated", "prediction": {"rank": rank, "gpu": "H200 SXM"}}
