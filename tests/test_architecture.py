@@ -18,7 +18,6 @@ SHIPPED = python_files("zerobench", "benchmarks")  # tests make hostile input, s
 TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".c", ".cpp", ".map", ".sbatch", ".sh", ""}
 
 FRAMEWORKS = {"torch", "deepspeed", "transformers", "accelerate", "triton", "horovod"}
-WITHOUT_TORCH_AT_START = re.compile(r"zerobench\.memory\.(nvml\w*|sampler\w*|host|block_io|replay)")
 
 
 def all_imports(files: Iterable[Path] = PACKAGE) -> list[Import]:
@@ -75,35 +74,49 @@ def test_the_reader_of_imports_sees_every_form_of_import(tmp_path: Path, monkeyp
     ]
 
 
-def test_only_what_runs_within_a_trial_or_beside_a_script_imports_the_training_frameworks() -> None:
-    assert outside(FRAMEWORKS, r"zerobench\.(worker|memory|tracking|emulat(e|or)\.inside)(\..*)?") == []
+LIVE = r"cli\.(live|live_bars|live_predictions|live_trial|watch|status|status_view|emulate)"
+ONLY_IN: dict[str, tuple[set[str], str]] = {
+    "what runs within a trial or beside a script": (
+        FRAMEWORKS,
+        r"zerobench\.(worker|memory|tracking|emulat(e|or)\.inside)(\..*)?",
+    ),
+    "the worker of TensorFlow": ({"tensorflow", "keras"}, r"zerobench\.worker_tensorflow(\..*)?"),
+    "the readers of the driver": ({"pynvml"}, r"zerobench\.memory\.(nvml|sampler)\w*"),
+    "what is live on a screen and the renderers": ({"rich"}, rf"zerobench\.({LIVE}|report\.render(\..*)?)"),
+    "the report": ({"pandas", "pyarrow"}, r"zerobench\.report(\..*)?"),
+    "the charts": ({"altair", "vl_convert"}, r"zerobench\.report\.charts(\..*)?"),
+    "the command line": ({"typer", "click"}, r"zerobench\.cli(\..*)?"),
+}
 
 
-def test_only_the_worker_of_tensorflow_imports_tensorflow_and_it_reaches_no_torch() -> None:
-    assert outside({"tensorflow", "keras"}, r"zerobench\.worker_tensorflow(\..*)?") == []
-    files = [path for path in PACKAGE if belongs(module_name(path), "zerobench.worker_tensorflow")]
-    assert len(files) >= 5, "the package has lost its files"
-    assert chains_to(FRAMEWORKS, files) == []
+@pytest.mark.parametrize(("packages", "allowed"), ONLY_IN.values(), ids=ONLY_IN)
+def test_a_library_is_imported_in_its_place_alone(packages: set[str], allowed: str) -> None:
+    assert outside(packages, allowed) == []
 
 
-def test_watching_a_command_starts_without_the_training_frameworks() -> None:
-    files = [path for path in PACKAGE if module_name(path) in {"zerobench", "zerobench.tracking.watch"}]
-    assert chains_to(FRAMEWORKS | {"pandas", "rich"}, files) == []
+STARTS_WITHOUT: dict[str, tuple[str, int, set[str]]] = {
+    "the worker of TensorFlow": (r"zerobench\.worker_tensorflow(\..*)?", 5, set()),
+    "watching a command": (r"zerobench(\.tracking\.watch)?", 2, {"pandas", "rich"}),
+    "the sampler and whatever reads the host": (
+        r"zerobench\.memory\.(nvml\w*|sampler\w*|host|block_io|replay)",
+        7,
+        set(),
+    ),
+    "what runs in a job and on a login node": (r"zerobench\.slurm(\..*)?", 10, {"pandas"}),
+    "the command line before a command needs them": (
+        r"zerobench\.cli\.(app|run|commands(\..*)?)",
+        20,
+        {"pandas"},
+    ),
+}
+"""Modules by a pattern, how many there are at least, and what they do not import beside the training frameworks."""
 
 
-def test_the_sampler_and_whatever_reads_the_host_start_without_torch() -> None:
-    files = [path for path in PACKAGE if WITHOUT_TORCH_AT_START.fullmatch(module_name(path))]
-    assert len(files) >= 7, "the pattern has lost its files"
-    assert chains_to(FRAMEWORKS, files) == []
-
-
-def test_only_the_readers_of_the_driver_import_pynvml() -> None:
-    assert outside({"pynvml"}, r"zerobench\.memory\.(nvml|sampler)\w*") == []
-
-
-def test_only_what_is_live_on_a_screen_and_the_renderers_import_rich() -> None:
-    live = r"cli\.(live|live_bars|live_predictions|live_trial|watch|status|status_view|emulate)"
-    assert outside({"rich"}, rf"zerobench\.({live}|report\.render(\..*)?)") == []
+@pytest.mark.parametrize(("pattern", "least", "heavy"), STARTS_WITHOUT.values(), ids=STARTS_WITHOUT)
+def test_no_training_framework_is_reached_at_the_start(pattern: str, least: int, heavy: set[str]) -> None:
+    files = [path for path in PACKAGE if re.fullmatch(pattern, module_name(path))]
+    assert len(files) >= least, "the pattern has lost its files"
+    assert chains_to(FRAMEWORKS | heavy, files) == []
 
 
 UPWARDS = {
@@ -124,18 +137,6 @@ def test_in_the_report_no_arrow_runs_upwards(lower: str) -> None:
         for line in imports_from(f"zerobench.report.{lower}", f"zerobench.report.{upper}")
     ]
     assert found == []
-
-
-def test_only_the_report_imports_pandas() -> None:
-    assert outside({"pandas", "pyarrow"}, r"zerobench\.report(\..*)?") == []
-
-
-def test_only_the_charts_import_the_chart_library() -> None:
-    assert outside({"altair", "vl_convert"}, r"zerobench\.report\.charts(\..*)?") == []
-
-
-def test_only_the_command_line_imports_typer() -> None:
-    assert outside({"typer", "click"}, r"zerobench\.cli(\..*)?") == []
 
 
 def test_nobody_but_the_worker_imports_the_worker() -> None:
@@ -216,12 +217,6 @@ def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_s
     assert imports_from("zerobench.slurm", "zerobench.report") == []
 
 
-def test_what_runs_in_a_job_and_on_a_login_node_starts_without_the_training_frameworks_and_pandas() -> None:
-    files = [path for path in PACKAGE if belongs(module_name(path), "zerobench.slurm")]
-    assert len(files) >= 10, "the package has lost its files"
-    assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
-
-
 def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
     lower = ("spec", "ds_config", "sweeping", "memory", "records", "store")
     upper = ("running", "report", "cli")
@@ -229,12 +224,6 @@ def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
         line for low in lower for high in upper for line in imports_from(f"zerobench.{low}", f"zerobench.{high}")
     ] == []
     assert imports_from("zerobench.spec", "zerobench.memory") == []
-
-
-def test_the_command_line_reaches_no_training_framework_and_no_pandas_before_a_command_needs_them() -> None:
-    begun = {"zerobench.cli.app", "zerobench.cli.run"}
-    files = [path for path in PACKAGE if module_name(path) in begun or path.parent.name == "commands"]
-    assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.tools.refusals import refused
 from zerobench import __version__
 from zerobench.cli import commands as declared
 from zerobench.cli import main
@@ -49,8 +50,6 @@ def run(ended: Path, tmp_path: Path) -> Path:
         (["run", "quickstart", "--repeats", "0"], "--repeats: '0': input should be greater than or equal to 1"),
         (["status", "--follow", "-3"], "--follow: '-3': input should be greater than or equal to 1"),
         (["run", "."], "sweep: '.' is a folder"),
-        (["run", "quickstart", "--set", "stratgy=zero1"], "did you mean 'strategy'"),
-        (["run", "quickstart", "--set", "ds_config.reduce_bucket_sise=1"], "reduce_bucket_size"),
         (["run", "quickstart", "--only", "strategy=zero9"], "no trial has 'zero9'"),
         (["run", "quickstart", "--hostfile", "nowhere"], "--hostfile: nowhere cannot be read"),
         (["run", "--resume", "nowhere"], "'nowhere' is not a run folder"),
@@ -62,12 +61,7 @@ def run(ended: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(call: Call, arguments: list[str], words: str) -> None:
-    code, out, err = call(*arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("zerobench: ")
-    assert err.endswith("\n")
-    assert err.count("\n") == 1
-    assert words.lower() in err.lower()
+    refused(call(*arguments), words)
 
 
 def test_the_list_of_commands_tells_each_in_a_whole_sentence(call: Call) -> None:
@@ -245,11 +239,7 @@ def test_a_dry_run_of_a_resume_lists_what_is_kept(call: Call, run: Path) -> None
 def test_a_torn_record_is_one_line_that_names_the_file(call: Call, run: Path, tmp_path: Path) -> None:
     record = next(run.glob("trials/*/record.json"))
     record.write_text('{"schema_version": 1, ')
-    code, _, err = call("show")
-    assert code == 2
-    assert err.startswith("zerobench: ")
-    assert err.count("\n") == 1
-    assert str(record.relative_to(tmp_path)) in err
+    refused(call("show"), str(record.relative_to(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.report.sample_run import completed_trial, spec, write_run
+from tests.tools.refusals import refused
 
 
 @pytest.fixture
@@ -58,6 +59,4 @@ class _Without:
 
 
 def test_an_export_to_nowhere_names_the_choices(call: Call, run: Path) -> None:
-    code, _, err = call("export", run.name)
-    assert code == 2
-    assert "--prometheus FILE, --tensorboard DIR, --wandb PROJECT" in err
+    refused(call("export", run.name), "--prometheus FILE, --tensorboard DIR, --wandb PROJECT")

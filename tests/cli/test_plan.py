@@ -10,6 +10,7 @@ import yaml
 from tests.cli.conftest import Call
 from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixture
+from tests.tools.refusals import refused
 from zerobench.cli.planning import _call_in_width
 from zerobench.records import TrialRecord
 
@@ -31,11 +32,6 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan"], "--model is missing; for example: zerobench plan --model llama-7b"),
         (["plan", "--model", "llama-7b"], "--gpus is missing"),
         (["plan", "--model", "llama-7b", "--gpus", "8"], "--gpu is missing"),
-        ([*PLAN, "--gpus", "0"], "--gpus: '0' is not a whole number from 1"),
-        ([*PLAN, "--gpu", "h300"], "--gpu: 'h300' is not in the hardware catalogue"),
-        ([*PLAN, "--nvme", "7"], "--nvme: '7' is not a rate; for example 7GB/s"),
-        ([*PLAN, "--tokens", "300 trillion"], "--tokens: '300 trillion' is not a number of tokens"),
-        ([*PLAN, "--price", "2"], "--price: needs --tokens"),
         ([*PLAN, "--frontier", "modle"], "did you mean 'model'"),
         ([*PLAN, "--frontier", "model", "--tokens", "1B"], "--tokens does not go with --frontier"),
         ([*PLAN, "--write", "."], "--write: .: a folder, not a file; for example ds_config.json"),
@@ -49,7 +45,6 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*PLAN, "--for", "lightning"], "--for: 'lightning' is not known; choices: trainer"),
         (["tune", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200"], "--global-batch is missing"),
         (["plan", "quikstart", "--gpu", "h200"], "did you mean 'quickstart'"),
-        ([*PLAN, "--micro-batch", "0"], "zerobench: --micro-batch: '0'; choices: an integer from 1"),
         (["plan", "llama-7b", *PLAN[1:]], "llama-7b and --model gpt2-1.5b: give one model"),
         ([*PLAN, "--lora", "0"], "--lora: '0' is not known; choices: none, RANK, RANK-nf4"),
         (["plan", "trillion", "--lora", "16"], "--lora does not go with a sweep"),
@@ -60,12 +55,7 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mistake_is_one_line_and_nothing_is_written(
     call: Call, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    code, out, err = call(*arguments)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("zerobench: ")
-    assert err.count("\n") == 1
-    assert words in err
+    refused(call(*arguments), words)
     assert not list(tmp_path.iterdir())
 
 
@@ -96,10 +86,10 @@ def test_what_a_plan_does_not_read_of_ones_own_configuration_is_said_on_screen_a
 def test_a_configuration_of_ones_own_that_trains_something_else_is_one_line(call: Call, tmp_path: Path) -> None:
     own = {"zero_optimization": {"stage": 2}, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
     (tmp_path / "own.json").write_text(json.dumps(own))
-    code, _, err = call(*PLAN, "--ds-config", "own.json")
-    assert code == 2
-    assert "torch_autocast.enabled: not supported here: autocast keeps fp32 parameters" in err
-    assert err.count("\n") == 1
+    refused(
+        call(*PLAN, "--ds-config", "own.json"),
+        "torch_autocast.enabled: not supported here: autocast keeps fp32 parameters",
+    )
 
 
 @pytest.mark.usefixtures("by_arithmetic")
@@ -199,10 +189,7 @@ def test_a_frontier_names_the_most_that_fits_for_each_cell(call: Call, axis: str
     ],
 )
 def test_a_world_that_cannot_be_is_one_line(call: Call, arguments: list[str], words: str) -> None:
-    code, out, err = call(*PLAN, *arguments)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert words in err
+    refused(call(*PLAN, *arguments), words)
 
 
 def test_training_arguments_stay_within_80_columns_and_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.report.sample_run import completed_trial, spec, write_run
 from tests.slurm.run_folders import begin, end, job, make_run, submit
+from tests.tools.refusals import refused
 from zerobench.cli.status_view import status_view
 from zerobench.folder import RunFolder
 from zerobench.records import Status
@@ -185,9 +186,7 @@ def test_trials_have_the_names_that_other_tables_give_them(call: Call, tmp_path:
 
 
 def test_a_run_that_is_not_there_is_an_error_of_one_line(call: Call) -> None:
-    code, out, err = call("status", "nowhere", "--reports", "elsewhere")
-    assert (code, out) == (2, "")
-    assert err.startswith("zerobench: RUN: 'nowhere' is not a run folder")
+    refused(call("status", "nowhere", "--reports", "elsewhere"), "RUN: 'nowhere' is not a run folder")
 
 
 def test_following_a_run_says_each_change_and_ends_with_it(call: Call, tmp_path: Path) -> None:
@@ -207,6 +206,4 @@ def test_following_a_run_says_each_change_and_ends_with_it(call: Call, tmp_path:
 
 
 def test_following_more_often_than_each_second_is_refused(call: Call) -> None:
-    code, _, err = call("status", "--follow", "0.1")
-    assert code == 2
-    assert "--follow" in err
+    refused(call("status", "--follow", "0.1"), "--follow")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.cli.test_run_frontier import LAPTOP, NODE, Bench
+from tests.tools.refusals import refused
 from zerobench.cli import planning
 from zerobench.records import Failure
 from zerobench.search import measured_best, predict
@@ -100,8 +101,7 @@ def test_a_machine_that_is_too_small_is_refused_before_anything_is_predicted(
     call: Call, bench: Bench, options: list[str], words: str
 ) -> None:
     bench.machine = NODE
-    code, _, err = call(*TUNE, *options, "--measure", "2")
-    assert (code, words in err) == (2, True), err
+    refused(call(*TUNE, *options, "--measure", "2"), words)
     assert not Path("reports").exists()
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.refusals import one_line
 from zerobench.ds_config import build_ds_config, check_ds_config, in_own_swap_folder, swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -117,22 +118,17 @@ def test_a_trial_s_config_swaps_into_its_own_folder_and_stays_as_it_is_otherwise
             {"ds_config": {"zero_optimization.stage": 3}},
             "zero_optimization.stage is 3, but the trial's zero_stage is 2",
         ),
-        ({"ds_config": {"train_batch_size": 64}}, "train_batch_size is 64, but the trial's global_batch_size is 2"),
         ({"ds_config": {"fp16.enabled": True}}, "is 'fp16 and bf16', but the trial's precision is 'bf16'"),
-        ({"ds_config": {"memory_breakdown": True}}, "memory_breakdown: true resets the peaks"),
         (
             {"ds_config": {"optimizer.params.torch_adam": False}},
             "is 'fused_adamw', but the trial's optimizer is 'adamw'",
         ),
         ({"ds_config": {"optimizer.type": "Lion"}}, "optimizer.type: 'Lion' has no counterpart here; choices: AdamW"),
-        ({"ds_config": {"reduce_bucket_sise": 1}}, "did you mean 'zero_optimization.reduce_bucket_size'?"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line_that_says_why(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with one_line(message):
         build_ds_config(trial(**fields))
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_zeropp_is_written_where_it_is_asked_for_and_nowhere_else() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.tools.refusals import one_line
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.conflicts import refuse_conflicts
-from zerobench.errors import UserError
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 
@@ -49,9 +49,8 @@ def test_each_fact_that_differs_is_named_on_both_sides(
     fields: dict[str, Any], changed: dict[str, Any], said: str
 ) -> None:
     asked = trial(**fields)
-    with pytest.raises(UserError, match=said) as refused:
+    with one_line(start="here: ", match=said):
         refuse_conflicts({**build_ds_config(asked), **changed}, asked, "here")
-    assert str(refused.value).startswith("here: ")
 
 
 @pytest.mark.parametrize("nothing", [0, 1, None])

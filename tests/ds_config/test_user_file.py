@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.refusals import one_line
 from zerobench.ds_config import build_ds_config, load_user_config
 from zerobench.errors import UserError
 from zerobench.resources import shipped
@@ -90,11 +91,7 @@ def test_the_trial_decides_where_states_are_swapped_to(tmp_path: Path) -> None:
     [
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3, but the trial's zero_stage is 2"),
         ({"zero_optimization": {}}, "zero_optimization.stage is 0, but the trial's zero_stage is 2"),
-        ({"train_micro_batch_size_per_gpu": 9}, "is 9, but the trial's micro_batch_size is 1"),
-        ({"gradient_accumulation_steps": 4}, "is 4, but the trial's gradient_accumulation_steps is 1"),
-        ({"train_batch_size": 256}, "train_batch_size is 256, but the trial's global_batch_size is 2"),
         ({"bf16": {"enabled": False}}, "is 'fp32', but the trial's precision is 'bf16'"),
-        ({"gradient_clipping": 0.5}, "gradient_clipping is 0.5, but the trial's"),
         ({"optimizer": {"type": "SGD"}}, "the optimizer it makes is 'sgd', but the trial's optimizer is 'adamw'"),
         (
             {"optimizer": {"type": "AdamW"}},
@@ -105,7 +102,6 @@ def test_the_trial_decides_where_states_are_swapped_to(tmp_path: Path) -> None:
             {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
             "offload_optimizer.device is 'cpu', but the trial's offload_optimizer is 'none'",
         ),
-        ({"memory_breakdown": True}, "memory_breakdown: true resets the peaks"),
         ({"zero_optimization": {"stage": 2, "overlap_com": True}}, "did you mean 'zero_optimization.overlap_comm'?"),
         ({"bfloat16": {"enabled": True}}, "bf16 is given twice, once as bfloat16"),
     ],
@@ -115,10 +111,8 @@ def test_a_file_that_contradicts_the_trial_is_refused_with_both_sides(
 ) -> None:
     file = {"bf16": {"enabled": True}, "optimizer": ADAMW, "zero_optimization": {"stage": 2}}
     assert built(tmp_path, file)["zero_optimization"] == {"stage": 2}
-    with pytest.raises(UserError) as refused:
+    with one_line(message, start=f"{tmp_path / 'my.json'}: "):
         built(tmp_path, file | change)
-    assert str(refused.value).startswith(f"{tmp_path / 'my.json'}: ")
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +131,8 @@ def test_a_file_that_contradicts_the_trial_is_refused_with_both_sides(
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "my.json"
     path.write_text(text)
-    with pytest.raises(UserError) as refused:
+    with one_line(message, str(path)):
         load_user_config(path)
-    assert message in str(refused.value)
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_is_no_text_a_folder_or_missing_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.memory import caching_allocator as model
-from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory, Segment, segment_bytes
+from zerobench.memory.caching_allocator import AllocatorCounters, CachingAllocator, OutOfMemory, Segment, segment_bytes
+from zerobench.memory.expandable_segments import ExpandableAllocator
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HEADERS = Path(torch.__file__).parent / "include"
@@ -95,115 +96,6 @@ def test_the_first_allocation_takes_a_rounded_block_of_a_segment_of_its_class(
     )
 
 
-def test_a_rest_of_one_mib_stays_with_its_block_and_one_of_512_bytes_more_is_free() -> None:
-    allocator = CachingAllocator()
-    allocator.malloc(1, 11 * MIB)
-    allocator.malloc(2, 11 * MIB - 512)
-    blocks = [segment.blocks for segment in allocator.segments()]
-    assert blocks == [((12 * MIB, True),), ((11 * MIB - 512, True), (MIB + 512, False))]
-
-
-def test_small_and_large_blocks_never_share_a_segment() -> None:
-    allocator = CachingAllocator()
-    allocator.malloc(1, 2 * MIB)
-    allocator.malloc(2, 512)
-    assert allocator.reserved_bytes == 22 * MIB
-    assert [segment.blocks for segment in allocator.segments()] == [
-        ((2 * MIB, True), (18 * MIB, False)),
-        ((512, True), (2 * MIB - 512, False)),
-    ]
-
-
-def test_small_blocks_fill_a_segment_from_its_start_before_another_is_made() -> None:
-    allocator = CachingAllocator()
-    for key in range(4):
-        allocator.malloc(key, 512 * KIB)
-    assert allocator.reserved_bytes == 2 * MIB
-    allocator.malloc(4, 1)
-    assert allocator.reserved_bytes == 4 * MIB
-
-
-def test_of_the_free_blocks_the_smallest_that_fits_is_taken() -> None:
-    allocator = CachingAllocator()
-    for key, size in enumerate([40 * MIB, 30 * MIB, 50 * MIB]):
-        allocator.malloc(key, size)
-    for key in range(3):
-        allocator.free(key)
-    allocator.malloc(9, 28 * MIB)
-    assert [segment.blocks for segment in allocator.segments()] == [
-        ((40 * MIB, False),),
-        ((28 * MIB, True), (2 * MIB, False)),
-        ((50 * MIB, False),),
-    ]
-
-
-@pytest.mark.parametrize("neighbours", [[4096, MIB, MIB - 4096], [30 * MIB]])
-def test_a_free_block_that_is_512_bytes_too_small_is_not_taken(neighbours: list[int]) -> None:
-    allocator = CachingAllocator()
-    for key, size in enumerate(neighbours):
-        allocator.malloc(key, size)
-    allocator.free(0)
-    before = allocator.reserved_bytes
-    allocator.malloc(9, neighbours[0] + 1)
-    assert allocator.reserved_bytes > before
-
-
-def test_of_free_blocks_of_one_size_the_one_at_the_lowest_address_is_taken() -> None:
-    allocator = CachingAllocator()
-    for key in range(3):
-        allocator.malloc(key, 30 * MIB)
-    for key in (2, 1):
-        allocator.free(key)
-    allocator.malloc(9, 30 * MIB)
-    in_use = [segment.blocks[0][1] for segment in allocator.segments()]
-    assert in_use == [True, True, False]
-
-
-def test_latest_first_the_free_block_of_the_latest_segment_is_taken_but_the_first_within_a_segment() -> None:
-    allocator = CachingAllocator(latest_first=True)
-    for key, size in enumerate((30, 40, 30, 30)):
-        allocator.malloc(key, size * MIB)
-    for key in (3, 0, 2):
-        allocator.free(key)
-    allocator.malloc(9, 30 * MIB)
-    by_address = [(segment.size_bytes // MIB, segment.blocks[0][1]) for segment in allocator.segments()]
-    assert by_address == [(30, True), (30, False), (40, True), (30, False)]
-    within = CachingAllocator(latest_first=True)
-    for key in range(4):
-        within.malloc(key, 5 * MIB)
-    for key in (2, 0):
-        within.free(key)
-    within.malloc(9, 5 * MIB)
-    (segment,) = within.segments()
-    assert [in_use for _, in_use in segment.blocks] == [True, True, False, True]
-
-
-def test_a_freed_block_joins_the_free_blocks_on_both_sides() -> None:
-    allocator = CachingAllocator()
-    for key in range(4):
-        allocator.malloc(key, 5 * MIB)
-    assert allocator.reserved_bytes == 20 * MIB
-    allocator.free(0)
-    allocator.free(2)
-    (segment,) = allocator.segments()
-    assert [size for size, in_use in segment.blocks if not in_use] == [5 * MIB, 5 * MIB]
-    allocator.malloc(8, 9 * MIB)
-    assert allocator.reserved_bytes == 40 * MIB, "two blocks that do not touch are no room for a larger one"
-    allocator.free(1)
-    first, _ = allocator.segments()
-    assert first.blocks == ((15 * MIB, False), (5 * MIB, True))
-
-
-def test_a_cached_segment_of_any_size_serves_a_smaller_block_of_its_pool() -> None:
-    """Why reserved memory may stay far above allocated: the next large tensor finds its segment cut."""
-    allocator = CachingAllocator()
-    allocator.malloc(1, GIB)
-    allocator.free(1)
-    allocator.malloc(2, 2 * MIB)
-    allocator.malloc(3, GIB)
-    assert allocator.reserved_bytes == 2 * GIB
-
-
 def test_peaks_stay_until_they_are_reset() -> None:
     allocator = CachingAllocator()
     allocator.malloc(1, 30 * MIB)
@@ -267,8 +159,9 @@ def test_what_does_not_fit_raises_with_the_bytes_asked_and_free() -> None:
     assert allocator.reserved_bytes == 100 * MIB
 
 
-def test_a_key_in_use_a_negative_size_and_an_unknown_key_are_refused() -> None:
-    allocator = CachingAllocator()
+@pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
+def test_a_key_in_use_a_negative_size_and_an_unknown_key_are_refused(kind: type[AllocatorCounters]) -> None:
+    allocator = kind()
     allocator.malloc(1, 0)
     for key, size in ((1, 5), (2, -1)):
         with pytest.raises(ValueError, match=f"malloc\\({key}, {size}\\)"):
@@ -325,23 +218,49 @@ SIZES = st.one_of(
 )
 EVENTS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.integers(0, 10**6)), max_size=60)
 """Allocate so much, then free so many, chosen by a number."""
+RULES = {
+    "a rest of 1 MiB stays with its block and one of 512 bytes more is free": [11 * MIB, 11 * MIB - 512],
+    "small and large blocks never share a segment": [2 * MIB, 512],
+    "small blocks fill a segment from its start before another is made": [*[512 * KIB] * 4, 1],
+    "of the free blocks the smallest that fits is taken": [40 * MIB, 30 * MIB, 50 * MIB, ~0, ~1, ~2, 28 * MIB],
+    "a small free block that is 512 bytes too small is not taken": [4096, MIB, MIB - 4096, ~0, 4097],
+    "a large free block that is 512 bytes too small is not taken": [30 * MIB, ~0, 30 * MIB + 1],
+    "of free blocks of one size one segment's is taken": [30 * MIB, 40 * MIB, 30 * MIB, 30 * MIB, ~3, ~0, ~2, 30 * MIB],
+    "of free blocks of one size in a segment the first is taken": [*[5 * MIB] * 4, ~2, ~0, 5 * MIB],
+    "a freed block joins the free blocks on both sides": [*[5 * MIB] * 4, ~0, ~2, 9 * MIB, ~1],
+    "a cached segment of any size serves a smaller block of its pool": [GIB, ~0, 2 * MIB, GIB],
+}
+"""Allocations by their sizes, and ~n frees the n-th of them."""
+
+
+def assert_as_read_aloud(events: list[tuple[int, int | None]], *, latest_first: bool) -> None:
+    """Allocations (key, bytes) and frees (key, None) leave the same blocks at each of them."""
+    allocator, plain = CachingAllocator(latest_first=latest_first), PlainAllocator(latest_first=latest_first)
+    for key, nbytes in events:
+        for one in (allocator, plain):
+            one.free(key) if nbytes is None else one.malloc(key, nbytes)
+        assert [segment.blocks for segment in allocator.segments()] == plain.layout()
+
+
+@pytest.mark.parametrize("latest_first", [False, True])
+@pytest.mark.parametrize("events", RULES.values(), ids=RULES)
+def test_each_rule_is_that_read_aloud(events: list[int], latest_first: bool) -> None:
+    asked = [(key, size) for key, size in enumerate(size for size in events if size >= 0)]
+    numbered = iter(asked)
+    assert_as_read_aloud([(~one, None) if one < 0 else next(numbered) for one in events], latest_first=latest_first)
 
 
 @given(EVENTS, st.booleans())
 def test_every_sequence_leaves_the_blocks_that_the_rules_read_aloud_leave(
     events: list[tuple[int, int, int]], latest_first: bool
 ) -> None:
-    allocator, plain = CachingAllocator(latest_first=latest_first), PlainAllocator(latest_first=latest_first)
     live: list[int] = []
+    both: list[tuple[int, int | None]] = []
     for key, (size, frees, choice) in enumerate(events):
-        allocator.malloc(key, size)
-        plain.malloc(key, size)
+        both.append((key, size))
         live.append(key)
-        for _ in range(min(frees, len(live))):
-            gone = live.pop(choice % len(live))
-            allocator.free(gone)
-            plain.free(gone)
-        assert [segment.blocks for segment in allocator.segments()] == plain.layout()
+        both += [(live.pop(choice % len(live)), None) for _ in range(min(frees, len(live)))]
+    assert_as_read_aloud(both, latest_first=latest_first)
 
 
 @given(EVENTS)

@@ -34,6 +34,14 @@ def book() -> Iterator[CpuBook]:
     book.close()
 
 
+@pytest.fixture
+def counter(book: CpuBook) -> StorageCounter:
+    """Of storages, over the book."""
+    counter = StorageCounter()
+    counter.keep_book(book)
+    return counter
+
+
 def test_a_block_of_another_thread_is_booked_until_it_is_given_back(book):
     made: list[torch.Tensor] = []
     before = book.total_bytes()
@@ -75,9 +83,7 @@ def test_blocks_that_stand_are_known_by_the_thread_that_took_them_where_horovod_
     assert Path("/proc/thread-self/comm").read_text() == own_name
 
 
-def test_storages_on_the_same_memory_are_one_block(book):
-    counter = StorageCounter()
-    counter.keep_book(book)
+def test_storages_on_the_same_memory_are_one_block(book, counter):
     with counter:
         tensor = torch.zeros(250_000)
         before = book.total_bytes()
@@ -89,9 +95,7 @@ def test_storages_on_the_same_memory_are_one_block(book):
     assert book.total_bytes() == before
 
 
-def test_memory_that_is_not_the_allocators_is_booked_while_a_storage_stands_on_it(book):
-    counter = StorageCounter()
-    counter.keep_book(book)
+def test_memory_that_is_not_the_allocators_is_booked_while_a_storage_stands_on_it(book, counter):
     memory = bytearray(MEGABYTE)
     before = book.total_bytes()
     with counter:
@@ -104,9 +108,7 @@ def test_memory_that_is_not_the_allocators_is_booked_while_a_storage_stands_on_i
     assert book.total_bytes() == before
 
 
-def test_a_tensor_that_stands_for_another_and_has_no_memory_is_not_booked(book):
-    counter = StorageCounter()
-    counter.keep_book(book)
+def test_a_tensor_that_stands_for_another_and_has_no_memory_is_not_booked(book, counter):
     before = book.total_bytes()
     stand_in = StandIn._make_wrapper_subclass(StandIn, (1000,), dtype=torch.float32)
     counter.see(stand_in)
@@ -114,9 +116,7 @@ def test_a_tensor_that_stands_for_another_and_has_no_memory_is_not_booked(book):
     assert book.total_bytes() == before
 
 
-def test_a_storage_that_moved_to_other_memory_is_booked_where_it_is(book):
-    counter = StorageCounter()
-    counter.keep_book(book)
+def test_a_storage_that_moved_to_other_memory_is_booked_where_it_is(book, counter):
     with counter:
         tensor = torch.zeros(250_000)
         before = book.total_bytes()

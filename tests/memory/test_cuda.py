@@ -1,5 +1,7 @@
 """The CUDA allocator's history is matched to the tensors that owned its blocks (on recorded histories; see `gpu`)."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -35,50 +37,55 @@ def test_what_was_born_before_anybody_looked_is_its_tensors_and_no_workspace_of_
     assert result.live == result.at_peak == {Category.PARAMETERS: 4096}
 
 
-def test_a_workspace_that_no_tensor_owned_and_that_is_given_back_is_a_temporary():
-    out = storage(1, 0x9000, 100)
-    trace = [
-        entry("alloc", 0x5000, 4096),
-        entry("alloc", 0x9000, 100),
-        entry("free_requested", 0x5000, 4096),
-        entry("free_completed", 0x5000, 4096),
-    ]
-    result = compose(trace, [out], [(out, 100)], named({out: Category.ACTIVATIONS}))
-    assert result.at_peak == {Category.TEMPORARIES: 4096, Category.ACTIVATIONS: 100}
-    assert result.total_peak == 4196
+WORKSPACE = 2**25
+OWN, TEMPORARY = Category.ACTIVATIONS, Category.TEMPORARIES
+RULES: dict[str, tuple[list[tuple[int, int]], tuple[int, int] | None, dict[str, Any]]] = {
+    "a workspace that no tensor owned and that is given back is a temporary": (
+        [(0x5000, 4096), (0x9000, 100), (0x5000, -4096)],
+        (0x9000, 100),
+        {"at_peak": {TEMPORARY: 4096, OWN: 100}, "total_peak": 4196},
+    ),
+    "a workspace at the address of a later tensor does not take its name": (
+        [(0x5000, 4096), (0x5000, -4096), (0x5000, 512)],
+        (0x5000, 512),
+        {"live": {OWN: 512}, "at_peak": {TEMPORARY: 4096, OWN: 0}},
+    ),
+    "nor does one that is as large as that tensor": (
+        [(0x5000, 512), (0x5000, -512), (0x5000, 512)],
+        (0x5000, 512),
+        {"live": {OWN: 512}, "own_peak": {OWN: 512, TEMPORARY: 512}},
+    ),
+    "a tensor whose block was given back before it takes the block that it had": (
+        [(0x5000, 512), (0x5000, -512), (0x5000, 4096)],
+        (0x5000, 512),
+        {"own_peak": {OWN: 512, None: 4096}},
+    ),
+    "a block from before the phase without an owner was no workspace of it": (
+        [(0x5000, -4096)],
+        None,
+        {"at_peak": {None: 4096}},
+    ),
+    "a block that stays has a name where it is as large as the matrix library's workspace": (
+        [(0x5000, WORKSPACE), (0x9000, WORKSPACE - 512)],
+        None,
+        {"live": {Category.WORKSPACES: WORKSPACE, None: WORKSPACE - 512}},
+    ),
+    "and is a temporary where it does not stay": (
+        [(0x5000, WORKSPACE), (0x5000, -WORKSPACE)],
+        None,
+        {"at_peak": {TEMPORARY: WORKSPACE}},
+    ),
+}
+"""Blocks by their addresses, given out and back; which of them a tensor owned; and what comes of it."""
 
 
-def test_a_workspace_at_the_address_of_a_later_tensor_does_not_take_its_name():
-    out = storage(1, 0x5000, 512)
-    trace = [entry("alloc", 0x5000, 4096), entry("free_requested", 0x5000, 4096), entry("alloc", 0x5000, 512)]
-    result = compose(trace, [out], [(out, 512)], named({out: Category.ACTIVATIONS}))
-    assert result.live == {Category.ACTIVATIONS: 512}
-    assert result.at_peak == {Category.TEMPORARIES: 4096, Category.ACTIVATIONS: 0}
-
-
-def test_a_workspace_as_large_as_the_tensor_that_comes_to_lie_there_does_not_take_its_name_either():
-    out = storage(1, 0x5000, 512)
-    trace = [entry("alloc", 0x5000, 512), entry("free_requested", 0x5000, 512), entry("alloc", 0x5000, 512)]
-    result = compose(trace, [out], [(out, 512)], named({out: Category.GRADIENTS}))
-    assert result.live == {Category.GRADIENTS: 512}
-    assert result.own_peak == {Category.GRADIENTS: 512, Category.TEMPORARIES: 512}
-
-
-def test_a_tensor_whose_block_was_given_back_before_it_takes_the_block_that_it_had():
-    resized = storage(1, 0x5000, 512)
-    trace = [entry("alloc", 0x5000, 512), entry("free_requested", 0x5000, 512), entry("alloc", 0x5000, 4096)]
-    result = compose(trace, [resized], [(resized, 512)], named({resized: Category.PARAMETERS}))
-    assert result.own_peak[Category.PARAMETERS] == 512
-
-
-def test_a_block_from_before_the_phase_without_an_owner_was_no_workspace_of_the_phase():
-    result = compose([entry("free_requested", 0x5000, 4096)], [], [], named({}))
-    assert result.at_peak == {None: 4096}
-
-
-def test_a_block_that_stays_without_an_owner_has_no_name():
-    result = compose([entry("alloc", 0x5000, 4096)], [], [], named({}))
-    assert result.live == {None: 4096}
+@pytest.mark.parametrize(("blocks", "owned", "found"), RULES.values(), ids=RULES)
+def test_each_block_has_the_name_of_its_owner_or_of_what_it_was(blocks, owned, found):
+    trace = [entry("alloc" if size > 0 else "free_requested", address, abs(size)) for address, size in blocks]
+    tensors = [storage(1, *owned)] if owned else []
+    born = [(tensor, tensor.nbytes) for tensor in tensors]
+    result = compose(trace, tensors, born, named(dict.fromkeys(tensors, OWN)), workspaces={WORKSPACE})
+    assert {name: getattr(result, name) for name in found} == found
 
 
 def test_a_tensor_from_before_the_phase_counts_until_it_is_freed():
@@ -110,15 +117,6 @@ def test_what_the_names_do_not_cover_of_the_allocators_total_is_left_without_a_n
     assert result.own_peak[None] == 500
 
 
-WORKSPACE = 2**25
-
-
-def test_a_block_that_stays_and_has_the_size_of_the_matrix_librarys_workspace_is_one():
-    trace = [entry("alloc", 0x5000, WORKSPACE), entry("alloc", 0x9000, WORKSPACE - 512)]
-    result = compose(trace, [], [], named({}), workspaces={WORKSPACE})
-    assert result.live == {Category.WORKSPACES: WORKSPACE, None: WORKSPACE - 512}
-
-
 def test_a_workspace_from_before_the_phase_is_known_by_the_allocators_list_of_blocks():
     held = [(0x5000, WORKSPACE), (0x9000, 4096)]
     result = compose([], [], [], named({}), held, {WORKSPACE})
@@ -129,12 +127,6 @@ def test_a_tensor_as_large_as_a_workspace_keeps_its_own_name():
     weight = storage(1, 0x5000, WORKSPACE)
     result = compose([], [weight], [], named({weight: Category.PARAMETERS}), [(0x5000, WORKSPACE)], {WORKSPACE})
     assert result.live == {Category.PARAMETERS: WORKSPACE}
-
-
-def test_a_block_as_large_as_a_workspace_that_is_given_back_is_a_temporary():
-    trace = [entry("alloc", 0x5000, WORKSPACE), entry("free_requested", 0x5000, WORKSPACE)]
-    result = compose(trace, [], [], named({}), workspaces={WORKSPACE})
-    assert result.at_peak == {Category.TEMPORARIES: WORKSPACE}
 
 
 @pytest.mark.gpu

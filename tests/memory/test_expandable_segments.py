@@ -1,5 +1,7 @@
 """The model of expandable segments: each rule by hand; against torch's own allocator: tests/emulator."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,50 +11,33 @@ from zerobench.memory.expandable_segments import ExpandableAllocator
 
 MIB = 2**20
 PAGE = 20 * MIB
-SMALL_PAGE = 2 * MIB
 
 
-def test_pages_are_mapped_as_they_are_needed_and_a_block_grows_the_range_by_what_it_lacks() -> None:
+RULES: dict[str, tuple[list[int | tuple[int, int]], int, int]] = {
+    "pages are mapped as they are needed": ([30 * MIB], 2 * PAGE, 30 * MIB),
+    "a block grows the range by what it lacks": ([30 * MIB, 30 * MIB], 3 * PAGE, 60 * MIB),
+    "what was freed serves a larger block with its neighbour": ([*[PAGE] * 4, ~1, ~2, 2 * PAGE], 4 * PAGE, 4 * PAGE),
+    "a freed block is taken again by one of its size": ([PAGE, ~0, PAGE], PAGE, PAGE),
+    "small blocks share a page": ([1000, MIB], 2 * MIB, 1024 + MIB),
+    "large blocks lie in pages of their own": ([1000, MIB + 1], 2 * MIB + PAGE, 1024 + MIB + 512),
+    "each stream has ranges of its own": ([(PAGE, 7), ~0, PAGE], 2 * PAGE, PAGE),
+    "nothing is taken for nothing": ([0], 0, 0),
+}
+"""Allocations by size, on a stream or none, and ~n frees the n-th of them; what is reserved and allocated then."""
+
+
+@pytest.mark.parametrize(("events", "reserved", "allocated"), RULES.values(), ids=RULES)
+def test_each_rule_reserves_what_torch_reserves(
+    events: list[int | tuple[int, int]], reserved: int, allocated: int
+) -> None:
     allocator = ExpandableAllocator()
-    allocator.malloc(1, 30 * MIB)
-    assert allocator.reserved_bytes == 2 * PAGE
-    allocator.malloc(2, 30 * MIB)  # 10 MiB of the second page, and a third
-    assert (allocator.reserved_bytes, allocator.allocated_bytes) == (3 * PAGE, 60 * MIB)
-
-
-def test_what_was_freed_serves_a_larger_block_together_with_its_neighbour() -> None:
-    allocator = ExpandableAllocator()
-    for key in range(4):
-        allocator.malloc(key, PAGE)
-    allocator.free(1)
-    allocator.free(2)
-    allocator.malloc(5, 2 * PAGE)
-    assert allocator.reserved_bytes == 4 * PAGE
-
-
-def test_a_freed_block_is_taken_again_by_one_of_its_size() -> None:
-    allocator = ExpandableAllocator()
-    allocator.malloc(1, PAGE)
-    allocator.free(1)
-    allocator.malloc(2, PAGE)
-    assert (allocator.reserved_bytes, allocator.occupied_bytes) == (PAGE, PAGE)
-
-
-def test_small_blocks_lie_in_pages_of_their_own() -> None:
-    allocator = ExpandableAllocator()
-    allocator.malloc(1, 1000)
-    allocator.malloc(2, MIB)
-    assert (allocator.reserved_bytes, allocator.allocated_bytes) == (SMALL_PAGE, 1024 + MIB)
-    allocator.malloc(3, MIB + 1)
-    assert allocator.reserved_bytes == SMALL_PAGE + PAGE
-
-
-def test_each_stream_has_ranges_of_its_own() -> None:
-    allocator = ExpandableAllocator()
-    allocator.malloc(1, PAGE, stream=7)
-    allocator.free(1)
-    allocator.malloc(2, PAGE)
-    assert allocator.reserved_bytes == 2 * PAGE
+    keys = itertools.count()
+    for event in events:
+        if isinstance(event, int) and event < 0:
+            allocator.free(~event)
+        else:
+            allocator.malloc(next(keys), *(event if isinstance(event, tuple) else (event,)))
+    assert (allocator.reserved_bytes, allocator.allocated_bytes) == (reserved, allocated)
 
 
 def test_an_emptied_cache_gives_back_whole_pages_that_nothing_lies_in() -> None:
@@ -76,17 +61,6 @@ def test_pages_are_given_back_before_an_allocation_fails() -> None:
     with pytest.raises(OutOfMemory):
         allocator.malloc(3, PAGE)
     assert allocator.alloc_retries == 2
-
-
-def test_a_key_in_use_and_a_size_below_zero_are_refused_and_nothing_is_taken_for_nothing() -> None:
-    allocator = ExpandableAllocator()
-    allocator.malloc(1, 0)
-    with pytest.raises(ValueError, match=r"malloc\(1, 5\)"):
-        allocator.malloc(1, 5)
-    with pytest.raises(ValueError, match=r"malloc\(2, -1\)"):
-        allocator.malloc(2, -1)
-    allocator.free(1)
-    assert allocator.reserved_bytes == 0
 
 
 def test_peaks_begin_anew_from_what_is_held() -> None:

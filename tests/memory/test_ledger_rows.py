@@ -19,15 +19,19 @@ def entry(activations: int, workspace: int, live: int = 0) -> Composition[Catego
     return here
 
 
+def entered(*entries: Composition[Category | None], rest: int | None = None) -> LedgerRows:
+    rows = LedgerRows()
+    for one in entries:
+        rows.enter(WHERE, one, rest)
+    return rows
+
+
 def rows_of(rows: LedgerRows) -> dict[Category, MemoryRow]:
     return {row.category: row for row in rows.all()}
 
 
 def test_the_two_peaks_may_be_of_two_entries():
-    rows = LedgerRows()
-    rows.enter(WHERE, entry(10, 100), None)
-    rows.enter(WHERE, entry(20, 5, live=3), None)
-    found = rows_of(rows)
+    found = rows_of(entered(entry(10, 100), entry(20, 5, live=3)))
     assert found[Category.TOTAL].at_peak_bytes == 110
     assert found[Category.ACTIVATIONS].at_peak_bytes == 10
     assert found[Category.TOTAL].at_tensor_peak_bytes == 20
@@ -37,18 +41,14 @@ def test_the_two_peaks_may_be_of_two_entries():
 
 
 def test_the_rest_of_the_process_is_in_the_total_of_both_peaks():
-    rows = LedgerRows()
-    rows.enter(WHERE, entry(10, 100), 7)
-    total = rows_of(rows)[Category.TOTAL]
+    total = rows_of(entered(entry(10, 100), rest=7))[Category.TOTAL]
     assert (total.live_bytes, total.at_peak_bytes, total.at_tensor_peak_bytes) == (7, 117, 17)
 
 
 def test_a_ledger_that_cannot_tell_the_two_peaks_apart_says_one():
-    rows = LedgerRows()
     here = entry(10, 0)
     here.at_tensor_peak = None
-    rows.enter(WHERE, here, 7)
-    assert {row.at_tensor_peak_bytes for row in rows.all()} == {None}
+    assert {row.at_tensor_peak_bytes for row in entered(here, rest=7).all()} == {None}
 
 
 def of_one(category: Category | None, nbytes: int) -> Composition[Category | None]:
@@ -56,30 +56,23 @@ def of_one(category: Category | None, nbytes: int) -> Composition[Category | Non
 
 
 def test_a_category_that_a_larger_second_entry_lacks_is_nought_at_the_peak_and_no_longer_live():
-    rows = LedgerRows()
-    rows.enter(WHERE, of_one(Category.ACTIVATIONS, 10), None)
-    rows.enter(WHERE, of_one(Category.GRADIENTS, 50), None)
-    gone = rows_of(rows)[Category.ACTIVATIONS]
+    found = rows_of(entered(of_one(Category.ACTIVATIONS, 10), of_one(Category.GRADIENTS, 50)))
+    gone = found[Category.ACTIVATIONS]
     assert (gone.live_bytes, gone.at_peak_bytes, gone.own_peak_bytes) == (0, 0, 10)
-    assert rows_of(rows)[Category.TOTAL].at_peak_bytes == 50
+    assert found[Category.TOTAL].at_peak_bytes == 50
 
 
 def test_a_category_that_a_larger_first_entry_lacks_is_nought_at_both_peaks():
-    rows = LedgerRows()
-    rows.enter(WHERE, entry(20, 5), None)
     later = held({Category.INPUTS: 3}, {})
     later.at_tensor_peak = later.at_peak
-    rows.enter(WHERE, later, None)
-    found = rows_of(rows)[Category.INPUTS]
+    found = rows_of(entered(entry(20, 5), later))[Category.INPUTS]
     assert (found.at_peak_bytes, found.at_tensor_peak_bytes, found.own_peak_bytes) == (0, 0, 3)
 
 
 def test_bytes_without_evidence_have_a_row_even_where_there_are_none():
-    rows = LedgerRows()
-    rows.enter(WHERE, of_one(Category.GRADIENTS, 50), None)
-    assert rows_of(rows)[Category.UNATTRIBUTED].at_peak_bytes == 0
-    rows.enter(WHERE, of_one(None, 70), None)
-    assert rows_of(rows)[Category.UNATTRIBUTED].at_peak_bytes == 70
+    known, unknown = of_one(Category.GRADIENTS, 50), of_one(None, 70)
+    for entries, nbytes in (((known,), 0), ((known, unknown), 70)):
+        assert rows_of(entered(*entries))[Category.UNATTRIBUTED].at_peak_bytes == nbytes
 
 
 def test_the_largest_total_of_a_step_is_that_of_its_phases_without_start_up():

@@ -1,5 +1,6 @@
 """A name is evidence: identity before use before birth; a view into a bucket leaves the bucket its name."""
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -33,25 +34,19 @@ class Watched:
         return self.names.verdict(self.storage(tensor), phase)[1]
 
 
-def test_a_gradient_that_is_a_view_into_a_reduce_bucket_leaves_the_bucket_its_name():
-    watched = Watched(proves=Category.REDUCE_BUFFERS, name=STAGE_2)
+@pytest.mark.parametrize(
+    ("born_in", "view", "expected"),
+    [
+        (STAGE_2, Category.GRADIENTS, Category.REDUCE_BUFFERS),
+        (STAGE_2, Category.PARAMETERS, Category.PARAMETERS),
+        (FSDP, Category.GRADIENTS, Category.GRADIENTS),
+    ],
+)
+def test_a_view_renames_what_was_born_as_a_bucket_unless_it_is_a_gradient_in_a_stages_own(born_in, view, expected):
+    watched = Watched(proves=Category.REDUCE_BUFFERS, name=born_in)
     bucket = watched.born()
-    watched.names.identify([NamedTensor(bucket[2:4], Category.GRADIENTS)])
-    assert watched.category(bucket) is Category.REDUCE_BUFFERS
-
-
-def test_what_fsdp_has_reduced_is_the_gradient_from_then_on():
-    watched = Watched(proves=Category.REDUCE_BUFFERS, name=FSDP)
-    reduced = watched.born()
-    watched.names.identify([NamedTensor(reduced[:4], Category.GRADIENTS)])
-    assert watched.category(reduced) is Category.GRADIENTS
-
-
-def test_other_views_than_gradients_rename_what_was_born_as_a_bucket():
-    watched = Watched(proves=Category.REDUCE_BUFFERS, name=STAGE_2)
-    tensor = watched.born()
-    watched.names.identify([NamedTensor(tensor[:4], Category.PARAMETERS)])
-    assert watched.category(tensor) is Category.PARAMETERS
+    watched.names.identify([NamedTensor(bucket[2:4], view)])
+    assert watched.category(bucket) is expected
 
 
 def test_who_is_identified_before_it_was_ever_seen_is_counted_then():
@@ -61,15 +56,14 @@ def test_who_is_identified_before_it_was_ever_seen_is_counted_then():
     assert watched.counter.totals["cpu"] == 32
 
 
-def test_identity_says_the_place_where_the_device_does_not():
+def test_who_is_identified_lies_where_it_was_said_to_and_else_where_its_device_is():
     watched = Watched()
-    tensor, other = watched.born(), watched.born()
-    watched.names.identify(
-        [NamedTensor(tensor, Category.MASTER_WEIGHTS, Place.HOST), NamedTensor(other, Category.PARAMETERS)]
-    )
-    assert watched.names.verdict(watched.storage(tensor), Phase.STEP) == (Place.HOST, Category.MASTER_WEIGHTS)
-    assert watched.names.is_placed(watched.storage(tensor))
-    assert not watched.names.is_placed(watched.storage(other))
+    for said, place in ((Place.HOST, Place.HOST), (Place.DEVICE, Place.DEVICE), (None, Place.HOST)):
+        tensor = watched.born()
+        watched.names.identify([NamedTensor(tensor, Category.MASTER_WEIGHTS, said)])
+        storage = watched.storage(tensor)
+        assert watched.names.verdict(storage, Phase.STEP) == (place, Category.MASTER_WEIGHTS)
+        assert watched.names.is_placed(storage) is (said is not None)
 
 
 def test_a_birth_on_the_host_is_evidence_of_the_place():
@@ -98,20 +92,14 @@ def test_a_temporary_that_lives_at_the_end_of_a_phase_has_no_name():
         assert watched.names.verdict(storage, Phase.FORWARD)[1] is Category.TEMPORARIES
 
 
-def test_an_activation_lives_through_the_passes_and_not_through_the_step():
-    watched = Watched(proves=Origin.FORWARD)
+@pytest.mark.parametrize(
+    ("proves", "kept"), [(Origin.FORWARD, Category.ACTIVATIONS), (Category.INPUTS, Category.INPUTS)]
+)
+def test_an_activation_and_a_batch_that_a_strategy_makes_live_through_the_passes_of_one_step(proves, kept):
+    watched = Watched(proves=proves)
     tensor = watched.born()
     found = {phase: watched.category(tensor, phase) for phase in Phase}
-    kept = Category.ACTIVATIONS
     assert found == {Phase.INIT: None, Phase.FORWARD: kept, Phase.BACKWARD: kept, Phase.STEP: None}
-
-
-def test_a_batch_that_a_strategy_makes_is_inputs_within_the_step_and_a_leak_after_it():
-    watched = Watched(proves=Category.INPUTS)
-    tensor = watched.born()
-    inputs = Category.INPUTS
-    found = {phase: watched.category(tensor, phase) for phase in Phase}
-    assert found == {Phase.INIT: None, Phase.FORWARD: inputs, Phase.BACKWARD: inputs, Phase.STEP: None}
     watched.names.end_of(Phase.STEP)
     assert watched.category(tensor, Phase.FORWARD) is None
 
@@ -139,16 +127,6 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
             tensor = watched.born()
             assert watched.category(tensor, Phase.BACKWARD) is expected
             del tensor
-
-
-def test_who_is_identified_lies_where_it_was_said_to_and_else_where_its_device_is():
-    watched = Watched()
-    here, there = watched.born(), watched.born()
-    watched.names.identify(
-        [NamedTensor(here, Category.PARAMETERS), NamedTensor(there, Category.PARAMETERS, Place.DEVICE)]
-    )
-    found = [watched.names.verdict(watched.storage(tensor), Phase.FORWARD)[0] for tensor in (here, there)]
-    assert found == [Place.HOST, Place.DEVICE]
 
 
 def test_logits_that_live_on_after_the_step_lose_their_name_and_parameters_do_not():

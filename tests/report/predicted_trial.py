@@ -92,9 +92,9 @@ def trial(
 
 
 def collective(
-    kind: str, phase: Phase, message_bytes: int, group_size: int = 8, step: StepKind = StepKind.STEADY
+    kind: str, phase: Phase, message_bytes: int, group_size: int = 8, step: StepKind = StepKind.STEADY, calls: int = 1
 ) -> CollectiveTraffic:
-    """One call of a collective."""
+    """So many calls of a collective."""
     return CollectiveTraffic(
-        step=step, phase=phase, kind=kind, group_size=group_size, calls=1, message_bytes=message_bytes
+        step=step, phase=phase, kind=kind, group_size=group_size, calls=calls, message_bytes=message_bytes
     )

@@ -4,10 +4,13 @@ Model states follow the ZeRO paper plus padding, the rest is round numbers, and 
 odd rank, a void throughput, losses that disagree, one trial each that ran out of memory, hung and was skipped.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from tests.tools.known import known
@@ -61,6 +64,23 @@ class SampleTrial:
     record: TrialRecord
     ranks: Sequence[RankRecord]
 
+    def with_ranks(self, **fields: Any) -> SampleTrial:
+        """The same trial with these fields in each rank's record; a function is asked for the field of each."""
+        return replace(self, ranks=[_with(rank, fields) for rank in self.ranks])
+
+    def with_rank(self, index: int, **fields: Any) -> SampleTrial:
+        """The same trial with these fields in the record of one rank."""
+        return replace(self, ranks=[_with(rank, fields) if n == index else rank for n, rank in enumerate(self.ranks)])
+
+    def with_record(self, **fields: Any) -> SampleTrial:
+        """The same trial with these fields in its own record."""
+        return replace(self, record=self.record.model_copy(update=fields))
+
+
+def _with(rank: RankRecord, fields: Mapping[str, Any]) -> RankRecord:
+    told = {name: field(rank) if isinstance(field, FunctionType) else field for name, field in fields.items()}
+    return rank.model_copy(update=told)
+
 
 def model(name: str = "gpt2-345m", layers: int = 24, width: int = 1024) -> ModelSpec:
     """A GPT-2 by its shape."""
@@ -109,9 +129,8 @@ def on_cpu(trial: SampleTrial) -> SampleTrial:
     """The same trial as CPU ranks leave it: no allocator, no driver, no peak FLOP/s."""
     cpu: dict[str, Any] = {"device_type": "cpu", "device_name": "cpu", "device_uuid": None, "backend": "gloo"}
     cpu |= {"device_memory": [], "context": None}
-    ranks = [rank.model_copy(update=cpu) for rank in trial.ranks]
     missing = NvmlSummary(hostname=HOSTNAME, available=False, reason="libnvidia-ml.so.1 was not found")
-    return SampleTrial(trial.spec, trial.record.model_copy(update={"nvml": [missing]}), ranks)
+    return trial.with_ranks(**cpu).with_record(nvml=[missing])
 
 
 def trial_record(asked: TrialSpec, status: Status = Status.COMPLETED, **fields: Any) -> TrialRecord:
@@ -153,8 +172,7 @@ def refused_trial(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
     failure = Failure(message="it needs more", bytes_asked=8 * GIB, bytes_free=GIB, bytes_needed=needed_bytes)
     asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
     told = {"trial_id": asked.trial_id, "status": Status.OUT_OF_DEVICE_MEMORY, "failure": failure}
-    record = trial.record.model_copy(update={**told, "reason": failure.message})
-    return SampleTrial(asked, record, [rank.model_copy(update=told) for rank in trial.ranks])
+    return replace(trial, spec=asked).with_record(**told, reason=failure.message).with_ranks(**told)
 
 
 def skipped_trial(asked: TrialSpec, rule: str) -> SampleTrial:

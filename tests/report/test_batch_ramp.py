@@ -1,6 +1,5 @@
 """A batch that grows is shown size by size beside the fixed one; figures of the whole trial are the full batch's."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -41,26 +40,20 @@ def step(seconds: float) -> StepTime:
 def ramped() -> SampleTrial:
     """Rank 1 is slower and holds one MiB more."""
     trial = completed_trial(spec("zero2", gpus_per_node=2, gradient_accumulation_steps=4, batch_ramp=RAMP))
-    ranks = [
-        rank.model_copy(
-            update={
-                "batches": [
-                    StepBatch(kind=kind, tokens=tokens, device_peak_bytes=held and (held + rank.rank) * MIB)
-                    for kind, tokens, held in STEPS
-                ],
-                "step_times": [step(seconds - 0.01 * (1 - rank.rank)) for seconds in SECONDS],
-            }
-        )
-        for rank in trial.ranks
-    ]
-    return dataclasses.replace(trial, ranks=ranks)
+    return trial.with_ranks(
+        batches=lambda rank: [
+            StepBatch(kind=kind, tokens=tokens, device_peak_bytes=held and (held + rank.rank) * MIB)
+            for kind, tokens, held in STEPS
+        ],
+        step_times=lambda rank: [step(seconds - 0.01 * (1 - rank.rank)) for seconds in SECONDS],
+    )
 
 
 def fixed() -> SampleTrial:
     trial = completed_trial(spec("zero2", gpus_per_node=2, gradient_accumulation_steps=4))
     batches = [StepBatch(kind="memory", tokens=FULL, device_peak_bytes=770 * MIB)]
     batches += [StepBatch(kind="timed", tokens=FULL)] * len(trial.ranks[0].step_times)
-    return dataclasses.replace(trial, ranks=[rank.model_copy(update={"batches": batches}) for rank in trial.ranks])
+    return trial.with_ranks(batches=batches)
 
 
 def other() -> SampleTrial:

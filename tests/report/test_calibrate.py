@@ -20,14 +20,15 @@ from tests.report.sample_run import (
     write_run,
 )
 from tests.timing.predicted_trials import expected, gpu, links, predicted
+from tests.tools.refusals import one_line
 from zerobench.errors import UserError
-from zerobench.records import ContextMemory, RankRecord, StepTime
+from zerobench.records import ContextMemory, StepTime
 from zerobench.report.calibrate import calibration_of, write_calibration
 from zerobench.report.figures.predicted_speed import usual_cluster
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import parts_of, published_step, timed_work
 from zerobench.report.step_time.known import COPIES_WORDS, HOST_UPDATE_WORDS
-from zerobench.spec.overheads import Spread, StepConstants, load_calibration, overhead_of
+from zerobench.spec.overheads import CalibratedGpu, Spread, StepConstants, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.timing.rates import rates_of
@@ -38,12 +39,14 @@ MIB, GIB = 2**20, 2**30
 
 def with_context(asked: TrialSpec, context_mib: list[int | None], collectives_mib: int | None = 300) -> SampleTrial:
     """A trial whose ranks measured these contexts, and whose processes took no more later."""
-    whole = completed_trial(asked)
-    ranks = [
-        rank.model_copy(update={"context": context(context_mib[rank.rank], collectives_mib), "device_memory": []})
-        for rank in whole.ranks
-    ]
-    return SampleTrial(whole.spec, whole.record, ranks)
+    contexts = [context(mib, collectives_mib) for mib in context_mib]
+    return completed_trial(asked).with_ranks(context=lambda rank: contexts[rank.rank], device_memory=[])
+
+
+def entry_of(tmp_path: Path, *trials: SampleTrial) -> CalibratedGpu:
+    """What a run of these trials tells of the one GPU and world size that they have."""
+    [entry] = calibration_of(load_run(write_run(tmp_path / "run", trials, samples=False).path)).gpus
+    return entry
 
 
 def context(context_mib: int | None, collectives_mib: int | None) -> ContextMemory:
@@ -63,8 +66,7 @@ def test_a_run_on_gpus_gives_an_entry_for_each_world_size(tmp_path: Path) -> Non
 
 
 def test_median_and_extremes_are_those_of_the_ranks_that_read_the_driver(tmp_path: Path) -> None:
-    trials = [with_context(spec("zero1", gpus_per_node=4), [500, 540, None, 510])]
-    (entry,) = calibration_of(load_run(write_run(tmp_path / "run", trials, samples=False).path)).gpus
+    entry = entry_of(tmp_path, with_context(spec("zero1", gpus_per_node=4), [500, 540, None, 510]))
     assert entry.num_ranks == 4
     assert entry.context_bytes == Spread(median=510 * MIB, min=500 * MIB, max=540 * MIB)
 
@@ -74,25 +76,23 @@ def test_kernels_that_cuda_loads_at_their_first_launch_are_part_of_the_context(t
     whole = completed_trial(spec("zero1", gpus_per_node=1))
     [rank] = whole.ranks
     assert {(row.nvml_process_bytes or 0) - row.reserved_bytes for row in rank.device_memory} == {834 * MIB}
-    late = rank.model_copy(update={"context": context(500, 300)})
-    run = write_run(tmp_path / "run", [SampleTrial(whole.spec, whole.record, [late])], samples=False)
-    (entry,) = calibration_of(load_run(run.path)).gpus
+    entry = entry_of(tmp_path, whole.with_ranks(context=context(500, 300)))
     assert entry.context_bytes == Spread(median=534 * MIB, min=534 * MIB, max=534 * MIB)
 
 
 def test_a_solo_trial_tells_the_context_and_not_what_nccl_takes(tmp_path: Path) -> None:
     solo = with_context(spec("zero3", gpus_per_node=2, evidence="solo"), [500, 500], collectives_mib=1)
-    (entry,) = calibration_of(load_run(write_run(tmp_path / "run", [solo], samples=False).path)).gpus
+    entry = entry_of(tmp_path, solo)
     assert entry.context_bytes is not None
     assert entry.collectives_bytes is None
 
 
 def test_predicted_trials_are_no_measurement(tmp_path: Path) -> None:
-    trials = [
+    entry = entry_of(
+        tmp_path,
         with_context(spec("zero3", gpus_per_node=2), [500, 500]),
         with_context(spec("zero3", gpus_per_node=2, evidence="simulated"), [900, 900]),
-    ]
-    (entry,) = calibration_of(load_run(write_run(tmp_path / "run", trials, samples=False).path)).gpus
+    )
     assert (entry.num_ranks, entry.context_bytes) == (2, Spread(median=500 * MIB, min=500 * MIB, max=500 * MIB))
 
 
@@ -128,9 +128,8 @@ def test_a_written_calibration_is_read_back_and_used_by_predictions(tmp_path: Pa
 
 def test_a_run_on_cpus_says_that_a_gpu_is_missing(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", cpu_trials(), samples=False)
-    with pytest.raises(UserError, match=r"RUN: .*none of its 5 trials ran on a GPU") as error:
+    with one_line(match=r"RUN: .*none of its 5 trials ran on a GPU"):
         write_calibration(folder.path, tmp_path / "out.yaml")
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "out.yaml").exists()
 
 
@@ -139,12 +138,10 @@ def test_a_run_whose_ranks_could_not_read_the_driver_says_so_with_nvmls_reason(
     tmp_path: Path, update: dict[str, Any]
 ) -> None:
     whole = completed_trial(spec("zero1"))
-    ranks: list[RankRecord] = [rank.model_copy(update=update) for rank in whole.ranks]
     (nvml,) = whole.record.nvml
-    blind = whole.record.model_copy(update={"nvml": [nvml.model_copy(update={"reason": "no library"})]})
-    folder = write_run(tmp_path / "run", [SampleTrial(whole.spec, blind, ranks)], samples=False)
+    blind = whole.with_ranks(**update).with_record(nvml=[nvml.model_copy(update={"reason": "no library"})])
     with pytest.raises(UserError, match=r"CUDA context size not recorded .*; NVML: no library"):
-        calibration_of(load_run(folder.path))
+        entry_of(tmp_path, blind)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

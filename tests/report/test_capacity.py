@@ -52,8 +52,7 @@ def test_a_device_needs_no_less_than_was_in_use_and_asked_for_when_it_refused() 
     sample = trial(asked(), DEVICE, allocator=ALLOCATOR, context=CONTEXT)
     for needed_bytes in (17 * GIB, 25 * GIB):
         told = Failure(message="it needs more", bytes_needed=needed_bytes)
-        refused = [rank.model_copy(update={"failure": told}) for rank in sample.ranks]
-        need = known(device_need(dataclasses.replace(sample, ranks=refused)))
+        need = known(device_need(sample.with_ranks(failure=told)))
         assert need.total_bytes == max(needed_bytes, 18 * GIB)
         assert need.tensors_bytes == 14 * GIB
 
@@ -82,8 +81,7 @@ def test_a_trial_that_nobody_watched_does_not_fit_nor_one_that_was_refused_withi
     assert device_need(trial(asked())) is None
     assert not row(trial(asked()), 80 * GIB).fits
     whole = trial(asked(), DEVICE)
-    refused = whole.record.model_copy(update={"status": Status.OUT_OF_DEVICE_MEMORY})
-    assert not row(dataclasses.replace(whole, record=refused), 80 * GIB).fits
+    assert not row(whole.with_record(status=Status.OUT_OF_DEVICE_MEMORY), 80 * GIB).fits
 
 
 def test_the_rank_that_needs_most_decides() -> None:

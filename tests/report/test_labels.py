@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.report.sample_run import model, sample_trials, spec
+from tests.report.sample_run import model, spec
 from zerobench.report.labels import brief, labels, shared_lines
 from zerobench.spec.trial import TrialSpec
 
@@ -151,12 +151,6 @@ def test_trials_of_files_have_their_names_and_their_paths_only_where_those_are_e
     assert named("/far/away/a.json", "/far/away/b.json") == ["a.json", "b.json"]
     same_name = named("/one/ds.json", "/two/ds.json", "/two/b.json")
     assert same_name == ["ds.json /one/ds.json", "ds.json /two/ds.json", "b.json"]
-
-
-def test_the_sample_run_has_a_name_for_each_trial() -> None:
-    names = labels([trial.spec for trial in sample_trials()])
-    assert len(set(names)) == len(names)
-    assert max(map(len, names)) <= 24
 
 
 def specs_of_any_kind() -> st.SearchStrategy[TrialSpec]:

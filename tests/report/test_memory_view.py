@@ -1,11 +1,10 @@
 """Memory at one instant on one rank."""
 
-import dataclasses
 from collections import Counter
 
 from tests.report.sample_run import GIB, MIB, completed_trial, on_cpu, sample_trials, spec
 from tests.tools.known import known
-from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
+from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 from zerobench.report.memory_view import (
     GROUPS,
     Instant,
@@ -68,10 +67,9 @@ def test_a_phase_that_was_not_measured_has_no_peak() -> None:
 
 def test_the_device_peak_takes_start_up_and_every_rank_in() -> None:
     trial = completed_trial(spec("zero1", gpus_per_node=2))
-    first = trial.ranks[1]
-    huge = [row.model_copy(update={"at_peak_bytes": 99 * GIB}) if is_init_total(row) else row for row in first.memory]
-    ranks = [trial.ranks[0], first.model_copy(update={"memory": huge})]
-    assert device_peak_bytes(dataclasses.replace(trial, ranks=ranks)) == 99 * GIB
+    memory = trial.ranks[1].memory
+    huge = [row.model_copy(update={"at_peak_bytes": 99 * GIB}) if is_init_total(row) else row for row in memory]
+    assert device_peak_bytes(trial.with_rank(1, memory=huge)) == 99 * GIB
 
 
 def is_init_total(row: MemoryRow) -> bool:
@@ -81,23 +79,19 @@ def is_init_total(row: MemoryRow) -> bool:
 
 def test_the_device_peak_is_none_where_nobody_measured() -> None:
     trial = completed_trial(spec("zero1", gpus_per_node=1))
-    bare = trial.ranks[0].model_copy(update={"memory": [], "device_memory": []})
-    assert device_peak_bytes(dataclasses.replace(trial, ranks=[bare])) is None
+    assert device_peak_bytes(trial.with_ranks(memory=[], device_memory=[])) is None
 
 
 def test_the_host_peak_is_the_kernels_where_the_ledger_has_no_host() -> None:
     trial = on_cpu(completed_trial(spec("zero1", gpus_per_node=1)))
-    bare = trial.ranks[0].model_copy(update={"memory": []})
-    assert host_peak_bytes(dataclasses.replace(trial, ranks=[bare])) == 3 * GIB + 7 * MIB
+    assert host_peak_bytes(trial.with_ranks(memory=[])) == 3 * GIB + 7 * MIB
     assert host_peak_bytes(trial) == 3 * GIB + 2048
 
 
 def test_a_simulated_host_peak_is_never_that_of_the_simulator() -> None:
     trial = completed_trial(spec("zero1", gpus_per_node=1, evidence="simulated"))
-    bare = trial.ranks[0].model_copy(update={"memory": []})
-    assert bare.process_memory
-    assert isinstance(bare.process_memory[0], ProcessMemory)
-    assert host_peak_bytes(dataclasses.replace(trial, ranks=[bare])) is None
+    assert trial.ranks[0].process_memory
+    assert host_peak_bytes(trial.with_ranks(memory=[])) is None
 
 
 def test_model_states_equal_the_papers_terms_to_within_padding_wherever_they_lie() -> None:

@@ -130,10 +130,8 @@ def test_the_nodes_and_the_job_of_a_trial_are_told_with_its_details(tmp_path: Pa
 
 
 def test_a_trial_that_failed_in_a_job_names_the_job(tmp_path: Path) -> None:
-    asked = spec("zero2", gpus_per_node=1)
-    failed = failed_trial(asked, Failure(message="boom"))
-    record = failed.record.model_copy(update={"job": "77_1"})
-    trials = [completed_trial(spec("zero1", gpus_per_node=1)), type(failed)(asked, record, failed.ranks)]
+    failed = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="boom")).with_record(job="77_1")
+    trials = [completed_trial(spec("zero1", gpus_per_node=1)), failed]
     run = write_run(tmp_path / "run", trials, samples=False)
     assert "77_1" in shown_run(run.path, 140)
 

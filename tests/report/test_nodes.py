@@ -4,57 +4,40 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.report.sample_run import MIB, completed_trial, sample_lines, spec, write_run
+from tests.report.test_nvml_samples import rows_and_energy
 from tests.report.two_nodes import ASKED, HOSTNAME, two_node_trial, write_two_nodes
 from zerobench.records import NvmlSummary
 from zerobench.report.charts import timeline
-from zerobench.report.frames import schema
 from zerobench.report.frames.run_frames import run_frames
-from zerobench.report.frames.sinks import TableSink
 from zerobench.report.nodes import node_name, ranks_of, samples_file
-from zerobench.report.nvml_samples import write_samples
 from zerobench.report.nvml_view import devices_of, missed_spike_bytes
 from zerobench.store import load_run
 
 Rows = list[dict[str, Any]]
 
 
-class _Kept:
-    """A writer that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.tables: list[Any] = []
-
-    def write_table(self, table: Any, _rows_per_group: int) -> None:
-        self.tables.append(table)
-
-
-def rows_and_energy(path: Path, ahead_s: float = 0.0) -> tuple[Rows, float | None]:
+def of_two_nodes(path: Path, ahead_s: float = 0.0) -> tuple[Rows, float | None]:
     """The rows of the table `nvml` of the trial on two nodes, and the energy of its timed steps."""
     run = write_two_nodes(path, two_node_trial(ahead_s=ahead_s), ahead_s=ahead_s)
-    kept = _Kept()
-    sink = TableSink(schema.NVML, [kept])
-    energy = write_samples(load_run(run.path).trial(ASKED.trial_id), sink)
-    sink.flush()
-    return pa.concat_tables(kept.tables).to_pylist(), energy
+    return rows_and_energy(load_run(run.path).trial(ASKED.trial_id))
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_a_node_whose_clock_is_an_hour_wrong_has_the_rows_that_it_has_with_a_right_one(
     tmp_path: Path, ahead_s: float
 ) -> None:
-    right, energy = rows_and_energy(tmp_path / "right")
-    wrong, energy_of_wrong = rows_and_energy(tmp_path / "wrong", ahead_s)
+    right, energy = of_two_nodes(tmp_path / "right")
+    wrong, energy_of_wrong = of_two_nodes(tmp_path / "wrong", ahead_s)
     shifts = {0: 0.0, 1: ahead_s}
     assert [{**row, "t_s": row["t_s"] + shifts[row["node"]]} for row in right] == wrong
     assert energy_of_wrong == energy == pytest.approx(2 * 400 * (5 * 2.0))  # GPUs, watts, steps of two seconds
 
 
 def test_samples_of_two_nodes_that_share_a_hostname_stay_apart(tmp_path: Path) -> None:
-    rows, _ = rows_and_energy(tmp_path / "run")
+    rows, _ = of_two_nodes(tmp_path / "run")
     first = {row["t_s"]: row["used_bytes"] for row in rows if row["node"] == 0}
     second = {row["t_s"]: row["used_bytes"] for row in rows if row["node"] == 1}
     assert len(rows) == len(first) + len(second) == 800
@@ -80,8 +63,7 @@ def test_a_spike_that_was_missed_on_one_node_is_not_covered_by_the_peak_of_its_n
             node.model_copy(update={"devices": [node.devices[0].model_copy(update=peak)]})
             for node, peak in zip(trial.record.nvml, peaks, strict=True)
         ]
-        one = dataclasses.replace(trial, record=trial.record.model_copy(update={"nvml": nvml}))
-        assert missed_spike_bytes(one) == missed
+        assert missed_spike_bytes(trial.with_record(nvml=nvml)) == missed
 
 
 def test_the_curve_drawn_over_a_step_is_that_of_the_ranks_own_node(tmp_path: Path) -> None:

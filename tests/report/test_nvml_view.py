@@ -1,7 +1,5 @@
 """The waterfall from the driver's used memory to tensors."""
 
-import dataclasses
-
 from tests.report.sample_run import GIB, MIB, SampleTrial, completed_trial, on_cpu, sample_trials, spec
 from tests.tools.known import known
 from zerobench.records import Phase, StepKind
@@ -31,18 +29,15 @@ def test_the_waterfall_is_that_of_the_peak_of_the_fullest_device() -> None:
 
 def test_where_torch_gave_memory_back_the_waterfall_is_that_of_the_phases_end() -> None:
     trial = two_ranks()
-    rank = trial.ranks[0]
-    row = next(row for row in rank.device_memory if row.step is StepKind.STEADY)
+    row = next(row for row in trial.ranks[0].device_memory if row.step is StepKind.STEADY)
     given = row.model_copy(update={"reserved_bytes": row.peak_allocated_bytes - 1, "nvml_used_bytes": 79 * GIB})
-    fall = known(waterfall(dataclasses.replace(trial, ranks=[rank.model_copy(update={"device_memory": [given]})])))
+    fall = known(waterfall(trial.with_ranks(device_memory=[given])))
     assert fall.allocated_bytes == row.allocated_bytes
     assert known(fall.allocated).total_bytes == row.allocated_bytes
 
 
 def test_parts_that_are_not_known_stay_unexplained() -> None:
-    trial = two_ranks()
-    ranks = [rank.model_copy(update={"context": None}) for rank in trial.ranks]
-    fall = known(waterfall(dataclasses.replace(trial, ranks=ranks)))
+    fall = known(waterfall(two_ranks().with_ranks(context=None)))
     assert fall.context_bytes is None
     assert fall.unexplained_bytes == 840 * MIB
 
@@ -58,16 +53,13 @@ def test_only_devices_that_the_trial_ran_on_count() -> None:
     trial = two_ranks()
     (summary,) = trial.record.nvml
     other = summary.devices[0].model_copy(update={"gpu_uuid": "GPU-other", "peak_used_bytes": 79 * GIB})
-    record = trial.record.model_copy(
-        update={"nvml": [summary.model_copy(update={"devices": [*summary.devices, other]})]}
-    )
-    assert nvml_peak_bytes(dataclasses.replace(trial, record=record)) == nvml_peak_bytes(trial)
+    both = summary.model_copy(update={"devices": [*summary.devices, other]})
+    assert nvml_peak_bytes(trial.with_record(nvml=[both])) == nvml_peak_bytes(trial)
 
 
 def test_a_device_is_known_by_its_uuid_however_that_is_spelt() -> None:
     trial = two_ranks()
-    ranks = [rank.model_copy(update={"device_uuid": (rank.device_uuid or "")[4:].upper()}) for rank in trial.ranks]
-    stripped = dataclasses.replace(trial, ranks=[r.model_copy(update={"device_memory": []}) for r in ranks])
+    stripped = trial.with_ranks(device_uuid=lambda rank: rank.device_uuid[4:].upper(), device_memory=[])
     assert nvml_peak_bytes(stripped) == nvml_peak_bytes(trial)
 
 

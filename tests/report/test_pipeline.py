@@ -1,16 +1,12 @@
 """Each stage of a pipeline has a row of its own, with the bubble that was measured beside the ideal one."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_record, write_run
+from tests.report.predicted_trial import collective
+from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_record
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
-from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
-from zerobench.report.frames.run_frames import run_frames
-from zerobench.report.page.assemble import page_html
+from zerobench.records import Phase, RankRecord
 from zerobench.report.pipeline import stages
-from zerobench.store import load_run
 
 ASKED = spec("pipeline", gpus_per_node=2, gradient_accumulation_steps=2)
 PASSED = pipeline_bytes_per_step(ASKED, 0)
@@ -20,12 +16,7 @@ def stage(rank: RankRecord) -> RankRecord:
     """The rank as a stage of two."""
     part = {"blocks": [4 * rank.rank, 4 * rank.rank + 4], "parameters": 1000 + rank.rank, "micro_batches_in_flight": 2}
     times = [time.model_copy(update={"wait_s": time.step_s / 4}) for time in rank.step_times]
-    moved = [
-        CollectiveTraffic(
-            step=StepKind.STEADY, phase=Phase.FORWARD, kind=kind, group_size=2, calls=4, message_bytes=PASSED // 2
-        )
-        for kind in ("send", "recv")
-    ]
+    moved = [collective(kind, Phase.FORWARD, PASSED // 2, 2, calls=4) for kind in ("send", "recv")]
     changed = {"effective_config": {"pipeline": part}, "step_times": times, "collectives": moved}
     return rank.model_copy(update={**changed, "trial_id": ASKED.trial_id})
 
@@ -34,11 +25,6 @@ def stage(rank: RankRecord) -> RankRecord:
 def trial() -> SampleTrial:
     made = completed_trial(spec("zero0", gpus_per_node=2, gradient_accumulation_steps=2))
     return SampleTrial(ASKED, trial_record(ASKED, ranks_reported=2), [stage(rank) for rank in made.ranks])
-
-
-@pytest.fixture(scope="module")
-def folder(trial: SampleTrial, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("runs") / "run", [trial], samples=False).path
 
 
 def test_each_stage_has_its_own_blocks_states_and_bubble(trial: SampleTrial) -> None:
@@ -61,14 +47,3 @@ def test_what_was_not_measured_of_a_stage_is_none_and_never_zero(trial: SampleTr
     missing = (row.blocks, row.num_params, row.peak_bytes, row.states, row.activations_bytes, row.in_flight)
     assert missing == (None,) * 6
     assert (row.step_s, row.wait_s, row.bubble_fraction) == (None, None, None)
-
-
-def test_the_page_has_a_section_with_a_row_for_each_stage_and_none_where_there_are_no_stages(
-    folder: Path, tmp_path: Path
-) -> None:
-    page = page_html(run_frames([load_run(folder)]), figures=[])
-    assert page.count("Pipeline stages") == 2  # the contents and the section
-    assert "0-3" in page
-    assert "4-7" in page
-    other = write_run(tmp_path / "run", [completed_trial(spec("zero1", gpus_per_node=2))], samples=False).path
-    assert "Pipeline stages" not in page_html(run_frames([load_run(other)]), figures=[])

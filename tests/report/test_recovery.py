@@ -1,6 +1,5 @@
 """Checkpoints and faults in reports: derived from the records of both launches, in terminal, frames, Markdown, page."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,11 @@ def transfer(kind: str, step: int, **fields: Any) -> CheckpointTransfer:
     return CheckpointTransfer.model_validate({"kind": kind, "step": step, **figures, **fields})
 
 
-def saved(rank: RankRecord) -> RankRecord:
-    """Three saves, of which rank 1 is slower; the last one after malloc was let loose."""
+def saves(rank: RankRecord) -> list[CheckpointTransfer]:
+    """Three, of which rank 1 is slower; the last one after malloc was let loose."""
     slow = {"seconds": 2.0 + rank.rank}
-    saves = [transfer("save", step, **slow) for step in (2, 4)]
-    saves.append(transfer("save", 6, **slow, rss_before_bytes=None, rss_peak_bytes=None))
-    return rank.model_copy(update={"checkpoints": saves})
+    last = transfer("save", 6, **slow, rss_before_bytes=None, rss_peak_bytes=None)
+    return [*(transfer("save", step, **slow) for step in (2, 4)), last]
 
 
 def recovered(checkpoint: dict[str, Any], **fields: Any) -> SampleTrial:
@@ -42,8 +40,8 @@ def recovered(checkpoint: dict[str, Any], **fields: Any) -> SampleTrial:
     told |= {"first_ended_at_s": 1010.0, "started_at_s": 1011.0, "ended_at_s": 1060.0}
     told |= {"loads": [transfer("load", 6), transfer("load", 6, seconds=4.0, rss_peak_bytes=300 * MIB)]}
     told |= {"losses": list(made.ranks[0].losses), "steps_ended_at_s": [1030.0, 1031.0, 1032.0]}
-    record = made.record.model_copy(update={"recovery": Recovery.model_validate({**told, **fields})})
-    return dataclasses.replace(made, record=record, ranks=[saved(rank) for rank in made.ranks])
+    recovery = Recovery.model_validate({**told, **fields})
+    return made.with_record(recovery=recovery).with_ranks(checkpoints=saves)
 
 
 @pytest.fixture
@@ -58,8 +56,7 @@ def faulty() -> SampleTrial:
     assert made.record.recovery is not None
     off = [*made.record.recovery.losses[:-1], made.record.recovery.losses[-1] + 0.25]
     recovery = made.record.recovery.model_copy(update={"losses": off})
-    ranks = [rank.model_copy(update={"losses": rank.losses[:6]}) for rank in made.ranks]
-    return dataclasses.replace(made, record=made.record.model_copy(update={"recovery": recovery}), ranks=ranks)
+    return made.with_record(recovery=recovery).with_ranks(losses=lambda rank: rank.losses[:6])
 
 
 @pytest.fixture
@@ -104,8 +101,7 @@ def test_losses_of_a_trial_with_a_fault_are_those_of_the_launch_that_went_to_the
 
 
 def test_a_trial_that_did_not_complete_or_saved_nothing_has_no_row(uninterrupted: SampleTrial) -> None:
-    failed = uninterrupted.record.model_copy(update={"status": Status.CRASH})
-    assert resumed(dataclasses.replace(uninterrupted, record=failed), ()) is None
+    assert resumed(uninterrupted.with_record(status=Status.CRASH), ()) is None
     assert resumed(completed_trial(spec("zero1")), ()) is None
 
 

@@ -1,11 +1,11 @@
 """A server's figures stand apart from its workers', and never pass for those of a rank among others."""
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
 
+from tests.report.predicted_trial import collective
 from tests.report.sample_run import GIB, OPTIMIZER, SampleTrial, completed_trial, spec, trial_record, write_run
 from tests.tools.known import known
 from tests.tools.printed import shown_run
@@ -13,7 +13,6 @@ from zerobench.records import Category, CollectiveTraffic, MemoryRow, Phase, Pla
 from zerobench.report.charts.rank_spread import spreads
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.memory_view import largest_model_states, largest_peak
-from zerobench.report.page import page_html
 from zerobench.report.server import sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank
 from zerobench.spec.roles import Role
@@ -35,9 +34,7 @@ def without(rank: RankRecord, *gone: Category) -> list[MemoryRow]:
 
 
 def traffic(phase: Phase, kind: str, times: int) -> CollectiveTraffic:
-    return CollectiveTraffic(
-        step=StepKind.STEADY, phase=phase, kind=kind, group_size=3, calls=9, message_bytes=times * WEIGHTS
-    )
+    return collective(kind, phase, times * WEIGHTS, 3, calls=9)
 
 
 def side(rank: RankRecord) -> RankRecord:
@@ -136,19 +133,3 @@ def test_the_frames_keep_the_role_of_each_rank_and_leave_a_server_out_of_the_spr
     assert spread.maximum == spread.minimum  # the two workers hold the same
     notes = [note.note for trial in frames.figures for note in trial.notes if note.note.startswith("device peak of")]
     assert [note.split("(")[0].strip() for note in notes] == ["device peak of the server", "device peak of a worker"]
-
-
-def written(folder: Path, trial: SampleTrial) -> Path:
-    return write_run(folder, [trial], samples=False).path
-
-
-def test_the_page_has_a_table_of_both_sides_where_a_trial_has_a_server(folder: Path) -> None:
-    html = page_html(run_frames([load_run(folder)]), figures=[])
-    [section] = re.findall(r'<section aria-labelledby="servers">.*?</section>', html, re.DOTALL)
-    rows = [re.sub("<[^>]+>", " ", row).split() for row in re.findall("<tr>.*?</tr>", section, re.DOTALL)[1:]]
-    assert [("server" in row, "worker" in row) for row in rows] == [(True, False), (False, True)]
-    assert "Li et al., OSDI 2014" in section
-    assert html.count('href="#servers"') == 1
-    without_server = completed_trial(spec("zero1", gpus_per_node=3))
-    plain = page_html(run_frames([load_run(written(folder.parent / "no-server", without_server))]), figures=[])
-    assert "servers" not in re.findall(r'aria-labelledby="(\w+)"', plain)

@@ -19,8 +19,7 @@ def step(seconds: float, forward: float) -> StepTime:
 
 def with_steps(trial: SampleTrial, *per_rank: Sequence[StepTime]) -> SampleTrial:
     """The trial with these step times, one list a rank."""
-    ranks = [rank.model_copy(update={"step_times": list(of)}) for rank, of in zip(trial.ranks, per_rank, strict=True)]
-    return dataclasses.replace(trial, ranks=ranks)
+    return trial.with_ranks(step_times=lambda rank: list(per_rank[rank.rank]))
 
 
 def two_ranks(**fields: object) -> SampleTrial:

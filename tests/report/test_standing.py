@@ -1,6 +1,5 @@
 """Memory held at the failed allocation is a table wherever a run is shown, like host memory for each parameter."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,9 +95,7 @@ def test_a_prediction_tells_what_the_host_holds_where_a_node_has_too_little(room
     on_host = {(StepKind.STEADY, Phase.STEP): {Category.MASTER_WEIGHTS: 5 * GIB}}
     held = ON_HOST.model_copy(update={"is_last_account": False})
     predicted = asked(prediction={"gpu": "H100 SXM", "host_memory_bytes": room})
-    trial = simulated(predicted, host=on_host)
-    [rank] = trial.ranks
-    trial = replace(trial, ranks=[rank.model_copy(update={"host_peak": held})])
+    trial = simulated(predicted, host=on_host).with_ranks(host_peak=held)
     assert bool(list(stood(trial))) is is_told
     topic = ending_topic(trial, ())
     assert (topic is not None and topic.title == "Does not fit the host") is is_told

@@ -5,7 +5,6 @@ import tracemalloc
 from pathlib import Path
 
 from tests.report.sample_run import completed_trial, spec, write_run
-from zerobench.report.parity import ParityJudge
 from zerobench.report.trials import TrialLosses, can_be_compared
 from zerobench.store import load_run
 
@@ -22,12 +21,6 @@ def test_what_is_kept_of_a_trial_to_compare_its_losses_is_a_few_kilobytes(tmp_pa
         tracemalloc.stop()
     assert len(known) == 40
     assert kept < 6_000, "a record of one rank alone is ten times as large"
-
-
-def test_losses_alone_are_judged_as_the_whole_trials_are() -> None:
-    trials = [completed_trial(spec("zero0")), completed_trial(spec("zero1"), loss_error=0.3)]
-    small = [TrialLosses.of(trial) for trial in trials]
-    assert ParityJudge(small).judge(small[1]) == ParityJudge(trials).judge(trials[1]) is not None
 
 
 def test_only_a_run_with_measured_and_predicted_trials_has_anything_to_compare() -> None:

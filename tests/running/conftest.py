@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.nvml_standin.standin import Standin
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.running.launcher import MARK
 from zerobench.spec.model import ModelSpec
@@ -71,6 +72,12 @@ def marked_processes() -> Callable[[Path], list[psutil.Process]]:
 def wait_until() -> Callable[..., None]:
     """Waits until a condition holds, and fails the test where it never does."""
     return _wait_until
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+    """A driver that tells of the GPUs of a scenario."""
+    return Standin.build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="session", autouse=True)

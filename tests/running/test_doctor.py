@@ -103,11 +103,6 @@ BUSY = """
 """
 
 
-@pytest.fixture(scope="module")
-def standin(tmp_path_factory: pytest.TempPathFactory) -> Standin:
-    return Standin.build(tmp_path_factory.mktemp("nvml"))
-
-
 def test_gpus_are_told_with_their_driver_their_faults_and_who_holds_their_memory(standin: Standin) -> None:
     wait = "wait for it, or choose others with CUDA_VISIBLE_DEVICES"
     mend = "details: nvidia-smi -q; often a reset or a reboot helps"

@@ -26,11 +26,6 @@ CAPTURE = """
 """
 
 
-@pytest.fixture(scope="module")
-def standin(tmp_path_factory: pytest.TempPathFactory) -> Standin:
-    return Standin.build(tmp_path_factory.mktemp("nvml"))
-
-
 def capture(folder: Path, environ: dict[str, str]) -> str:
     """environment.json as a process in `folder` with the variables `environ` writes it."""
     code = "import json; from zerobench.running.environment import capture_environment as c; print(json.dumps(c()))"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.running.test_compile_locks import compiling
 from tests.tools.children import living_children
-from zerobench.ds_config import build_ds_config
+from tests.tools.laid_out import trial_laid_out
 from zerobench.folder import TrialFolder
 from zerobench.kernels import ARCHITECTURES, missing
 from zerobench.records import Status
@@ -22,7 +22,6 @@ from zerobench.running.executor import LocalExecutor
 from zerobench.running.kernels import Failures, compile_first
 from zerobench.running.observer import Observer
 from zerobench.running.runner import run_sweep
-from zerobench.running.setup import lay_out_trial
 from zerobench.running.stop import Stop
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -80,9 +79,7 @@ def heard() -> Heard:
 @pytest.fixture
 def zero1(make_trial: MakeTrial, tmp_path: Path) -> tuple[TrialSpec, TrialFolder]:
     trial = make_trial("needs", strategy="zero1", offload_optimizer="cpu", optimizer="cpu_adam")
-    folder = TrialFolder(tmp_path / "zero1")
-    lay_out_trial(folder, trial, build_ds_config(trial))
-    return trial, folder
+    return trial, trial_laid_out(tmp_path / "zero1", trial)
 
 
 Compile = Callable[[], Failures]

@@ -1,23 +1,20 @@
 """Trials whose runner left no word: closed by what can still be known, and set aside before they run again."""
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.tools.laid_out import laid_out
 from tests.tools.rank_records import rank_record
-from zerobench.folder import RunFolder, TrialFolder
+from zerobench.folder import TrialFolder
 from zerobench.records import Start, Status, TrialRecord
 from zerobench.running.executor import Interruption, LocalExecutor
-from zerobench.running.launcher import MARK
 from zerobench.running.lost import close, is_begun, renew
-from zerobench.running.setup import lay_out
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, load_run, read_record
-from zerobench.sweeping.expand import PlannedTrial
 
 MakeTrial = Callable[..., TrialSpec]
 START = Start(trial_id="x", started_at_s=1000.0, runner="process 7 on n1", nodes=["n1"], job="41_3")
@@ -36,11 +33,7 @@ EXECUTOR = LostExecutor(2, 0)
 @pytest.fixture
 def run(tmp_path: Path, make_trial: MakeTrial) -> Run:
     """Two trials with two ranks each, neither begun."""
-    planned = [PlannedTrial(trial=make_trial(name)) for name in ("first", "second")]
-    folder = RunFolder(tmp_path / "a_run")
-    folder.path.mkdir()
-    lay_out(folder, planned, {}, {}, {})
-    return load_run(folder.path)
+    return load_run(laid_out(tmp_path / "a_run", [make_trial(name) for name in ("first", "second")]).path)
 
 
 def first(run: Run) -> tuple[TrialSpec, TrialFolder]:
@@ -127,14 +120,6 @@ def test_an_attempt_that_has_a_record_keeps_it(run: Run) -> None:
     renew(run, trial, folder, EXECUTOR)
     aside = TrialFolder(run.folder.path / f"set_aside/{folder.path.name}.1")
     assert read_record(aside.record, TrialRecord) == written
-
-
-def test_processes_of_the_earlier_attempt_are_ended_first(run: Run) -> None:
-    trial, folder = first(run)
-    begin(folder)
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(folder.path)}) as left:
-        renew(run, trial, folder, EXECUTOR)
-        assert left.wait(timeout=10) < 0
 
 
 def test_a_trial_that_was_to_be_resumed_is_not_complete_after_its_first_launch(run: Run) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.laid_out import laid_out
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.mending import has_torn_documents, mend_documents, mend_trial
-from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, load_run
@@ -26,10 +26,7 @@ def run(tmp_path: Path) -> Run:
     trial = TrialSpec.model_validate(
         {"model": resolve_model("llama-20m"), "gpus_per_node": 2, "strategy": "zero3"} | SWAPS
     )
-    planned = [PlannedTrial(trial=trial)]
-    (tmp_path / "run").mkdir()
-    lay_out(RunFolder(tmp_path / "run"), planned, resolved_configs(planned), {"name": "one"}, {})
-    return load_run(tmp_path / "run")
+    return load_run(laid_out(tmp_path / "run", [trial]).path)
 
 
 def only(run: Run) -> TrialFolder:
@@ -72,14 +69,9 @@ def documents(tmp_path: Path) -> RunFolder:
         TrialSpec.model_validate({"model": resolve_model("llama-20m"), "gpus_per_node": 2, "strategy": strategy})
         for strategy in ("zero1", "zero2")
     ]
-    planned = [
-        PlannedTrial(trial=trials[0]),
-        PlannedTrial(trial=trials[1], skipped=Skip(rule="never", reason="for this test")),
-    ]
-    folder = RunFolder(tmp_path / "pair_20250101-120000")
-    folder.path.mkdir()
-    lay_out(folder, planned, resolved_configs(planned), {"name": "pair", "description": "two"}, {"python": "3.11"})
-    return folder
+    skipped = PlannedTrial(trial=trials[1], skipped=Skip(rule="never", reason="for this test"))
+    sweep = {"name": "pair", "description": "two"}
+    return laid_out(tmp_path / "pair_20250101-120000", [trials[0], skipped], sweep, {"python": "3.11"})
 
 
 @pytest.mark.parametrize("name", ["plan.json", "sweep.yaml", "environment.json"])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.tools.known import known
-from zerobench.ds_config import build_ds_config
+from tests.tools.laid_out import trial_laid_out
 from zerobench.folder import TrialFolder
 from zerobench.records import Failure, Status
 from zerobench.running import room, runner
@@ -21,7 +21,6 @@ from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.room import SEGMENT_BYTES, lacks_room_for_weights, lacks_shared_memory, shortage
 from zerobench.running.runner import run_sweep
-from zerobench.running.setup import lay_out_trial
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
@@ -67,8 +66,7 @@ def test_only_measured_ranks_of_deepspeed_on_the_cpu_need_it(
 
     def asked(executor: LocalExecutor, **fields: object) -> object:
         trial = make_trial("one", **fields)
-        folder = TrialFolder(tmp_path / f"{trial.trial_id}-{executor.num_gpus}")
-        lay_out_trial(folder, trial, build_ds_config(trial) if trial.zero_stage is not None else None)
+        folder = trial_laid_out(tmp_path / f"{trial.trial_id}-{executor.num_gpus}", trial)
         return lacks_shared_memory(trial, folder, executor)
 
     assert asked(LocalExecutor(2, 0), strategy="zero1") == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.known import known
+from tests.tools.laid_out import laid_out
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Start, Status
@@ -19,7 +20,6 @@ from zerobench.running.launcher import launch_environment
 from zerobench.running.lock import locked, trial_locked
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult, run_beside_others
-from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.running.stop import Stop
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
@@ -51,13 +51,10 @@ class OneRankExecutor(LocalExecutor):
 
 @pytest.fixture
 def run(tmp_path: Path, make_trial: MakeTrial) -> RunFolder:
-    planned = [PlannedTrial(trial=make_trial(name, {0: _act(name)}, gpus_per_node=1)) for name in NAMES[:3]]
-    skipped = make_trial("skipped", gpus_per_node=8)
-    planned.append(PlannedTrial(trial=skipped, skipped=Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")))
-    folder = RunFolder(tmp_path / "a_run")
-    folder.path.mkdir()
-    lay_out(folder, planned, {}, {}, {})
-    return folder
+    trials = [make_trial(name, {0: _act(name)}, gpus_per_node=1) for name in NAMES[:3]]
+    skip = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
+    skipped = PlannedTrial(trial=make_trial("skipped", gpus_per_node=8), skipped=skip)
+    return laid_out(tmp_path / "a_run", [*trials, skipped])
 
 
 def _act(name: str) -> str:
@@ -137,9 +134,7 @@ def test_a_simulated_trial_that_is_cut_off_says_by_what_and_in_which_job(tmp_pat
     """Stopped as soon as it has begun, which is before the simulator has come to it."""
     work = {"model": resolve_model("llama-20m"), "strategy": "zero1", "gpus_per_node": 2, "evidence": "simulated"}
     trial, stop = TrialSpec.model_validate(work), Stop()
-    folder = RunFolder(tmp_path / "a_run")
-    folder.path.mkdir()
-    lay_out(folder, [PlannedTrial(trial=trial)], resolved_configs([PlannedTrial(trial=trial)]), {}, {})
+    folder = laid_out(tmp_path / "a_run", [trial])
 
     class Stops(Observer):
         def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:

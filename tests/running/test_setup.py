@@ -1,10 +1,12 @@
 """A run that is laid out without its trials' folders is the same run: each gets its folder when it begins."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.tools.laid_out import laid_out
 from zerobench.ds_config import swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
@@ -12,7 +14,7 @@ from zerobench.records import Status
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
 from zerobench.running.runner import resume_run
-from zerobench.running.setup import lay_out, make_folder, renew_swap_folder, resolved_configs
+from zerobench.running.setup import make_folder, renew_swap_folder
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -28,22 +30,20 @@ def planned() -> list[PlannedTrial]:
     return [PlannedTrial(trial=trials[0]), PlannedTrial(trial=trials[1]), PlannedTrial(trial=trials[2], skipped=SKIP)]
 
 
-def laid_out(path: Path, *, make_folders: bool) -> RunFolder:
-    path.mkdir()
-    run, plan = RunFolder(path), planned()
-    lay_out(run, plan, resolved_configs(plan), {"name": "waiting"}, {}, make_folders=make_folders)
-    return run
+def both(path: Path) -> Iterator[RunFolder]:
+    """The same run with all folders, and with those of skipped trials alone."""
+    return (laid_out(path / str(makes), planned(), make_folders=makes) for makes in (True, False))
 
 
 def test_without_folders_the_trials_are_asked_the_same_and_only_skipped_ones_have_a_folder(tmp_path: Path) -> None:
-    at_once, waiting = laid_out(tmp_path / "a", make_folders=True), laid_out(tmp_path / "b", make_folders=False)
+    at_once, waiting = both(tmp_path)
     ids = [item.trial.trial_id for item in planned()]
     assert [load_run(waiting.path).spec(one) for one in ids] == [load_run(at_once.path).spec(one) for one in ids]
     assert [path.name for path in waiting.trials.iterdir()] == ids[2:]
 
 
 def test_a_folder_that_is_made_later_holds_what_it_would_have_held(tmp_path: Path) -> None:
-    at_once, waiting = laid_out(tmp_path / "a", make_folders=True), laid_out(tmp_path / "b", make_folders=False)
+    at_once, waiting = both(tmp_path)
     run = load_run(waiting.path)
     for item in planned():
         make_folder(run, item.trial.trial_id)
@@ -55,7 +55,7 @@ def test_a_folder_that_is_made_later_holds_what_it_would_have_held(tmp_path: Pat
 
 
 def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
-    run = load_run(laid_out(tmp_path / "a", make_folders=False).path)
+    run = load_run(laid_out(tmp_path / "a", planned(), make_folders=False).path)
     trial_id = planned()[1].trial.trial_id
     make_folder(run, trial_id)
     run.folder.trial(trial_id).ds_config.write_text("{}")
@@ -64,7 +64,7 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_such_a_run_is_gone_on_with_on_this_machine_too(tmp_path: Path) -> None:
-    folder = laid_out(tmp_path / "a", make_folders=False)
+    folder = laid_out(tmp_path / "a", planned(), make_folders=False)
     result = resume_run(folder.path, environment={}, executor=LocalExecutor(1, 0), observer=Observer())
     assert result.exit_code == 0
     statuses = [trial.record.status for trial in load_run(folder.path).trials()]
@@ -72,7 +72,7 @@ def test_such_a_run_is_gone_on_with_on_this_machine_too(tmp_path: Path) -> None:
 
 
 def test_a_torn_list_of_waiting_trials_is_one_line(tmp_path: Path) -> None:
-    folder = laid_out(tmp_path / "a", make_folders=False)
+    folder = laid_out(tmp_path / "a", planned(), make_folders=False)
     folder.asked.write_bytes(folder.asked.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"waiting.jsonl: torn or corrupt"):
         load_run(folder.path).spec(planned()[0].trial.trial_id)
@@ -81,9 +81,7 @@ def test_a_torn_list_of_waiting_trials_is_one_line(tmp_path: Path) -> None:
 def swapping(path: Path, *, make_folders: bool) -> tuple[RunFolder, TrialSpec]:
     work = {"strategy": "zero3", "optimizer": "cpu_adam", "offload_optimizer": "nvme", "nvme_path": "/nvme"}
     trial = TrialSpec.model_validate({"model": resolve_model("llama-20m"), "gpus_per_node": 2} | work)
-    path.mkdir()
-    run, plan = RunFolder(path), [PlannedTrial(trial=trial)]
-    lay_out(run, plan, resolved_configs(plan), {"name": "waiting"}, {}, make_folders=make_folders)
+    run = laid_out(path, [trial], make_folders=make_folders)
     make_folder(load_run(path), trial.trial_id)
     return run, trial
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -10,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from zerobench.ds_config import build_ds_config
+from tests.tools.laid_out import trial_laid_out
+from tests.tools.tiny_trial import tiny
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.running import simulator
@@ -26,21 +25,6 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 
 MARK = "ZEROBENCH_TEST_SIMULATIONS"
-TINY = {
-    "family": "gpt2",
-    "name": "tiny",
-    "num_layers": 2,
-    "hidden_size": 64,
-    "num_heads": 4,
-    "vocab_size": 500,
-    "max_position_embeddings": 64,
-}
-SIMULATED = {"evidence": "simulated", "prediction": PredictionSpec(gpu="A100 SXM 80GB")}
-
-
-def tiny(**fields: Any) -> TrialSpec:
-    work = {"model": resolve_model(TINY), "strategy": "zero1", "gpus_per_node": 4, "sequence_length": 32, **SIMULATED}
-    return TrialSpec.model_validate(work | fields)
 
 
 UNKNOWN = ModelSpec(name="unknown", hf_config={"model_type": "no_such_architecture"})
@@ -77,16 +61,8 @@ class Predicted:
         return RankRecord.model_validate_json(self.folders[name].rank_record(rank).read_bytes())
 
 
-def lay_out(run: Path, trial: TrialSpec) -> TrialFolder:
-    folder = RunFolder(run).trial(trial.trial_id)
-    folder.path.mkdir(parents=True)
-    folder.spec.write_text(trial.model_dump_json())
-    folder.ds_config.write_text(json.dumps(build_ds_config(trial)))
-    return folder
-
-
 def predict_all(run: Path, trials: dict[str, TrialSpec], stop: Stop) -> Predicted:
-    folders = {name: lay_out(run, trial) for name, trial in trials.items()}
+    folders = {name: trial_laid_out(RunFolder(run).trial(trial.trial_id).path, trial) for name, trial in trials.items()}
     told = Told()
     predict(
         [(trials[name], folders[name]) for name in trials],
@@ -235,7 +211,7 @@ def test_a_stop_is_heard_among_formula_trials(tmp_path):
         ended.append(record)
         stop.ask()
 
-    pairs = [(trial, lay_out(tmp_path, trial)) for trial in trials]
+    pairs = [(trial, trial_laid_out(tmp_path / trial.trial_id, trial)) for trial in trials]
     predict(pairs, "a_run", 2, stop, lambda _: None, end_one)
     assert [record.trial_id for record in ended] == [trials[0].trial_id]
     assert [folder.record.exists() for _, folder in pairs] == [True, False, False]

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.report.plan.run import predicted_rank
+from tests.tools.laid_out import laid_out
 from tests.tools.rank_records import trial_record
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Failure, Status
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
-from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.expand import PlannedTrial
 
@@ -19,17 +19,11 @@ def predict_by_arithmetic(
     planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer
 ) -> RunResult:
     """What zerobench.search.predict leaves on disk."""
-    run = RunFolder(reports / sweep["name"])
-    lay_out(run_made(run), planned, resolved_configs(planned), sweep, {})
+    run = laid_out(reports / sweep["name"], planned, sweep)
     for item in planned:
         if item.skipped is None:
             complete(run, item.trial)
     return RunResult(run)
-
-
-def run_made(run: RunFolder) -> RunFolder:
-    run.path.mkdir(parents=True)
-    return run
 
 
 def complete(run: RunFolder, trial: TrialSpec, refused: Failure | None = None) -> None:

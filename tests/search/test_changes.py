@@ -186,5 +186,4 @@ def test_a_trial_is_judged_by_the_memory_that_its_gpu_was_seen_to_have() -> None
     for seen, expected in ((10 * GIB, 10 * GIB), (39 * GIB, 40 * GIB)):
         device = NvmlDevice(gpu_uuid="GPU-1", name="A100", index=0, total_bytes=seen, mean_power_watts=None, **nothing)
         node = NvmlSummary(hostname="a", available=True, devices=[device])
-        trial = SampleTrial(spec, trial_record(spec).model_copy(update={"nvml": [node]}), [])
-        assert cluster_of(trial).device_memory_bytes == expected
+        assert cluster_of(SampleTrial(spec, trial_record(spec, nvml=[node]), [])).device_memory_bytes == expected

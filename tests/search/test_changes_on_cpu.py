@@ -1,6 +1,5 @@
 """Changes of a trial of CPU ranks are simulated on CPU ranks, and judged by the one memory that a node has."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def test_what_refused_is_judged_by_a_ranks_addresses_where_those_were_limited() 
         address_space_bytes=900 * MIB,
         address_limit_bytes=1000 * MIB,
     )
-    trial = replace(trial, record=trial.record.model_copy(update={"failure": _failed(standing)}))
+    trial = trial.with_record(failure=_failed(standing))
     room = room_of(trial, 64 * MIB)
     assert (room.size_bytes, room.ranks, room.beside_bytes) == (1000 * MIB, 1, 800 * MIB)
     made = completed_trial(trial.spec)
@@ -136,7 +135,7 @@ def test_what_refused_is_judged_by_a_ranks_addresses_where_those_were_limited() 
     [topic] = unchanged_on_cpu(change, room)
     assert "of a rank's address space (ulimit -v), limited to 1000.00 MiB: does not fit." in topic.lines[0].text
     told_later = standing.model_copy(update={"is_last_account": True})  # the kernel killed it: memory was short
-    killed_one = replace(trial, record=trial.record.model_copy(update={"failure": _failed(told_later)}))
+    killed_one = trial.with_record(failure=_failed(told_later))
     assert room_of(killed_one, 64 * MIB) == Room("a node's memory", 64 * MIB, 2, REST)
     assert room_of(killed(), 64 * MIB).needed_bytes(made) == 2 * (needed - 800 * MIB + REST)
 

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from tests.report.plan.run import predicted_rank
-from tests.search.by_arithmetic import complete, predict_by_arithmetic, run_made
+from tests.search.by_arithmetic import complete, predict_by_arithmetic
+from tests.tools.laid_out import laid_out
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
-from zerobench.folder import RunFolder
 from zerobench.records import Failure
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import TableTrial
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
-from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.search import predicted
 from zerobench.search.plan import read_plan
 from zerobench.search.plan_request import PlanRequest
@@ -59,8 +58,7 @@ def test_a_try_that_was_refused_leads_the_search_as_one_that_completed_where_it_
     plain = plan_frontiers(asked, axis, tmp_path / "plain", Observer())
 
     def refuses(planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path, _: Observer) -> RunResult:
-        run = run_made(RunFolder(reports / sweep["name"]))
-        lay_out(run, planned, resolved_configs(planned), sweep, {})
+        run = laid_out(reports / sweep["name"], planned, sweep)
         for item in planned:
             needed = max(row.held_bytes for row in predicted_rank(item.trial).device_memory)
             is_refused = needed > asked.cluster.device_memory_bytes
@@ -79,8 +77,7 @@ def predicts_without(
     strategy: str, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], reports: Path
 ) -> RunResult:
     """A run whose trials of `strategy` leave nothing."""
-    run = run_made(RunFolder(reports / sweep["name"]))
-    lay_out(run, planned, resolved_configs(planned), sweep, {})
+    run = laid_out(reports / sweep["name"], planned, sweep)
     for item in planned:
         if item.trial.strategy != strategy:
             complete(run, item.trial)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU
-from tests.sweeping.refusals import check_refused
+from tests.sweeping.refusals import each_refused
 from tests.tools.known import known
-from zerobench.errors import UserError
+from tests.tools.refusals import one_line
 from zerobench.formulas.checkpoint import checkpoint_bytes, room_bytes
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.model import ModelSpec
@@ -50,61 +50,55 @@ def test_every_strategy_that_saves_can_be_saved_and_one_of_its_ranks_killed(stra
         assert found is None
 
 
-@pytest.mark.parametrize(
-    ("trial", "rule", "told"),
-    [
-        (spec(checkpoint={"every_steps": 8}), "nothing_to_resume", "every 8 steps of 8"),
-        (spec(checkpoint={"fault": {"rank": 2, "step": 5}}), "fault_out_of_place", "rank 2 of 2"),
-        (spec(checkpoint={"fault": {"rank": 0, "step": 8}}), "fault_out_of_place", "(step 2) to step 7"),
-        (
-            spec(checkpoint={"every_steps": 4, "fault": {"rank": 0, "step": 3}}),
-            "fault_out_of_place",
-            "(step 4) to step 7",
-        ),
-        (spec(checkpoint={"fault": {"rank": 0, "step": 2}}), "fault_out_of_place", "in its first 3 steps"),
-        (
-            spec(checkpoint={"resume_world_size": 1}, optimizer="sgd"),
-            "universal_checkpoint_needs_adam",
-            "needs Adam's moments",
-        ),
-        (spec(checkpoint={"resume_world_size": 3}), "resumed_cannot_run", "2 micro-batches cannot be divided among 3"),
-        (spec("parameter-server", {"resume_world_size": 1}), "resumed_cannot_run", "it needs 2 or more"),
-        (
-            spec(offload_optimizer="nvme", strategy="zero3", nvme_path="/nvme"),
-            "checkpoint_of_swapped_states",
-            "use cpu",
-        ),
-        (
-            spec(checkpoint={"resume_world_size": 1}, ds_config={"tensor_parallel.autotp_size": 2}),
-            "resumed_cannot_run",
-            "1 ranks cannot be divided into groups of 2",
-        ),
-        (
-            spec("zero3", {"resume_world_size": 2}, gpus_per_node=4, ds_config={"tensor_parallel.autotp_size": 2}),
-            "universal_checkpoint_takes_no_cut_partitions",
-            "use zero1 or zero2",
-        ),
-        (
-            spec("fsdp", {"resume_world_size": 1}, mics_shard_size=2),
-            "resumed_cannot_run",
-            "1 ranks cannot be divided into groups of 2",
-        ),
-        (
-            spec(
-                "pipeline", {"resume_world_size": 4}, gpus_per_node=2, gradient_accumulation_steps=2, model=TWO_BLOCKS
-            ),
-            "resumed_cannot_run",
-            "its 2 blocks cannot be divided among 4 stages",
-        ),
-        (
-            spec("pipeline", {"resume_world_size": 3}, pipeline_schedule="deepspeed", gradient_accumulation_steps=3),
-            "checkpoint_bound_to_its_ranks",
-            "optimizer states are saved per stage",
-        ),
-    ],
+test_what_cannot_be_saved_or_resumed_is_refused_with_the_reason = each_refused(
+    skip,
+    (spec(checkpoint={"every_steps": 8}), "nothing_to_resume", "every 8 steps of 8"),
+    (spec(checkpoint={"fault": {"rank": 2, "step": 5}}), "fault_out_of_place", "rank 2 of 2"),
+    (spec(checkpoint={"fault": {"rank": 0, "step": 8}}), "fault_out_of_place", "(step 2) to step 7"),
+    (
+        spec(checkpoint={"every_steps": 4, "fault": {"rank": 0, "step": 3}}),
+        "fault_out_of_place",
+        "(step 4) to step 7",
+    ),
+    (spec(checkpoint={"fault": {"rank": 0, "step": 2}}), "fault_out_of_place", "in its first 3 steps"),
+    (
+        spec(checkpoint={"resume_world_size": 1}, optimizer="sgd"),
+        "universal_checkpoint_needs_adam",
+        "needs Adam's moments",
+    ),
+    (spec(checkpoint={"resume_world_size": 3}), "resumed_cannot_run", "2 micro-batches cannot be divided among 3"),
+    (spec("parameter-server", {"resume_world_size": 1}), "resumed_cannot_run", "it needs 2 or more"),
+    (
+        spec(offload_optimizer="nvme", strategy="zero3", nvme_path="/nvme"),
+        "checkpoint_of_swapped_states",
+        "use cpu",
+    ),
+    (
+        spec(checkpoint={"resume_world_size": 1}, ds_config={"tensor_parallel.autotp_size": 2}),
+        "resumed_cannot_run",
+        "1 ranks cannot be divided into groups of 2",
+    ),
+    (
+        spec("zero3", {"resume_world_size": 2}, gpus_per_node=4, ds_config={"tensor_parallel.autotp_size": 2}),
+        "universal_checkpoint_takes_no_cut_partitions",
+        "use zero1 or zero2",
+    ),
+    (
+        spec("fsdp", {"resume_world_size": 1}, mics_shard_size=2),
+        "resumed_cannot_run",
+        "1 ranks cannot be divided into groups of 2",
+    ),
+    (
+        spec("pipeline", {"resume_world_size": 4}, gpus_per_node=2, gradient_accumulation_steps=2, model=TWO_BLOCKS),
+        "resumed_cannot_run",
+        "its 2 blocks cannot be divided among 4 stages",
+    ),
+    (
+        spec("pipeline", {"resume_world_size": 3}, pipeline_schedule="deepspeed", gradient_accumulation_steps=3),
+        "checkpoint_bound_to_its_ranks",
+        "optimizer states are saved per stage",
+    ),
 )
-def test_what_cannot_be_saved_or_resumed_is_refused_with_the_reason(trial: TrialSpec, rule: str, told: str) -> None:
-    check_refused(skip(trial), rule, told)
 
 
 @pytest.mark.parametrize("evidence", ["solo", "simulated", "formula"])
@@ -159,10 +153,8 @@ def test_the_last_checkpoint_is_the_last_one_with_steps_left_or_before_the_fault
     ],
 )
 def test_a_wrong_value_is_refused_by_name(raw: object, told: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with one_line(told):
         read_axis("checkpoint", raw, "axes")
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_checkpoint_is_named_by_when_it_is_saved_and_how_it_is_gone_on_with() -> None:

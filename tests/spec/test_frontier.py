@@ -123,18 +123,6 @@ def test_over_a_comb_whose_odd_values_need_a_quarter_more_every_start_leads_to_t
     assert 0.985 * edge <= known(found.largest).value <= edge
 
 
-def test_a_search_that_ends_at_the_most_has_nothing_too_large() -> None:
-    found = largest_fitting(lambda value: value, 1000, start=3, most=64)
-    assert found.largest == Try(64, 64)
-    assert found.too_large is None
-
-
-def test_where_the_least_is_too_large_nothing_fits() -> None:
-    found = largest_fitting(lambda value: 1000 + value, 1000, start=16, most=64)
-    assert found.largest is None
-    assert found.too_large == Try(1, 1001)
-
-
 @pytest.mark.parametrize(("least", "start", "most"), [(0, 1, 2), (2, 1, 3), (1, 4, 3)])
 def test_bounds_that_do_not_rise_are_refused(least: int, start: int, most: int) -> None:
     with pytest.raises(ValueError, match="must increase"):

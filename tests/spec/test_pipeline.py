@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU
-from tests.sweeping.refusals import check_refused
+from tests.sweeping.refusals import check_refused, each_refused
 from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
 from zerobench.formulas.pipeline import bubble_fraction
@@ -17,7 +17,7 @@ from zerobench.spec.machine import Accelerator
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, why_not_divided
 from zerobench.spec.trial import TrialSpec
-from zerobench.sweeping.rules import why_skipped
+from zerobench.sweeping.rules import Skip, why_skipped
 from zerobench.sweeping.situation import Situation
 
 
@@ -27,6 +27,10 @@ def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False
     model = ModelSpec(name="m", hf_config=config)
     asked = {"gpus_per_node": 4, "gradient_accumulation_steps": 2, "precision": "fp32", "sequence_length": 32}
     return TrialSpec.model_validate({"model": model, "strategy": strategy, **asked, **fields})
+
+
+def skip(**fields: Any) -> Skip | None:
+    return why_skipped(Situation(trial(**fields), CPU, None))
 
 
 @pytest.mark.parametrize("num_stages", range(1, 13))
@@ -79,35 +83,31 @@ def test_a_model_is_refused_with_the_reason():
 
 
 def test_a_pipeline_with_a_block_for_each_rank_is_not_refused():
-    assert why_skipped(Situation(trial(), CPU, None)) is None
+    assert skip() is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "rule", "reason"),
-    [
-        ({"num_layers": 3}, "blocks_not_divisible", "its 3 blocks cannot be divided among 4 stages"),
-        ({"gpus_per_node": 1}, "too_few_processes", "pipeline on 1 rank: it needs 2 or more"),
-        ({"offload_optimizer": "cpu"}, "offload_needs_engine", "pipeline"),
-        ({"compression": "fp16"}, "compression_needs_ddp", "pipeline"),
-        (
-            {"evidence": "formula", "pipeline_schedule": "deepspeed"},
-            "deepspeed_pipeline_needs_ranks",
-            "use 1f1b or gpipe",
-        ),
-        (
-            {"pipeline_schedule": "deepspeed", "ds_config": {"tensor_parallel.autotp_size": 2}},
-            "deepspeed_pipeline_cuts_no_matrices",
-            "the stages use all ranks",
-        ),
-        (
-            {"pipeline_schedule": "deepspeed", "precision": "fp16"},
-            "deepspeed_pipeline_leaves_fp16_unscaled",
-            "takes their norm on the first stage only",
-        ),
-    ],
+test_what_a_pipeline_cannot_do_is_refused_with_the_reason = each_refused(
+    skip,
+    ({"num_layers": 3}, "blocks_not_divisible", "its 3 blocks cannot be divided among 4 stages"),
+    ({"gpus_per_node": 1}, "too_few_processes", "pipeline on 1 rank: it needs 2 or more"),
+    ({"offload_optimizer": "cpu"}, "offload_needs_engine", "pipeline"),
+    ({"compression": "fp16"}, "compression_needs_ddp", "pipeline"),
+    (
+        {"evidence": "formula", "pipeline_schedule": "deepspeed"},
+        "deepspeed_pipeline_needs_ranks",
+        "use 1f1b or gpipe",
+    ),
+    (
+        {"pipeline_schedule": "deepspeed", "ds_config": {"tensor_parallel.autotp_size": 2}},
+        "deepspeed_pipeline_cuts_no_matrices",
+        "the stages use all ranks",
+    ),
+    (
+        {"pipeline_schedule": "deepspeed", "precision": "fp16"},
+        "deepspeed_pipeline_leaves_fp16_unscaled",
+        "takes their norm on the first stage only",
+    ),
 )
-def test_what_a_pipeline_cannot_do_is_refused_with_the_reason(fields, rule, reason):
-    check_refused(why_skipped(Situation(trial(**fields), CPU, None)), rule, reason)
 
 
 def test_a_stage_of_1f1b_has_as_many_micro_batches_in_flight_as_stages_follow_and_gpipe_all():
@@ -132,9 +132,8 @@ def test_ranks_that_divide_the_model_hold_its_states_once_together():
     [({"evidence": "simulated"}, "deepspeed_pipeline_needs_ranks"), ({"tied": True}, "deepspeed_pipeline_unties")],
 )
 def test_what_deepspeeds_engine_cannot_do_is_refused_and_torchs_schedules_are_named(fields, rule):
-    skip = why_skipped(Situation(trial(pipeline_schedule="deepspeed", **fields), CPU, None))
-    check_refused(skip, rule, "use 1f1b")
-    assert why_skipped(Situation(trial(**fields), CPU, None)) is None
+    check_refused(skip(pipeline_schedule="deepspeed", **fields), rule, "use 1f1b")
+    assert skip(**fields) is None
 
 
 def test_deepspeeds_schedule_gets_a_config_of_stage_0_with_the_whole_batch_and_the_trials_clipping():

@@ -32,25 +32,18 @@ def test_without_a_server_each_rank_takes_its_own() -> None:
     assert [(role_of(trial, rank), micro_batches_per_step(trial, rank)) for rank in range(4)] == [(Role.WORKER, 3)] * 4
 
 
-@pytest.mark.parametrize(
-    ("fields", "rule", "told"),
-    [
-        ({"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
-        ({"gpus_per_node": 3}, "workers_cannot_share_batch", "2 workers cannot evenly share a step's 3 micro-batches"),
-        (
-            {"gpus_per_node": 4, "gradient_accumulation_steps": 2},
-            "workers_cannot_share_batch",
-            "set gradient_accumulation_steps to a multiple of 3",
-        ),
-        ({"gpus_per_node": 2, "offload_optimizer": "cpu"}, "offload_needs_engine", "parameter-server"),
-        ({"gpus_per_node": 2, "compression": "onebit"}, "compression_needs_ddp", "parameter-server"),
-        ({"gpus_per_node": 2, "evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
-    ],
+test_what_a_server_cannot_do_is_refused_before_launch_with_the_reason = ASKING.each_refused(
+    ({"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
+    ({"gpus_per_node": 3}, "workers_cannot_share_batch", "2 workers cannot evenly share a step's 3 micro-batches"),
+    (
+        {"gpus_per_node": 4, "gradient_accumulation_steps": 2},
+        "workers_cannot_share_batch",
+        "set gradient_accumulation_steps to a multiple of 3",
+    ),
+    ({"gpus_per_node": 2, "offload_optimizer": "cpu"}, "offload_needs_engine", "parameter-server"),
+    ({"gpus_per_node": 2, "compression": "onebit"}, "compression_needs_ddp", "parameter-server"),
+    ({"gpus_per_node": 2, "evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
 )
-def test_what_a_server_cannot_do_is_refused_before_launch_with_the_reason(
-    fields: dict[str, Any], rule: str, told: str
-) -> None:
-    ASKING.refused(rule, told, **fields)
 
 
 def test_only_the_server_is_taken_to_hold_optimizer_states_in_host_memory() -> None:

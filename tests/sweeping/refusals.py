@@ -1,6 +1,9 @@
 """Trials that are asked about before launch, and that they are refused."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from tests.spec.machines import CPU
 from tests.tools.known import known
@@ -31,6 +34,20 @@ class Asking:
         spec = self.trial(**fields)
         return why_skipped(Situation(spec, machine, num_parameters(spec.model)))
 
+    def each_refused(self, *rows: Any) -> Any:
+        """A test that each of these is refused: fields, rule and words of the reason, a machine before them or none."""
+        return each_refused(self.skip, *rows)
+
+    def each_allowed(self, *rows: Any) -> Any:
+        """A test that each of these can run: fields, or a machine and fields."""
+
+        @pytest.mark.parametrize("row", rows)
+        def test(row: Any) -> None:
+            *machine, fields = row if isinstance(row, tuple) else (row,)
+            assert self.skip(*machine, **fields) is None
+
+        return test
+
     def refused(self, rule: str, reason: str, machine: Machine = CPU, **fields: Any) -> None:
         """Assert that it is."""
         check_refused(self.skip(machine, **fields), rule, reason)
@@ -42,3 +59,14 @@ def check_refused(skip: Skip | None, rule: str, reason: str) -> None:
     assert found.rule == rule
     assert reason in found.reason
     assert "\n" not in found.reason
+
+
+def each_refused(skip: Callable[..., Skip | None], *rows: Any) -> Any:
+    """A test that `skip` refuses each of these: a row of fields, or a trial, with rule and words of the reason."""
+
+    @pytest.mark.parametrize("row", rows, ids=lambda row: f"{row[-2]}: {row[-1]}")
+    def test(row: Any) -> None:
+        *machine, asked, rule, reason = row
+        check_refused(skip(*machine, **asked) if isinstance(asked, dict) else skip(asked), rule, reason)
+
+    return test

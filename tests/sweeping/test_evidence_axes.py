@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spec.machines import CPU, EIGHT_H200
+from tests.tools.refusals import one_line
 from zerobench.errors import UserError
 from zerobench.spec.machine import Machine
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -325,10 +326,8 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
     ],
 )
 def test_a_mistake_is_one_line_that_names_axis_value_and_choices(plan: Any, axes: dict[str, Any], told: str):
-    with pytest.raises(UserError) as error:
+    with one_line(told):
         plan(axes)
-    assert told in str(error.value)
-    assert str(error.value).isprintable()
 
 
 def test_a_gpu_given_where_nothing_is_predicted_is_refused_on_the_command_line_too(plan: Any):

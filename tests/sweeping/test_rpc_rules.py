@@ -1,14 +1,9 @@
 """What `rpc-pipeline` cannot be is refused before launch; who reads data, and what its stages move."""
 
-from typing import Any
-
-import pytest
-
 from tests.spec.machines import CPU, GPUS
 from tests.sweeping.refusals import Asking
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read
-from zerobench.spec.machine import Machine
 from zerobench.spec.toolchain import torch_has_rpc
 
 TWO_NODES = CPU.model_copy(update={"num_nodes": 2})
@@ -16,30 +11,21 @@ ASKING = Asking(strategy="rpc-pipeline", precision="fp32")
 spec = ASKING.trial
 
 
-def test_two_cpu_ranks_of_one_node_can_run_it() -> None:
-    assert ASKING.skip() is None
-    assert ASKING.skip(precision="bf16", optimizer="sgd") is None
+test_two_cpu_ranks_of_one_node_can_run_it = ASKING.each_allowed({}, {"precision": "bf16", "optimizer": "sgd"})
 
 
-@pytest.mark.parametrize(
-    ("machine", "fields", "rule", "told"),
-    [
-        (CPU.model_copy(update={"has_rpc": False}), {}, "rpc_not_in_torch", "use pipeline"),
-        (GPUS, {}, "rpc_not_on_gpus", "CPU ranks"),
-        (TWO_NODES, {"num_nodes": 2, "gpus_per_node": 1}, "rpc_on_one_node", "loopback"),
-        (CPU, {"gpus_per_node": 16}, "blocks_not_divisible", "blocks cannot be divided among 16 stages"),
-        (CPU, {"model": "gpt2-125m"}, "rpc_not_tied", "untied"),
-        (CPU, {"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
-        (CPU, {"offload_optimizer": "cpu"}, "offload_needs_engine", "rpc-pipeline"),
-        (CPU, {"evidence": "solo"}, "strategy_not_in_this_world", "waits for the other stages"),
-        (CPU, {"evidence": "simulated"}, "strategy_not_in_this_world", "waits for the other stages"),
-        (CPU, {"evidence": "formula"}, "strategy_not_in_this_world", "no closed form"),
-    ],
+test_what_it_cannot_do_is_refused_with_the_reason = ASKING.each_refused(
+    (CPU.model_copy(update={"has_rpc": False}), {}, "rpc_not_in_torch", "use pipeline"),
+    (GPUS, {}, "rpc_not_on_gpus", "CPU ranks"),
+    (TWO_NODES, {"num_nodes": 2, "gpus_per_node": 1}, "rpc_on_one_node", "loopback"),
+    (CPU, {"gpus_per_node": 16}, "blocks_not_divisible", "blocks cannot be divided among 16 stages"),
+    (CPU, {"model": "gpt2-125m"}, "rpc_not_tied", "untied"),
+    (CPU, {"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
+    (CPU, {"offload_optimizer": "cpu"}, "offload_needs_engine", "rpc-pipeline"),
+    (CPU, {"evidence": "solo"}, "strategy_not_in_this_world", "waits for the other stages"),
+    (CPU, {"evidence": "simulated"}, "strategy_not_in_this_world", "waits for the other stages"),
+    (CPU, {"evidence": "formula"}, "strategy_not_in_this_world", "no closed form"),
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(
-    machine: Machine, fields: dict[str, Any], rule: str, told: str
-) -> None:
-    ASKING.refused(rule, told, machine, **fields)
 
 
 def test_the_installed_torch_has_rpc() -> None:

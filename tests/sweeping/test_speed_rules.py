@@ -2,13 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.spec.machines import CPU, GPUS
 from tests.sweeping.refusals import Asking
-from zerobench.spec.machine import Machine
 from zerobench.spec.trial import CrossEntropy
 from zerobench.sweeping.axes import read_axis
 
@@ -25,59 +21,47 @@ ASKING = Asking(strategy="zero3", precision="bf16")
 skip = ASKING.skip
 
 
-@pytest.mark.parametrize(
-    ("machine", "fields", "rule", "reason"),
-    [
-        (CPU, {"strategy": "tensor", **CHUNKED}, "cross_entropy_needs_whole_head", "use it with single, ddp"),
-        (CPU, {"strategy": "pipeline", **CHUNKED}, "cross_entropy_needs_whole_head", "has its own loss"),
-        (
-            CPU,
-            {"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}, **CHUNKED},
-            "cross_entropy_needs_whole_head",
-            "AutoTP splits the output head",
-        ),
-        (CPU, {"model": OTHER, **CHUNKED}, "cross_entropy_needs_plain_head", "not verified for gemma2"),
-        (CPU, LIGER, "liger_needs_gpu", "use chunked"),
-        (BARE_GPU, LIGER, "liger_needs_gpu", "pip install liger-kernel"),
-        (GPU, {**LIGER, "precision": "fp16"}, "liger_needs_gpu", "use bf16"),
-        (CPU, {"strategy": "tensor", "compile": "model"}, "compile_needs_own_loop", "use it with single, ddp"),
-        (CPU, {"strategy": "fsdp", "compile": "model"}, "compile_needs_own_loop", "use blocks"),
-        (CPU, {"compile": "blocks", **SIMULATED}, "compile_needs_device", "predict compile none"),
-        (NO_COMPILER, {"compile": "blocks"}, "compile_needs_device", "needs a C++ compiler"),
-        (CPU, {"compile": "blocks", "steps": {"warmup": 0}}, "compile_needs_device", "set 1"),
-        (GPU, {**LIGER, **SIMULATED}, "liger_needs_gpu", "use chunked"),
-        (CPU, {**OPERATIONS, "strategy": "ddp", "compile": "blocks"}, "kept_operations_need_eager_mode", "inductor"),
-        (CPU, {**OPERATIONS, "model": QWEN2}, "kept_operations_need_no_bias", "adds a bias in place"),
-        (CPU, {**OPERATIONS, "model": LLAMA | {"mlp_bias": True}}, "kept_operations_need_no_bias", "use every-2"),
-    ],
+test_what_would_fail_or_be_ignored_is_refused_with_its_reason = ASKING.each_refused(
+    (CPU, {"strategy": "tensor", **CHUNKED}, "cross_entropy_needs_whole_head", "use it with single, ddp"),
+    (CPU, {"strategy": "pipeline", **CHUNKED}, "cross_entropy_needs_whole_head", "has its own loss"),
+    (
+        CPU,
+        {"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}, **CHUNKED},
+        "cross_entropy_needs_whole_head",
+        "AutoTP splits the output head",
+    ),
+    (CPU, {"model": OTHER, **CHUNKED}, "cross_entropy_needs_plain_head", "not verified for gemma2"),
+    (CPU, LIGER, "liger_needs_gpu", "use chunked"),
+    (BARE_GPU, LIGER, "liger_needs_gpu", "pip install liger-kernel"),
+    (GPU, {**LIGER, "precision": "fp16"}, "liger_needs_gpu", "use bf16"),
+    (CPU, {"strategy": "tensor", "compile": "model"}, "compile_needs_own_loop", "use it with single, ddp"),
+    (CPU, {"strategy": "fsdp", "compile": "model"}, "compile_needs_own_loop", "use blocks"),
+    (CPU, {"compile": "blocks", **SIMULATED}, "compile_needs_device", "predict compile none"),
+    (NO_COMPILER, {"compile": "blocks"}, "compile_needs_device", "needs a C++ compiler"),
+    (CPU, {"compile": "blocks", "steps": {"warmup": 0}}, "compile_needs_device", "set 1"),
+    (GPU, {**LIGER, **SIMULATED}, "liger_needs_gpu", "use chunked"),
+    (CPU, {**OPERATIONS, "strategy": "ddp", "compile": "blocks"}, "kept_operations_need_eager_mode", "inductor"),
+    (CPU, {**OPERATIONS, "model": QWEN2}, "kept_operations_need_no_bias", "adds a bias in place"),
+    (CPU, {**OPERATIONS, "model": LLAMA | {"mlp_bias": True}}, "kept_operations_need_no_bias", "use every-2"),
 )
-def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
-    machine: Machine, fields: dict[str, Any], rule: str, reason: str
-) -> None:
-    ASKING.refused(rule, reason, machine, **fields)
 
 
-@pytest.mark.parametrize(
-    ("machine", "fields"),
-    [
-        (CPU, CHUNKED),
-        (CPU, {"strategy": "fsdp", **CHUNKED}),
-        (CPU, {"strategy": "single", "gpus_per_node": 1, **CHUNKED}),
-        (CPU, {**CHUNKED, **SIMULATED}),
-        (CPU, {**CHUNKED, **SIMULATED, "evidence": "formula"}),
-        (CPU, {"strategy": "fsdp", "compile": "blocks"}),
-        (CPU, {"strategy": "ddp", "compile": "model", **CHUNKED}),
-        (GPU, LIGER),
-        (GPU, {**LIGER, "evidence": "solo"}),
-        (CPU, {**OPERATIONS, "strategy": "ddp"}),
-        (CPU, {**OPERATIONS, "model": LLAMA}),
-        (CPU, {**OPERATIONS, "model": QWEN2, "strategy": "zero2"}),
-        (CPU, {**OPERATIONS, "model": QWEN2, "ds_config": {"zero_optimization.memory_efficient_linear": False}}),
-        (CPU, {"model": QWEN2, "activation_checkpointing": "every-2"}),
-    ],
+test_what_runs_is_not_refused = ASKING.each_allowed(
+    (CPU, CHUNKED),
+    (CPU, {"strategy": "fsdp", **CHUNKED}),
+    (CPU, {"strategy": "single", "gpus_per_node": 1, **CHUNKED}),
+    (CPU, {**CHUNKED, **SIMULATED}),
+    (CPU, {**CHUNKED, **SIMULATED, "evidence": "formula"}),
+    (CPU, {"strategy": "fsdp", "compile": "blocks"}),
+    (CPU, {"strategy": "ddp", "compile": "model", **CHUNKED}),
+    (GPU, LIGER),
+    (GPU, {**LIGER, "evidence": "solo"}),
+    (CPU, {**OPERATIONS, "strategy": "ddp"}),
+    (CPU, {**OPERATIONS, "model": LLAMA}),
+    (CPU, {**OPERATIONS, "model": QWEN2, "strategy": "zero2"}),
+    (CPU, {**OPERATIONS, "model": QWEN2, "ds_config": {"zero_optimization.memory_efficient_linear": False}}),
+    (CPU, {"model": QWEN2, "activation_checkpointing": "every-2"}),
 )
-def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]) -> None:
-    assert skip(machine, **fields) is None
 
 
 def test_a_users_own_file_says_whose_linear_layer_runs(tmp_path: Path) -> None:

@@ -1,9 +1,5 @@
 """What a strategy has not, needs, or cannot be in is refused before launch, in a sentence; what it has is not."""
 
-from typing import Any
-
-import pytest
-
 from tests.spec.machines import CPU, GPUS
 from tests.sweeping.refusals import Asking
 from zerobench.spec.availability import needs, unavailable
@@ -16,44 +12,32 @@ ASKING = Asking(strategy="ddp", precision="fp32")
 trial, skip = ASKING.trial, ASKING.skip
 
 
-@pytest.mark.parametrize(
-    ("fields", "rule", "reason"),
-    [
-        ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at ddp: it cannot offload"),
-        ({"strategy": "zero2", "compression": "fp16"}, "compression_needs_ddp", "compression fp16 at zero2"),
-        ({"strategy": "fsdp", "compression": "onebit"}, "compression_needs_ddp", "compression hooks need ddp"),
-        ({"compression": "fp16", "precision": "bf16"}, "compression_needs_fp32", "gradients are 16-bit already"),
-        ({"compression": "bf16"}, "bf16_compression_needs_nccl", "compression bf16 on gloo"),
-        ({"compression": "powersgd"}, "powersgd_needs_one_bucket", "set bucket_bytes to 4"),
-        ({"compression": "powersgd", "bucket_bytes": 10**6}, "powersgd_needs_one_bucket", "all gradients"),
-        ({"compression": "onebit", "steps": {"warmup": 0}}, "compression_needs_warmup", "steps.warmup 0"),
-        ({"compression": "fp16", "evidence": "simulated"}, "compression_needs_values", "use measured or solo"),
-        ({"strategy": "fsdp", "offload_param": "cpu"}, "fsdp_offloads_together", "set both"),
-        ({"strategy": "fsdp", "offload_optimizer": "cpu"}, "fsdp_offloads_together", "optimizer states together"),
-        ({"strategy": "fsdp", **BOTH, "offload_param": "nvme"}, "fsdp_offloads_together", "to the CPU only"),
-        ({"strategy": "fsdp", **BOTH, "optimizer": "cpu_adam"}, "cpu_adam_needs_deepspeed", "use adamw"),
-    ],
+test_a_combination_that_a_strategy_has_not_is_refused_with_its_reason = ASKING.each_refused(
+    ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at ddp: it cannot offload"),
+    ({"strategy": "zero2", "compression": "fp16"}, "compression_needs_ddp", "compression fp16 at zero2"),
+    ({"strategy": "fsdp", "compression": "onebit"}, "compression_needs_ddp", "compression hooks need ddp"),
+    ({"compression": "fp16", "precision": "bf16"}, "compression_needs_fp32", "gradients are 16-bit already"),
+    ({"compression": "bf16"}, "bf16_compression_needs_nccl", "compression bf16 on gloo"),
+    ({"compression": "powersgd"}, "powersgd_needs_one_bucket", "set bucket_bytes to 4"),
+    ({"compression": "powersgd", "bucket_bytes": 10**6}, "powersgd_needs_one_bucket", "all gradients"),
+    ({"compression": "onebit", "steps": {"warmup": 0}}, "compression_needs_warmup", "steps.warmup 0"),
+    ({"compression": "fp16", "evidence": "simulated"}, "compression_needs_values", "use measured or solo"),
+    ({"strategy": "fsdp", "offload_param": "cpu"}, "fsdp_offloads_together", "set both"),
+    ({"strategy": "fsdp", "offload_optimizer": "cpu"}, "fsdp_offloads_together", "optimizer states together"),
+    ({"strategy": "fsdp", **BOTH, "offload_param": "nvme"}, "fsdp_offloads_together", "to the CPU only"),
+    ({"strategy": "fsdp", **BOTH, "optimizer": "cpu_adam"}, "cpu_adam_needs_deepspeed", "use adamw"),
 )
-def test_a_combination_that_a_strategy_has_not_is_refused_with_its_reason(
-    fields: dict[str, Any], rule: str, reason: str
-):
-    ASKING.refused(rule, reason, **fields)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"compression": "fp16"},
-        {"compression": "onebit", "precision": "bf16"},
-        {"compression": "powersgd", "bucket_bytes": 10**9},
-        {"strategy": "fsdp"},
-        {"strategy": "fsdp", **BOTH},
-        {"strategy": "fsdp", "reshard_after_forward": False, "evidence": "simulated"},
-    ],
+test_what_ddp_and_fsdp_have_is_not_refused = ASKING.each_allowed(
+    {},
+    {"compression": "fp16"},
+    {"compression": "onebit", "precision": "bf16"},
+    {"compression": "powersgd", "bucket_bytes": 10**9},
+    {"strategy": "fsdp"},
+    {"strategy": "fsdp", **BOTH},
+    {"strategy": "fsdp", "reshard_after_forward": False, "evidence": "simulated"},
 )
-def test_what_ddp_and_fsdp_have_is_not_refused(fields: dict[str, Any]):
-    assert skip(**fields) is None
 
 
 def test_bf16_and_several_buckets_are_no_trouble_to_nccl():

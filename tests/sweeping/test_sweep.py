@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.spec.machines import CPU
+from tests.tools.refusals import one_line
 from zerobench.errors import UserError
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.axes import READERS
@@ -229,11 +230,8 @@ def test_the_docstring_names_every_axis_and_field_of_a_sweep_file():
 def test_a_mistake_in_a_field_is_one_line_with_file_field_and_choices(
     tmp_path: Path, fields: dict[str, Any], told: str
 ):
-    with pytest.raises(UserError) as error:
+    with one_line(told, "" if "--only" in told else str(tmp_path / "mine.yaml")):
         sweep(tmp_path, **fields)
-    assert told in str(error.value)
-    assert str(tmp_path / "mine.yaml") in str(error.value) or "--only" in told
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -263,9 +261,8 @@ def test_a_mistake_in_a_field_is_one_line_with_file_field_and_choices(
     ],
 )
 def test_a_mistake_in_an_axis_is_one_line_with_axis_value_and_choices(tmp_path: Path, axes: dict[str, Any], told: str):
-    with pytest.raises(UserError) as error:
+    with one_line(told):
         sweep(tmp_path, axes)
-    assert told in str(error.value)
 
 
 @pytest.mark.parametrize("axis", ["model", "strategy"])
@@ -295,18 +292,16 @@ def test_what_a_file_lacks_may_be_set(tmp_path: Path):
     ],
 )
 def test_a_mistake_in_a_setting_is_one_line_that_says_so(tmp_path: Path, setting: str, told: str):
-    with pytest.raises(UserError) as error:
+    with one_line(told):
         sweep(tmp_path, {}, [setting])
-    assert told in str(error.value)
 
 
 @pytest.mark.parametrize(
     "name", ["quikstart", "no/such.yaml", "such.yaml", "", "/", "a\0b", "\udc80", "~nobody", "x" * 5000]
 )
 def test_a_sweep_that_is_not_there_is_answered_with_the_shipped_ones(name: str):
-    with pytest.raises(UserError, match=r"sweep: .*(quickstart|all 16: zerobench sweeps)") as error:
+    with one_line(match=r"sweep: .*(quickstart|all 16: zerobench sweeps)"):
         load_sweep(name)
-    assert str(error.value).isprintable()
 
 
 def test_a_sweep_file_may_have_any_name_that_a_file_can_have(tmp_path: Path):
@@ -317,9 +312,8 @@ def test_a_sweep_file_may_have_any_name_that_a_file_can_have(tmp_path: Path):
     assert len(one.name) == 100
     assert json.dumps(one.document).encode()
     file.write_text("axes: 1")
-    with pytest.raises(UserError) as error:
+    with one_line():
         load_sweep(str(file))
-    assert str(error.value).isprintable()
 
 
 def test_a_file_that_is_no_sweep_is_refused_by_what_is_wrong_with_it(tmp_path: Path):

@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from tests.spec.machines import CPU, GPUS
 from tests.sweeping.refusals import Asking
-from zerobench.spec.machine import Machine
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import is_exact
 
@@ -19,98 +16,86 @@ ASKING = Asking(strategy="zero3", gpus_per_node=4, precision="fp32")
 trial = ASKING.trial
 
 
-@pytest.mark.parametrize(
-    ("machine", "fields", "rule", "reason"),
-    [
-        (CPU, {"strategy": "zero2", "hpz_partition_size": 2}, "zeropp_needs_stage_3", "use zero3"),
-        (CPU, {"strategy": "ddp", "quantized_gradients": True}, "zeropp_needs_stage_3", "quantized_gradients true"),
-        (CPU, {"hpz_partition_size": 3}, "groups_not_even", "4 ranks cannot be divided into groups of 3"),
-        (CPU, {"hpz_partition_size": 8}, "groups_not_even", "hpz_partition_size 8"),
-        (CPU, {"mics_shard_size": 2}, "mics_needs_fsdp", "DeepSpeed has removed MiCS"),
-        (CPU, {"strategy": "ddp", "mics_shard_size": 2}, "mics_needs_fsdp", "use fsdp"),
-        (CPU, {"strategy": "fsdp", "mics_shard_size": 3}, "groups_not_even", "groups of 3"),
-        (
-            CPU,
-            {"hpz_partition_size": 2, "offload_param": "nvme", "nvme_path": "/nvme"},
-            "hpz_is_not_swapped",
-            "use cpu or none",
-        ),
-        (
-            CPU,
-            {"hpz_partition_size": 2, "ds_config": {"tensor_parallel.autotp_size": 2}},
-            "zeropp_groups_ignore_autotp",
-            "different parts of the model",
-        ),
-        (CPU, {"quantized_weights": True}, "quantizer_needs_gpu", "needs GPUs"),
-        (
-            GPU.model_copy(update={"missing_kernels": ("fused_adam",)}),
-            {"quantized_weights": True},
-            "quantizer_needs_gpu",
-            "(nvcc) is missing",
-        ),
-        (
-            CPU,
-            {"quantized_weights": True, "num_nodes": 16, "gpus_per_node": 8, **SIMULATED},
-            "quantized_parts_not_even",
-            "part of a norm of 384 elements is 3",
-        ),
-        (GPU, {"quantized_gradients": True}, "quantized_gradients_need_nodes", "silently does not quantize"),
-        (
-            GPU,
-            {"quantized_gradients": True, **TWO_NODES, "precision": "bf16"},
-            "quantized_gradients_need_fp16",
-            "gradients sent as bf16",
-        ),
-        (
-            CPU,
-            {"quantized_weights": True, **SIMULATED, "evidence": "formula"},
-            "zeropp_beyond_formula",
-            "use simulated",
-        ),
-        (
-            CPU,
-            {"hpz_partition_size": 2, "ds_config": {"zero_optimization.zero_hpz_partition_size": 4}},
-            "ds_config_contradicts",
-            "make them equal",
-        ),
-        (
-            CPU,
-            {"ds_config": {"zero_optimization.zero_quantized_weights": True}},
-            "ds_config_contradicts",
-            "the trial's quantized_weights is False",
-        ),
-    ],
+test_what_would_fail_or_be_ignored_is_refused_with_its_reason = ASKING.each_refused(
+    (CPU, {"strategy": "zero2", "hpz_partition_size": 2}, "zeropp_needs_stage_3", "use zero3"),
+    (CPU, {"strategy": "ddp", "quantized_gradients": True}, "zeropp_needs_stage_3", "quantized_gradients true"),
+    (CPU, {"hpz_partition_size": 3}, "groups_not_even", "4 ranks cannot be divided into groups of 3"),
+    (CPU, {"hpz_partition_size": 8}, "groups_not_even", "hpz_partition_size 8"),
+    (CPU, {"mics_shard_size": 2}, "mics_needs_fsdp", "DeepSpeed has removed MiCS"),
+    (CPU, {"strategy": "ddp", "mics_shard_size": 2}, "mics_needs_fsdp", "use fsdp"),
+    (CPU, {"strategy": "fsdp", "mics_shard_size": 3}, "groups_not_even", "groups of 3"),
+    (
+        CPU,
+        {"hpz_partition_size": 2, "offload_param": "nvme", "nvme_path": "/nvme"},
+        "hpz_is_not_swapped",
+        "use cpu or none",
+    ),
+    (
+        CPU,
+        {"hpz_partition_size": 2, "ds_config": {"tensor_parallel.autotp_size": 2}},
+        "zeropp_groups_ignore_autotp",
+        "different parts of the model",
+    ),
+    (CPU, {"quantized_weights": True}, "quantizer_needs_gpu", "needs GPUs"),
+    (
+        GPU.model_copy(update={"missing_kernels": ("fused_adam",)}),
+        {"quantized_weights": True},
+        "quantizer_needs_gpu",
+        "(nvcc) is missing",
+    ),
+    (
+        CPU,
+        {"quantized_weights": True, "num_nodes": 16, "gpus_per_node": 8, **SIMULATED},
+        "quantized_parts_not_even",
+        "part of a norm of 384 elements is 3",
+    ),
+    (GPU, {"quantized_gradients": True}, "quantized_gradients_need_nodes", "silently does not quantize"),
+    (
+        GPU,
+        {"quantized_gradients": True, **TWO_NODES, "precision": "bf16"},
+        "quantized_gradients_need_fp16",
+        "gradients sent as bf16",
+    ),
+    (
+        CPU,
+        {"quantized_weights": True, **SIMULATED, "evidence": "formula"},
+        "zeropp_beyond_formula",
+        "use simulated",
+    ),
+    (
+        CPU,
+        {"hpz_partition_size": 2, "ds_config": {"zero_optimization.zero_hpz_partition_size": 4}},
+        "ds_config_contradicts",
+        "make them equal",
+    ),
+    (
+        CPU,
+        {"ds_config": {"zero_optimization.zero_quantized_weights": True}},
+        "ds_config_contradicts",
+        "the trial's quantized_weights is False",
+    ),
 )
-def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
-    machine: Machine, fields: dict[str, Any], rule: str, reason: str
-):
-    ASKING.refused(rule, reason, machine, **fields)
 
 
-@pytest.mark.parametrize(
-    ("machine", "fields"),
-    [
-        (CPU, {"hpz_partition_size": 2}),
-        (CPU, {"hpz_partition_size": 4}),
-        (CPU, {"hpz_partition_size": 2, "offload_param": "cpu"}),
-        (CPU, {"strategy": "fsdp", "mics_shard_size": 2}),
-        (GPU, {"quantized_weights": True}),
-        (GPU, {"quantized_gradients": True, **TWO_NODES}),
-        (
-            GPU,
-            {
-                "quantized_gradients": True,
-                **TWO_NODES,
-                "precision": "bf16",
-                "ds_config": {"communication_data_type": "fp16"},
-            },
-        ),
-        (CPU, {"quantized_weights": True, **SIMULATED}),
-        (CPU, {"hpz_partition_size": 2, **SIMULATED, "evidence": "formula"}),
-    ],
+test_what_runs_is_not_refused = ASKING.each_allowed(
+    (CPU, {"hpz_partition_size": 2}),
+    (CPU, {"hpz_partition_size": 4}),
+    (CPU, {"hpz_partition_size": 2, "offload_param": "cpu"}),
+    (CPU, {"strategy": "fsdp", "mics_shard_size": 2}),
+    (GPU, {"quantized_weights": True}),
+    (GPU, {"quantized_gradients": True, **TWO_NODES}),
+    (
+        GPU,
+        {
+            "quantized_gradients": True,
+            **TWO_NODES,
+            "precision": "bf16",
+            "ds_config": {"communication_data_type": "fp16"},
+        },
+    ),
+    (CPU, {"quantized_weights": True, **SIMULATED}),
+    (CPU, {"hpz_partition_size": 2, **SIMULATED, "evidence": "formula"}),
 )
-def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]):
-    assert ASKING.skip(machine, **fields) is None
 
 
 def test_quantized_trials_are_shown_unjudged_and_second_copies_are_judged():

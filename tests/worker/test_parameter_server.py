@@ -1,12 +1,11 @@
-"""The parameter server with two and three real ranks over gloo, and each of its sides played alone."""
+"""The parameter server with two and three real ranks over gloo; each of its sides played alone: test_sides.py."""
 
 import pytest
 
-from tests.tools.rank_memory import FEW_BYTES, apart, live_bytes, moved_bytes, total, unnamed
+from tests.tools.rank_memory import apart, live_bytes, moved_bytes
 from tests.worker.real_ranks import LLAMA, Tiny, check_same_steps
 from zerobench.formulas.parameter_server import bytes_per_step
-from zerobench.records import Category, Phase, Place, Status, StepKind
-from zerobench.report.memory_causes import MOMENTS
+from zerobench.records import Category, Phase, Status
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.roles import Role
 from zerobench.worker.data import micro_batches
@@ -14,8 +13,6 @@ from zerobench.worker.data import micro_batches
 CONFIG = LLAMA | {"vocab_size": 509}
 STEPS = {"warmup": 1, "timed": 2, "memory": 1}
 NUM_STEPS = 6
-STATES = (Category.PARAMETERS, Category.GRADIENTS, *MOMENTS)
-INSTANTS = [(step, phase) for step in StepKind for phase in Phase if (step, phase) != (StepKind.STEADY, Phase.INIT)]
 TINY = Tiny(CONFIG, work={"strategy": "parameter-server", "gpus_per_node": 3, "steps": STEPS})
 """On three ranks each of two workers takes three of six micro-batches."""
 spec, single = TINY.spec, TINY.alone
@@ -65,12 +62,6 @@ def test_gradients_come_in_tensor_by_tensor_so_the_server_never_holds_a_second_c
 
 
 @pytest.mark.parametrize("consistency", ["sync", "async"])
-def test_every_byte_at_every_peak_of_both_sides_has_a_name(ran, consistency):
-    for rank in ran(spec(consistency=consistency)):
-        assert unnamed(rank) == [], (rank.role, rank.notes)
-
-
-@pytest.mark.parametrize("consistency", ["sync", "async"])
 def test_the_bytes_that_move_in_a_step_are_twice_the_weights_for_each_worker(ran, consistency):
     server, *workers = ran(spec(consistency=consistency))
     weights = 4 * server.parameters.total
@@ -116,38 +107,3 @@ def test_the_workers_together_see_the_samples_that_one_process_sees():
     assert sorted(row for batch in dealt for row in batch.tolist()) == sorted(
         row for batch in alone for row in batch.tolist()
     )
-
-
-@pytest.mark.parametrize("rank", [0, 2], ids=["server", "worker"])
-@pytest.mark.parametrize("evidence", ["solo", "simulated"])
-def test_a_side_played_alone_holds_the_states_that_it_holds_among_others_to_the_byte(ran, rank, evidence):
-    real = ran(spec(precision="bf16"))[rank]
-    [alone] = ran(spec(precision="bf16", evidence=evidence, prediction={"rank": rank}))
-    assert (alone.role, alone.status) == (real.role, Status.COMPLETED)
-    for step, phase in INSTANTS:
-        for category in (*STATES, Category.REDUCE_BUFFERS, Category.MODEL_BUFFERS):
-            there, here = (live_bytes(one, category, phase, step) for one in (real, alone))
-            assert here == there, (step, phase, category)
-    for kind in ("send", "recv"):
-        assert moved_bytes(alone, kind) == moved_bytes(real, kind) > 0
-    assert alone.staleness_steps is None
-    assert {time.wait_s for time in alone.step_times} <= {None}
-
-
-@pytest.mark.parametrize("rank", [0, 2], ids=["server", "worker"])
-def test_simulated_peaks_are_within_three_percent_of_the_real_ones_on_both_sides(ran, rank):
-    real = ran(spec(precision="bf16"))[rank]
-    [alone] = ran(spec(precision="bf16", evidence="simulated", prediction={"rank": rank}))
-    rows = [row for row in real.memory if row.category is Category.TOTAL and row.place is Place.DEVICE]
-    for row in rows:
-        assert total(alone, row).at_peak_bytes == pytest.approx(row.at_peak_bytes, rel=0.03, abs=FEW_BYTES), row
-    assert len(rows) == (5 if rank == 0 else 7)
-
-
-def test_a_side_on_a_gpu_of_the_catalogue_completes_with_every_byte_named(ran):
-    for rank in (0, 1):
-        work = {"precision": "bf16", "consistency": "async", "prediction": {"rank": rank, "gpu": "H200 SXM"}}
-        [alone] = ran(spec(evidence="simulated", **work))
-        assert alone.status is Status.COMPLETED
-        assert alone.device_memory
-        assert unnamed(alone) == []

@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial
-from zerobench.ds_config import build_ds_config
+from tests.tools.laid_out import trial_laid_out
 from zerobench.emulator.emulator import Emulator
-from zerobench.folder import TrialFolder
 from zerobench.records import Place, RankRecord, Status, StepKind, TrialRecord
 from zerobench.report.memory_view import peaks_by_rank
 from zerobench.report.stats import spread_over_ranks
-from zerobench.running.setup import lay_out_trial
 from zerobench.running.simulations import predict
 from zerobench.running.stop import Stop
 from zerobench.spec.presets import resolve_model
@@ -54,9 +52,7 @@ def asked(strategy: str, **prediction: Any) -> TrialSpec:
 
 def play(trials: list[TrialSpec], folder: Path) -> list[tuple[TrialRecord, list[RankRecord]]]:
     """The record of each, and those of its ranks."""
-    pairs = [(one, TrialFolder(folder / one.trial_id)) for one in trials]
-    for one, place in pairs:
-        lay_out_trial(place, one, build_ds_config(one))
+    pairs = [(one, trial_laid_out(folder / one.trial_id, one)) for one in trials]
     predict(pairs, "run", 2, Stop(), lambda _: None, lambda _: None)
     return [
         (read_record(place.record, TrialRecord), [read_record(path, RankRecord) for path in place.rank_records()])

@@ -1,6 +1,5 @@
 """One process serves many simulated trials: each in a fork, so that what one does to itself is no other's affair."""
 
-import json
 import os
 import select
 import signal
@@ -9,50 +8,21 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from zerobench.ds_config import build_ds_config
+from tests.tools.laid_out import trial_laid_out
+from tests.tools.tiny_trial import tiny
 from zerobench.folder import TrialFolder
 from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
-from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import PredictionSpec, TrialSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 240.0
-TINY = {
-    "family": "llama",
-    "name": "tiny",
-    "num_layers": 2,
-    "hidden_size": 64,
-    "num_heads": 4,
-    "vocab_size": 500,
-    "max_position_embeddings": 64,
-}
+
+
 UNKNOWN = {"name": "unknown", "hf_config": {"model_type": "no_such_architecture"}}
-
-
-def tiny(**fields: Any) -> TrialSpec:
-    work = {
-        "model": resolve_model(TINY),
-        "strategy": "zero2",
-        "gpus_per_node": 4,
-        "sequence_length": 32,
-        "evidence": "simulated",
-        "prediction": PredictionSpec(gpu="A100 SXM 80GB"),
-    }
-    return TrialSpec.model_validate(work | fields)
-
-
-def lay_out(folder: Path, trial: TrialSpec) -> TrialFolder:
-    there = TrialFolder(folder)
-    there.path.mkdir(parents=True)
-    there.spec.write_text(trial.model_dump_json())
-    if trial.zero_stage is not None:
-        there.ds_config.write_text(json.dumps(build_ds_config(trial)))
-    return there
 
 
 @dataclass
@@ -124,8 +94,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulator]:
     simulator = Simulator(process)
     try:
         for name, trial in TRIALS.items():
-            simulator.folders[name] = lay_out(root / f"{name} is here", trial)
-        simulator.folders["late"] = lay_out(root / "late", tiny(micro_batch_size=2))
+            simulator.folders[name] = trial_laid_out(root / f"{name} is here", trial)
+        simulator.folders["late"] = trial_laid_out(root / "late", tiny(micro_batch_size=2))
         simulator.folders["missing"] = TrialFolder(root / "missing")
         simulator.folders["missing"].path.mkdir()
         simulator.send(*TRIALS, "missing")
@@ -194,7 +164,7 @@ def test_no_trial_finds_what_another_did_to_torch_and_deepspeed(served):
 
 
 def test_an_equal_trial_gives_equal_bytes(served, tmp_path):
-    folder = lay_out(tmp_path / "again", tiny())
+    folder = trial_laid_out(tmp_path / "again", tiny())
     served.folders["again"] = folder
     served.send("again")
     assert served.answer() == "again"
@@ -219,7 +189,7 @@ def test_as_many_trials_run_at_a_time_as_there_are_jobs_and_never_more(served):
 
 def test_the_simulator_ends_when_its_input_ends_and_the_trial_in_hand_is_done(served, tmp_path):
     """Runs last."""
-    served.folders["in hand"] = lay_out(tmp_path / "in_hand", tiny())
+    served.folders["in hand"] = trial_laid_out(tmp_path / "in_hand", tiny())
     served.send("in hand")
     forks: list[psutil.Process] = []
     while not forks:

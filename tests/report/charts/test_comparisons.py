@@ -120,10 +120,6 @@ def test_bins_are_of_a_round_width_and_few(largest: float) -> None:
     assert float(f"{width:.1e}"[0]) in {1, 2, 5}
 
 
-def test_a_run_without_predictions_has_no_chart_of_them(gpu_frames: RunFrames) -> None:
-    assert prediction_error.figure(gpu_frames) is None
-
-
 def test_traffic_to_nvme_and_bytes_on_the_host_are_those_of_the_frames(
     gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
 ) -> None:
@@ -138,10 +134,6 @@ def test_traffic_to_nvme_and_bytes_on_the_host_are_those_of_the_frames(
     (unit,) = [name for name in map(str, figure.table) if name.startswith("nvme ")]
     assert float(row[unit]) * 2**30 == pytest.approx(on_nvme, rel=1e-2)
     assert any(format_bytes(on_nvme) in text and "on nvme" in text for text in said(figure))
-
-
-def test_a_run_that_offloads_nothing_has_no_chart_of_it(cpu_frames: RunFrames) -> None:
-    assert offload_traffic.figure(cpu_frames) is None
 
 
 def test_a_simulated_step_has_no_rate_because_its_time_is_the_simulators(gpu_frames: RunFrames) -> None:

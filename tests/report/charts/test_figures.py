@@ -8,6 +8,7 @@ import pytest
 from tests.report.charts.conftest import HOSTILE, NOT_XML, frames_of
 from tests.report.charts.drawing import SVG, root_of, said, texts
 from tests.report.sample_run import completed_trial, model, spec
+from tests.timing.predicted_trials import predicted
 from zerobench.report.charts import bars, colours, figures, memory_lines, pareto
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
@@ -48,9 +49,15 @@ def scaling(scaling_figures: dict[str, Figure]) -> list[Figure]:
     return list(scaling_figures.values())
 
 
-def test_a_run_has_the_charts_that_its_trials_allow_in_one_order(gpu: list[Figure], scaling: list[Figure]) -> None:
+def test_a_run_has_the_charts_that_its_trials_allow_in_one_order(
+    gpu: list[Figure], scaling: list[Figure], cpu_frames: RunFrames, tmp_path: Path
+) -> None:
     assert [figure.key for figure in gpu] == GPU
     assert [figure.key for figure in scaling] == SCALING
+    least = ["memory-per-gpu", "model-states", "memory-within-a-step", "throughput-against-memory"]
+    assert [figure.key for figure in figures(cpu_frames)] == [*least, "spread-over-ranks"]
+    untraced = frames_of(tmp_path, [predicted()], samples=False)
+    assert [figure.key for figure in figures(untraced)] == least
 
 
 def test_a_run_without_trials_has_no_charts() -> None:

@@ -12,7 +12,7 @@ from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, skipped_trial, spec
 from tests.sweeping.axis_samples import pair
 from tests.tools.known import known
-from zerobench.report.charts import efficiency, lines, series
+from zerobench.report.charts import lines, series
 from zerobench.report.charts import memory_lines as memory
 from zerobench.report.figure import Figure
 from zerobench.report.figures.trial import trial_figures
@@ -46,11 +46,6 @@ def test_memory_over_world_size_joins_trials_of_one_model_and_stage(
     assert unit == "peak (GiB)"
     for label, shown in zip(figure.table["trial"], figure.table[unit], strict=True):
         assert float(shown) * 2**30 == pytest.approx(int(peaks[label]), rel=1e-3)
-
-
-def test_a_run_of_one_model_and_one_world_size_has_no_lines(cpu_frames: RunFrames) -> None:
-    for make in (memory.model_size_figure, memory.world_size_figure, efficiency.weak_figure, efficiency.strong_figure):
-        assert make(cpu_frames) is None
 
 
 def test_trials_that_tell_deepspeed_different_things_are_on_different_lines(tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
 """Model states beside the ZeRO paper's terms."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.report.charts.drawing import said, texts
-from zerobench.report.charts.model_states import figure
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.tables.model_states import states_rows
@@ -27,7 +24,3 @@ def test_each_bar_is_what_a_rank_holds_and_its_mark_the_papers_sum_in_gb(
     line = drawn.table[drawn.table["trial"] == "zero2"].iloc[0]
     assert float(line["total (GB)"]) * GB == pytest.approx(row.states.total_bytes, abs=GB / 1000)
     assert float(line["total by the paper (GB)"]) * GB == pytest.approx(row.paper.total_bytes, abs=GB / 1000)
-
-
-def test_a_run_whose_states_nobody_measured_has_no_such_chart(gpu_frames: RunFrames) -> None:
-    assert figure(replace(gpu_frames, figures=[])) is None

@@ -23,8 +23,3 @@ def test_the_fastest_trial_with_a_trace_is_drawn_with_all_its_computing(tmp_path
     assert {"element-wise", "update", "attention backward"} <= set(figure.table["kernels"])
     assert "matrix products" in texts(figure)
     assert any(text.startswith("attention backward: ") and "of computing" in text for text in said(figure))
-
-
-def test_a_run_without_a_trace_has_no_such_chart(tmp_path: Path) -> None:
-    run = store.load_run(write_run(tmp_path / "run", [predicted()], samples=False).path)
-    assert roofline.figure(run_figures([run])) is None

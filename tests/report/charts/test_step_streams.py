@@ -39,8 +39,3 @@ def test_a_panel_tells_that_some_micro_batches_of_an_accumulated_step_were_playe
     assert found is not None
     assert ("micro-batches)" in (found.svg or "")) == (told is not None)
     assert (told or "") in (found.svg or "")
-
-
-def test_a_run_without_a_trace_has_no_such_chart(tmp_path: Path) -> None:
-    run = store.load_run(write_run(tmp_path / "run", [predicted()], samples=False).path)
-    assert step_streams.figure(run_figures([run])) is None

@@ -82,10 +82,6 @@ def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
     assert len(figure.table) == len(steps)
 
 
-def test_a_run_on_cpus_has_no_waterfall(cpu_frames: RunFrames) -> None:
-    assert waterfall.figure(cpu_frames) is None
-
-
 def test_on_cpus_the_step_is_drawn_without_samples(cpu_frames: RunFrames) -> None:
     figure = known(timeline.figure(cpu_frames))
     assert not any("NVML" in text for text in said(figure))

@@ -99,8 +99,7 @@ def hostile(name: str) -> list[SampleTrial]:
         for asked in (spec("zero1", gpus_per_node=1, model=model(name)), spec("zero1", gpus_per_node=1))
         for trial in repeats(asked, (0.2, 0.21, 0.22, 0.23))
     ]
-    rank = trials[0].ranks[0].model_copy(update={"device_name": name})
-    return [SampleTrial(trials[0].spec, trials[0].record, [rank]), *trials[1:]]
+    return [trials[0].with_ranks(device_name=name), *trials[1:]]
 
 
 @pytest.mark.parametrize("name", ["[bold]a[/] \x1b[2J", "<img src=x onerror=alert(1)>", "![a](http://evil/x.png)|@all"])
@@ -129,13 +128,12 @@ def one_line_texts(comparison: Comparison) -> Sequence[str]:
 
 def test_memory_that_repeats_do_not_agree_on_is_named(tmp_path: Path) -> None:
     trials = repeats(spec("zero3", gpus_per_node=1, offload_optimizer="cpu"), (0.2, 0.2))
-    rank = trials[1].ranks[0]
     memory = [
         row.model_copy(update={"at_peak_bytes": (row.at_peak_bytes or 0) + 4096}) if row.place == "host" else row
-        for row in rank.memory
+        for row in trials[1].ranks[0].memory
         if row.place == "device" or row.category in {"rest_of_process", "total"}
     ]
-    trials[1] = SampleTrial(trials[1].spec, trials[1].record, [rank.model_copy(update={"memory": memory})])
+    trials[1] = trials[1].with_ranks(memory=memory)
     said = [line for line in one_line_texts(compared(tmp_path, trials, trials)) if "not deterministic" in line]
     assert said == [
         f"zero3: host{when}: not deterministic: repeats of BASE differ by up to 4.00 KiB, of NEW by up to 4.00 KiB; "

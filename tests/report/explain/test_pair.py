@@ -109,16 +109,14 @@ def test_start_up_is_told_where_it_needs_more_than_the_steady_state(tmp_path: Pa
 
 def _with_start_up(sample: SampleTrial, nbytes: int) -> SampleTrial:
     """The same trial with another peak of initialization."""
-    ranks = []
-    for rank in sample.ranks:
-        rows = [
+    return sample.with_ranks(
+        memory=lambda rank: [
             row.model_copy(update={"at_peak_bytes": nbytes})
             if (row.phase, row.place, row.category) == (Phase.INIT, Place.DEVICE, Category.TOTAL)
             else row
             for row in rank.memory
         ]
-        ranks.append(rank.model_copy(update={"memory": rows}))
-    return SampleTrial(sample.spec, sample.record, ranks)
+    )
 
 
 def test_repeats_differ_in_nothing_that_was_asked() -> None:

@@ -18,11 +18,12 @@ from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.memory import categories_topic
+from zerobench.report.explain.terms import Explanation
 from zerobench.report.explain.topic import Line, Topic, as_text
 from zerobench.report.explain.trial import explain
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import OwnScript
+from zerobench.spec.trial import OwnScript, TrialSpec
 from zerobench.store import load_run
 
 
@@ -69,11 +70,15 @@ def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
     assert lines[-1].startswith("Unexplained by closed forms: 5.")
 
 
+def by_formula(strategy: str, **axes: Any) -> SampleTrial:
+    wanted = asked(strategy, evidence="formula", **axes)
+    return SampleTrial(wanted, completed_trial(wanted).record, [formula_record(wanted)])
+
+
 def test_the_formulas_own_record_is_explained_by_the_same_arithmetic() -> None:
     """What the closed forms predict for another size: states to the byte."""
     for strategy in ("zero0", "zero1", "zero2", "zero3"):
-        wanted = asked(strategy, evidence="formula", micro_batch_size=2)
-        made = SampleTrial(wanted, completed_trial(wanted).record, [formula_record(wanted)])
+        made = by_formula(strategy, micro_batch_size=2)
         seen = known(largest_peak(made, StepKind.STEADY, Place.DEVICE))
         for one in Explainer(made, 0).instant(seen):
             if one.category in {Category.PARAMETERS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT}:
@@ -81,8 +86,7 @@ def test_the_formulas_own_record_is_explained_by_the_same_arithmetic() -> None:
 
 
 def test_logits_of_a_chunk_are_explained_as_such() -> None:
-    wanted = asked("zero2", evidence="formula", micro_batch_size=16, cross_entropy="chunked")
-    made = SampleTrial(wanted, completed_trial(wanted).record, [formula_record(wanted)])
+    made = by_formula("zero2", micro_batch_size=16, cross_entropy="chunked")
     forward = Phase.FORWARD
     rows = {row.category: row.at_peak_bytes or 0 for row in made.ranks[0].memory if row.phase is forward}
     total = rows.pop(Category.TOTAL)
@@ -107,32 +111,31 @@ def test_the_closed_forms_are_not_asked_for_knobs_where_they_miss_the_peak() -> 
     assert found.error < -0.4
 
 
+def explained(wanted: TrialSpec, ledger: dict[Category, int]) -> dict[Category, Explanation]:
+    """What is said of each category of a peak in the backward pass of a trial with eight million parameters."""
+    made = replace(trial(asked("zero3"), num_params=8 * 10**6), spec=wanted)
+    seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, sum(ledger.values()), ledger)
+    assert knobs(made, seen) is None
+    return {one.category: one for one in Explainer(made, 0).instant(seen)}
+
+
 def test_a_model_without_closed_forms_is_explained_by_its_number_of_parameters() -> None:
     unknown = ModelSpec(name="odd", hf_config={**asked().model.hf_config, "model_type": "never_heard_of"})
     wanted = asked("zero3").model_copy(update={"model": unknown})
-    base = trial(asked("zero3"), num_params=8 * 10**6)
     ledger = {Category.PARAMETERS: 2 * 10**6, Category.REDUCE_BUFFERS: 10**9, Category.ACTIVATIONS: 77}
-    seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, sum(ledger.values()), ledger)
-    made = SampleTrial(wanted, base.record, base.ranks)
-    by_category = {one.category: one for one in Explainer(made, 0).instant(seen)}
+    by_category = explained(wanted, ledger)
     assert by_category[Category.PARAMETERS].terms[0].words == "2 bytes x 8,000,000 parameters / 8 ranks"
     assert by_category[Category.REDUCE_BUFFERS].not_explained_bytes == 0
     assert by_category[Category.ACTIVATIONS].terms == ()
-    assert knobs(made, seen) is None
 
 
 def test_of_a_users_own_script_nothing_is_said_that_it_did_not_tell() -> None:
     own = OwnScript(name="mine", unknown=("sequence_length", "micro_batch_size"))
     wanted = asked("zero3").model_copy(update={"own": own})
-    base = trial(asked("zero3"), num_params=8 * 10**6)
-    ledger = {Category.PARAMETERS: 2 * 10**6, Category.ACTIVATIONS: GIB}
-    seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, sum(ledger.values()), ledger)
-    made = SampleTrial(wanted, base.record, base.ranks)
-    by_category = {one.category: one for one in Explainer(made, 0).instant(seen)}
+    by_category = explained(wanted, {Category.PARAMETERS: 2 * 10**6, Category.ACTIVATIONS: GIB})
     assert by_category[Category.PARAMETERS].not_explained_bytes == 0
     assert by_category[Category.ACTIVATIONS].terms == ()
     assert by_category[Category.ACTIVATIONS].depends_on is None
-    assert knobs(made, seen) is None
 
 
 def test_offloaded_states_are_explained_where_they_lie() -> None:

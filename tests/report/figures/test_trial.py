@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.report.predicted_trial import asked, collective, rows, trial
 from tests.report.sample_run import GIB, GPU, MIB, SampleTrial, completed_trial, failed_trial, on_cpu, spec
@@ -56,23 +56,6 @@ def peak_rows(made: SampleTrial) -> list[PeakRow]:
         for place, instant in trial_figures(made).peaks
         for category, size in instant.categories.items()
     ]
-
-
-def changed(trial: SampleTrial, **fields: Any) -> SampleTrial:
-    """The trial with every rank so changed."""
-    return replace(trial, ranks=[rank.model_copy(update=fields) for rank in trial.ranks])
-
-
-def with_rank(trial: SampleTrial, index: int, **fields: Any) -> SampleTrial:
-    """The trial with one rank so changed."""
-    ranks = list(trial.ranks)
-    ranks[index] = ranks[index].model_copy(update=fields)
-    return replace(trial, ranks=ranks)
-
-
-def with_record(trial: SampleTrial, **fields: Any) -> SampleTrial:
-    """The trial with its record so changed."""
-    return replace(trial, record=trial.record.model_copy(update=fields))
 
 
 def peak(rank: RankRecord, step: StepKind, place: Place) -> int | None:
@@ -128,7 +111,7 @@ def test_the_model_states_of_a_rank_are_those_of_its_ledger_and_empty_without_on
     states = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
     assert row["optimizer_bytes"] == sum(held[state] for state in states)
     assert (row["gradients_bytes"] or 0) > 0
-    [row] = rank_rows(trial_figures(changed(completed_trial(spec("single", gpus_per_node=1)), memory=[])))
+    [row] = rank_rows(trial_figures(completed_trial(spec("single", gpus_per_node=1)).with_ranks(memory=[])))
     assert [row[name] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")] == [None] * 3
 
 
@@ -151,9 +134,9 @@ def test_where_nobody_watched_within_the_phases_the_end_of_the_phase_stands() ->
         blind = row.place is Place.NVME
         return row.model_copy(update={"at_peak_bytes": None, "own_peak_bytes": None}) if blind else row
 
-    ranks = [rank.model_copy(update={"memory": [unwatched(row) for row in rank.memory]}) for rank in made.ranks]
-    found = [row for row in peak_rows(replace(made, ranks=ranks)) if row.place == "nvme"]
-    ends = [row for row in ranks[0].memory if row.place is Place.NVME and row.category is not Category.TOTAL]
+    made = made.with_ranks(memory=lambda rank: [unwatched(row) for row in rank.memory])
+    found = [row for row in peak_rows(made) if row.place == "nvme"]
+    ends = [row for row in made.ranks[0].memory if row.place is Place.NVME and row.category is not Category.TOTAL]
     assert found
     assert {row.category: row.bytes for row in found} == {row.category.value: row.live_bytes for row in ends}
 
@@ -183,14 +166,14 @@ def test_a_phase_that_nobody_timed_has_no_clock_and_a_steady_one_that_of_the_las
         PhaseMark(step_index=index, kind=kind, phase=Phase.STEP, start_s=at, end_s=at + 1)
         for index, kind, at in ((0, "first", 10.0), (3, "memory", 20.0), (4, "memory", 30.0), (5, "timed", 40.0))
     ]
-    found = {(row.step, row.phase): row.start_s for row in trial_figures(changed(ZERO2, marks=marks)).phases}
+    found = {(row.step, row.phase): row.start_s for row in trial_figures(ZERO2.with_ranks(marks=marks)).phases}
     assert (found[StepKind.FIRST, "step"], found[StepKind.STEADY, "step"]) == (10.0, 30.0)
     assert found[StepKind.STEADY, "forward"] is None
 
 
 def test_without_a_ledger_of_the_device_the_first_rank_stands_for_all() -> None:
     kept = [row for row in ZERO2.ranks[0].memory if row.place is not Place.DEVICE]
-    assert {row.rank for row in trial_figures(changed(ZERO2, memory=kept)).phases} == {0}
+    assert {row.rank for row in trial_figures(ZERO2.with_ranks(memory=kept)).phases} == {0}
     assert list(trial_figures(replace(ZERO2, ranks=[])).phases) == []
 
 
@@ -202,8 +185,8 @@ def test_each_timed_step_is_that_of_the_slowest_rank_with_its_tokens() -> None:
 
 
 def test_notes_are_the_trials_the_ranks_and_each_departure_once() -> None:
-    made = changed(with_record(ZERO2, notes=["of the trial"]), departures=["departs"])
-    made = with_rank(made, 2, notes=["of rank two"])
+    made = ZERO2.with_record(notes=["of the trial"]).with_ranks(departures=["departs"])
+    made = made.with_rank(2, notes=["of rank two"])
     found = [(row.rank, row.note) for row in trial_figures(made).notes]
     assert found == [(None, "of the trial"), (2, "of rank two"), (None, "departs")]
 
@@ -213,10 +196,10 @@ def test_the_capacity_is_that_of_the_smallest_device_that_nvml_saw() -> None:
     smaller = node.devices[5].model_copy(update={"total_bytes": 40 * GIB})
     nameless = node.devices[6].model_copy(update={"total_bytes": None})
     devices: list[NvmlDevice] = [*node.devices[:5], smaller, nameless, node.devices[7]]
-    made = with_record(ZERO2, nvml=[node.model_copy(update={"devices": devices})])
+    made = ZERO2.with_record(nvml=[node.model_copy(update={"devices": devices})])
     assert summary_of(made).capacity_bytes == 40 * GIB
     unseen = NvmlSummary(hostname="node-1", available=False, reason="no driver")
-    assert summary_of(with_record(ZERO2, nvml=[unseen])).capacity_bytes is None
+    assert summary_of(ZERO2.with_record(nvml=[unseen])).capacity_bytes is None
 
 
 def test_a_measured_trial_is_of_the_gpu_that_it_ran_on_and_a_predicted_one_of_the_gpu_that_was_asked() -> None:
@@ -242,7 +225,7 @@ def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
     assert bound.is_whole
     assert summary_of(made).predicted_step.bound_s == bound.step_s
     assert summary_of(ZERO2).predicted_step.bound_s is None
-    ended = with_record(made, status=Status.CRASH)
+    ended = made.with_record(status=Status.CRASH)
     assert summary_of(ended).predicted_step.bound_s is None
 
 
@@ -260,13 +243,13 @@ def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
 
 
 def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:
-    mixed = with_rank(ZERO2, 0, device_name="a device that no catalogue has")
+    mixed = ZERO2.with_rank(0, device_name="a device that no catalogue has")
     assert summary_of(mixed).gpu is None
-    assert summary_of(with_rank(ZERO2, 1, device_name="NVIDIA H200")).gpu == "H100 SXM"
+    assert summary_of(ZERO2.with_rank(1, device_name="NVIDIA H200")).gpu == "H100 SXM"
 
 
 def test_the_summary_has_when_it_ran_and_the_rule_that_skipped_it() -> None:
-    found = summary_of(with_record(ZERO2, rule="a_rule"))
+    found = summary_of(ZERO2.with_record(rule="a_rule"))
     record = ZERO2.record
     assert (found.started_at_s, found.ended_at_s, found.rule) == (record.started_at_s, record.ended_at_s, "a_rule")
     assert found.void  # its allocator had to try again
@@ -285,7 +268,7 @@ def test_settings_are_what_the_sweep_says_to_deepspeed_in_order_and_how_the_batc
 
 
 def test_a_peak_that_the_first_rank_alone_did_not_measure_is_empty_there() -> None:
-    made = with_rank(ZERO2, 0, memory=[])
+    made = ZERO2.with_rank(0, memory=[])
     found = {row.rank: row.device_peak_bytes for row in trial_figures(made).ranks}
     assert found[0] is None
     assert found[1] == peak(made.ranks[1], StepKind.STEADY, Place.DEVICE)
@@ -294,19 +277,19 @@ def test_a_peak_that_the_first_rank_alone_did_not_measure_is_empty_there() -> No
 def test_a_row_of_the_driver_without_nvml_leaves_the_others_figures() -> None:
     seen: list[DeviceMemory] = list(ZERO2.ranks[0].device_memory)
     seen[-1] = seen[-1].model_copy(update={"nvml_used_bytes": None})
-    [row] = [row for row in trial_figures(with_rank(ZERO2, 0, device_memory=seen)).ranks if row.rank == 0]
+    [row] = [row for row in trial_figures(ZERO2.with_rank(0, device_memory=seen)).ranks if row.rank == 0]
     assert row.nvml_used_peak_bytes == max(one.nvml_used_bytes or 0 for one in seen)
 
 
 def test_a_place_that_the_ledger_did_not_look_at_has_no_peak() -> None:
     ledger = {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: 7}}
-    made = changed(ZERO2, memory=rows(Place.HOST, ledger))
+    made = ZERO2.with_ranks(memory=rows(Place.HOST, ledger))
     assert [(row.place, row.category, row.bytes) for row in peak_rows(made)] == [("host", "parameters", 7)]
 
 
 def test_the_clock_of_the_start_is_that_of_the_start_whatever_kind_its_mark_is_of() -> None:
     marks = [PhaseMark(step_index=-1, kind="build", phase=Phase.INIT, start_s=1.0, end_s=2.0)]
-    found = {(row.step, row.phase): row.start_s for row in trial_figures(changed(ZERO2, marks=marks)).phases}
+    found = {(row.step, row.phase): row.start_s for row in trial_figures(ZERO2.with_ranks(marks=marks)).phases}
     assert found[StepKind.FIRST, "init"] == 1.0
 
 
@@ -316,7 +299,7 @@ def test_a_trial_that_was_resumed_has_the_distance_of_its_losses_once_the_same_w
     assert found.resumed == resumed(made, ())
     told = known(found.beside("a label", None, loss_distance(made, [made])).resumed)
     assert (told.loss_distance, told.convert_s) == (0.0, 3.0)
-    crashed = with_record(made, status=Status.CRASH)
+    crashed = made.with_record(status=Status.CRASH)
     assert trial_figures(crashed).resumed is None
     assert trial_figures(completed_trial(spec("zero1", gpus_per_node=2, checkpoint=EVERY))).resumed is None
 

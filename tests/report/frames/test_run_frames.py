@@ -1,13 +1,11 @@
 """The frames that every view is rendered from."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.report.frames.at_hand import trials_frame
-from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
 from zerobench.records import Place
 from zerobench.report.frames import schema, tidy_tables
@@ -88,18 +86,10 @@ def test_gradients_of_another_size_are_marked_beside_losses_that_agree(tmp_path:
 
 def test_a_prediction_says_which_gpu_it_is_about_and_how_much_that_holds(tmp_path: Path) -> None:
     asked = spec("zero2", evidence="simulated", prediction={"gpu": "H200 SXM"})
-    made = completed_trial(asked)
-    unwatched = replace(made, record=made.record.model_copy(update={"nvml": []}))
-    write_run(tmp_path / RUN_ID, [unwatched], samples=False)
+    write_run(tmp_path / RUN_ID, [completed_trial(asked).with_record(nvml=[])], samples=False)
     [trial] = run_frames([load_run(tmp_path / RUN_ID)]).trials.to_dict("records")
     assert (trial["evidence"], trial["gpu"]) == ("simulated", "H200 SXM")
     assert trial["capacity_bytes"] == 143_771 * 2**20
-
-
-def test_predictions_are_joined_with_what_measured_the_same_work(tmp_path: Path) -> None:
-    write_run(tmp_path / RUN_ID, predicted_trials(), samples=False)
-    found = run_frames([load_run(tmp_path / RUN_ID)])
-    assert set(found.errors["evidence"]) == {"solo", "simulated"}
 
 
 def test_trials_and_runs_are_told_apart_where_two_runs_have_the_same(

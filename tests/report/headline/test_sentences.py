@@ -133,12 +133,8 @@ def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processor", ["cpu", "AMD EPYC"])
 def test_a_cpu_run_has_no_device_limit(tmp_path: Path, processor: str) -> None:
-    trials = [on_cpu(completed_trial(small(name))) for name in ("zero1", "zero2")]
-    named = [
-        replace(trial, ranks=[rank.model_copy(update={"device_name": processor}) for rank in trial.ranks])
-        for trial in trials
-    ]
-    said = told(tmp_path, *named)
+    trials = [on_cpu(completed_trial(small(name))).with_ranks(device_name=processor) for name in ("zero1", "zero2")]
+    said = told(tmp_path, *trials)
     assert said[0] == "CPU run: no device limit; device memory 12.22 GiB (zero2) to 12.26 GiB (zero1)."
 
 
@@ -198,10 +194,8 @@ def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
 
 def test_the_same_work_in_two_runs_is_two_choices_and_its_figures_are_not_mixed(tmp_path: Path) -> None:
     for name, step_s in [("slow", 4.0), ("fast", 1.0)]:
-        made = completed_trial(small("zero1"), step_s=step_s)
-        write_run(
-            tmp_path / name, [replace(made, record=made.record.model_copy(update={"run_id": name}))], samples=False
-        )
+        made = completed_trial(small("zero1"), step_s=step_s).with_record(run_id=name)
+        write_run(tmp_path / name, [made], samples=False)
         plan = tmp_path / name / "plan.json"
         plan.write_text(plan.read_text().replace(RUN_ID, name))
     found = candidates(run_frames([load_run(tmp_path / "slow"), load_run(tmp_path / "fast")]))
@@ -242,12 +236,12 @@ def test_of_a_command_that_was_watched_the_host_memory_is_told_first(tmp_path: P
         for size in (1, 3, 2)
     ]
     watched = failed_trial(small("zero1"), Failure(message="x"))
-    watched = replace(watched, record=watched.record.model_copy(update={"host": nodes}))
+    watched = watched.with_record(host=nodes)
     assert told(tmp_path, watched)[0] == (
         "Peak host memory: 3.00 GiB for all processes of a node. No device memory recorded."
     )
     other = failed_trial(small("zero2"), Failure(message="x"))
-    less = replace(other, record=other.record.model_copy(update={"host": nodes[:1]}))
+    less = other.with_record(host=nodes[:1])
     assert "3.00 GiB for all processes of a node (zero1)." in told(tmp_path / "two", watched, less)[0]
 
 

@@ -205,9 +205,8 @@ def test_a_long_report_counts_the_rows_that_it_leaves_out(tmp_path: Path) -> Non
 def test_a_kept_report_is_named_by_sweep_gpu_and_date(
     tmp_path: Path, sweep: str, name: str, device: str, expected: str
 ) -> None:
-    trial = completed_trial(spec("zero1", gpus_per_node=1))
-    rank = trial.ranks[0].model_copy(update={"device_name": device})
-    frames = frames_of(tmp_path, [SampleTrial(trial.spec, trial.record, [rank])], name, sweep={"name": sweep})
+    trial = completed_trial(spec("zero1", gpus_per_node=1)).with_ranks(device_name=device)
+    frames = frames_of(tmp_path, [trial], name, sweep={"name": sweep})
     assert kept_name(frames) == expected
     assert Path(expected).name == expected
 

@@ -8,7 +8,7 @@ import yaml
 from tests.report.page.browser import Browser
 from tests.report.page.conftest import ENVIRONMENT, write_frames
 from tests.report.sample_run import RUN_ID, SampleTrial, completed_trial, failed_trial, model, skipped_trial, spec
-from zerobench.records import Failure, RankRecord
+from zerobench.records import Failure
 from zerobench.report.frames.document import json_document
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.page import page_html
@@ -32,10 +32,7 @@ PLAIN = EVIL[:-1]
 def hostile(trial: SampleTrial, text: str) -> SampleTrial:
     """The trial with `text` wherever a rank's record holds words."""
     words = {"device_name": text, "hostname": text, "notes": [text], "departures": [text], "flops_formula": text}
-    ranks: list[RankRecord] = [
-        rank.model_copy(update={**words, "effective_config": {text: {text: text}}}) for rank in trial.ranks
-    ]
-    return SampleTrial(trial.spec, trial.record, ranks)
+    return trial.with_ranks(**words, effective_config={text: {text: text}})
 
 
 @pytest.fixture(scope="module")

@@ -118,14 +118,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(
     assert "…" not in text
 
 
-def test_every_table_of_bytes_says_that_it_is_predicted(tmp_path: Path) -> None:
-    place = cluster()
-    text, _ = shown(tmp_path, plan_trials(place), place)
-    assert text.count("Predicted (simulated)") == 4
-    assert "predicted by simulation" in text
-    assert "Lower bound of the step time" in text
-
-
 def test_the_parts_of_the_device_add_up_to_the_total() -> None:
     one = row(plan_trials(cluster())[0], cluster())
     assert one.steady is not None
@@ -267,15 +259,6 @@ def test_skipped_cells_are_listed_with_their_reason(tmp_path: Path) -> None:
     assert "5 skipped: no NVMe drive\n" in text
 
 
-def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
-    place = cluster()
-    text, best = shown(tmp_path, plan_trials(place), place)
-    assert best is not None
-    said = text.partition("Why not the others")[2]
-    assert "stage 0" in said
-    assert "stage 3" in said
-
-
 def test_a_training_takes_as_long_as_its_steps_and_costs_and_draws_as_its_gpu_hours() -> None:
     place = cluster()
     one = row(plan_trials(place)[0], place)
@@ -342,8 +325,8 @@ def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp
 
 def as_emulated(trial: SampleTrial) -> SampleTrial:
     asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
-    ranks = [rank.model_copy(update={"trial_id": asked.trial_id}) for rank in trial.ranks]
-    return SampleTrial(asked, trial.record.model_copy(update={"trial_id": asked.trial_id}), ranks)
+    told = {"trial_id": asked.trial_id}
+    return replace(trial, spec=asked).with_record(**told).with_ranks(**told)
 
 
 def rows_of(text: str, how: str) -> list[str]:

@@ -64,7 +64,7 @@ def figures(trial: SampleTrial, **changed: Any) -> TrialFigures:
 
 def watched(trial: SampleTrial) -> SampleTrial:
     """The trial as it is seen from outside."""
-    return replace(trial, record=trial.record.model_copy(update={"host": [HOST]}))
+    return trial.with_record(host=[HOST])
 
 
 ONE = figures(REAL, parity=REFERENCE)

@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.report.predicted_trial import collective
 from tests.report.sample_run import completed_trial
 from tests.report.sample_run import spec as sample_spec
 from tests.report.strategies.figures import WEIGHTS, P, spec
 from tests.tools.known import known
-from zerobench.records import CollectiveTraffic, ParameterTensor, Phase, RankRecord, StepKind
+from zerobench.records import ParameterTensor, Phase, RankRecord, StepKind
 from zerobench.report.strategies.moved import by_closed_form, counted
 from zerobench.spec.trial import TrialSpec
 
@@ -85,9 +86,7 @@ def test_where_no_closed_form_is_written_there_is_none():
 
 def test_what_was_counted_goes_through_the_ring_and_an_empty_count_of_several_ranks_is_no_zero():
     asked = spec("ddp", 4)
-    row = CollectiveTraffic(
-        step=StepKind.STEADY, phase=Phase.BACKWARD, kind="all_reduce", group_size=4, calls=1, message_bytes=WEIGHTS
-    )
+    row = collective("all_reduce", Phase.BACKWARD, WEIGHTS, 4)
     first = row.model_copy(update={"step": StepKind.FIRST})
     moved = known(counted(rank(asked, collectives=[row, first])))
     assert (moved.out_bytes, moved.in_bytes) == (1.5 * WEIGHTS, 1.5 * WEIGHTS)

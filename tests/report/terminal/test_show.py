@@ -3,7 +3,6 @@
 Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
 """
 
-import dataclasses
 import io
 import os
 from collections.abc import Sequence
@@ -105,11 +104,10 @@ def test_the_tables_say_which_figures_are_not_to_be_believed(tmp_path: Path) -> 
 
 def test_names_from_a_sweep_are_never_markup_and_never_escapes(tmp_path: Path) -> None:
     trials = [
-        completed_trial(spec("zero1", gpus_per_node=1, model=model("[bold]a[/] :smile: \x1b[2J"))),
-        completed_trial(spec("zero1", gpus_per_node=1, model=model("[/nothing]"))),
+        completed_trial(spec("zero1", gpus_per_node=1, model=model(name)))
+        for name in ("[bold]a[/] :smile: \x1b[2J", "[/nothing]")
     ]
-    rank = trials[1].ranks[0].model_copy(update={"notes": ["[red]note\n\x1b]0;title\x07"], "hostname": "[i]h"})
-    trials[1] = dataclasses.replace(trials[1], ranks=[rank])
+    trials[1] = trials[1].with_ranks(notes=["[red]note\n\x1b]0;title\x07"], hostname="[i]h")
     failed = trial_record(spec("zero2"), Status.CRASH, reason="[link=x]boom[/link]")
     text = shown_trials(tmp_path, [*trials, SampleTrial(spec("zero2"), failed, [])], 140)
     for written in ("[bold]a[/] :smile:", "[/nothing]", "[red]note", "[i]h", "[link=x]boom[/link]"):
@@ -203,10 +201,7 @@ def test_a_spoilt_table_is_an_error_that_names_it(tmp_path: Path, text: str) -> 
 def test_phases_that_nobody_can_tell_apart_are_missing_and_not_zero(tmp_path: Path) -> None:
     trial = completed_trial(spec("zero0", gpus_per_node=2), step_s=0.5)
     nothing = dict.fromkeys(("forward_s", "backward_s", "optimizer_s"))
-    ranks = [
-        rank.model_copy(update={"step_times": [time.model_copy(update=nothing) for time in rank.step_times]})
-        for rank in trial.ranks
-    ]
-    text = shown_trials(tmp_path, [dataclasses.replace(trial, ranks=ranks)])
+    trial = trial.with_ranks(step_times=lambda rank: [time.model_copy(update=nothing) for time in rank.step_times])
+    text = shown_trials(tmp_path, [trial])
     row = next(line.split() for line in text.partition("Speed, ")[2].splitlines() if "zero0" in line)
     assert row.count("-") >= 3, row

@@ -7,14 +7,13 @@ import pytest
 
 from tests.slurm.on_cluster import standin_trial
 from tests.slurm.standins import Standins
+from tests.tools.laid_out import laid_out
 from zerobench.folder import RunFolder
 from zerobench.records import Start, Status, TrialRecord
 from zerobench.running.lock import trial_locked
-from zerobench.running.setup import lay_out, resolved_configs
 from zerobench.slurm.job.__main__ import main
 from zerobench.slurm.jobs import tasks_text
 from zerobench.store import read_record
-from zerobench.sweeping.expand import PlannedTrial
 
 NAMES = ("over", "alive", "held", "not_begun")
 
@@ -22,15 +21,12 @@ NAMES = ("over", "alive", "held", "not_begun")
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     """Trials that were begun in jobs 41 and 42, without a record, and one that was not begun."""
-    planned = [PlannedTrial(trial=standin_trial(name)) for name in NAMES]
-    folder = RunFolder(tmp_path / "a_run")
-    folder.path.mkdir()
-    lay_out(folder, planned, resolved_configs(planned), {}, {})
-    for item, job in zip(planned, ("41_0", "42_0", "41_0"), strict=False):
-        trial = folder.trial(item.trial.trial_id)
-        start = Start(trial_id=item.trial.trial_id, started_at_s=1.0, runner="process 7 on n1", job=job)
-        trial.start.write_text(start.model_dump_json())
-    (folder.path / "tasks").write_text(tasks_text([[item.trial.trial_id for item in planned]]))
+    trials = [standin_trial(name) for name in NAMES]
+    folder = laid_out(tmp_path / "a_run", trials)
+    for trial, job in zip(trials, ("41_0", "42_0", "41_0"), strict=False):
+        start = Start(trial_id=trial.trial_id, started_at_s=1.0, runner="process 7 on n1", job=job)
+        folder.trial(trial.trial_id).start.write_text(start.model_dump_json())
+    (folder.path / "tasks").write_text(tasks_text([[trial.trial_id for trial in trials]]))
     return folder
 
 

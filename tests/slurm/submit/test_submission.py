@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.run_folders import end
 from tests.slurm.standins import Standins
+from tests.tools.laid_out import laid_out
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.records import Status, TrialRecord
-from zerobench.running.setup import lay_out, resolved_configs
+from zerobench.records import Status
 from zerobench.slurm.jobs import JobKind, read_submission, read_tasks
 from zerobench.slurm.options import SubmitOptions
 from zerobench.slurm.submit.grouping import JobArray
@@ -24,7 +25,6 @@ from zerobench.slurm.tasks import TaskState
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
-from zerobench.sweeping.expand import PlannedTrial
 
 OPTIONS = SubmitOptions(gpus_per_node=0)
 IDS = [f"llama-20m-single-n1-{letter * 8}-r0" for letter in "abcdef"]
@@ -41,17 +41,12 @@ def arrays(*tasks: list[str], nodes: int = 1) -> list[JobArray]:
     return [JobArray(JobKind.TRIALS, nodes, [task], 600) for task in tasks]
 
 
-def laid_out(run: RunFolder, count: int) -> list[str]:
-    """A run of `count` trials; their ids."""
+def repeats(run: RunFolder, count: int) -> list[str]:
+    """The run is laid out with so many repeats of one trial; their ids."""
     trial = TrialSpec(model=resolve_model("llama-20m"), strategy="single")
-    planned = [PlannedTrial(trial=trial.model_copy(update={"repeat": number})) for number in range(count)]
-    lay_out(run, planned, resolved_configs(planned), {"name": "stages"}, {})
-    return [item.trial.trial_id for item in planned]
-
-
-def end(run: RunFolder, trial_id: str, status: Status) -> None:
-    record = TrialRecord(run_id=run.run_id, trial_id=trial_id, config_hash="0", status=status, ranks_expected=1)
-    run.trial(trial_id).record.write_text(record.model_dump_json())
+    trials = [trial.model_copy(update={"repeat": number}) for number in range(count)]
+    laid_out(run.path, trials, {"name": "stages"})
+    return [one.trial_id for one in trials]
 
 
 def test_arrays_are_submitted_and_the_report_follows_all_of_them(slurm: Standins, run: RunFolder) -> None:
@@ -126,7 +121,7 @@ def test_a_later_report_waits_for_what_was_submitted_before_too(slurm: Standins,
 
 
 def test_only_what_did_not_complete_and_no_job_will_come_to_is_missing(slurm: Standins, run: RunFolder) -> None:
-    ids = laid_out(run, 6)
+    ids = repeats(run, 6)
     list(submit(run, [JobArray(JobKind.TRIALS, 1, [ids[:2], ids[2:4], ids[4:]], 600)], OPTIONS, Limits()))
     end(run, ids[0], Status.COMPLETED)
     end(run, ids[1], Status.CRASH)
@@ -140,7 +135,7 @@ def test_only_what_did_not_complete_and_no_job_will_come_to_is_missing(slurm: St
 
 
 def test_a_job_that_is_no_array_will_come_to_all_of_its_trials(slurm: Standins, run: RunFolder) -> None:
-    ids = laid_out(run, 2)
+    ids = repeats(run, 2)
     list(submit(run, [JobArray(JobKind.TRIALS, 1, [ids], 600)], OPTIONS, Limits()))
     assert missing(load_run(run.path), {101: [TaskState(None, ("PENDING",))]}) == []
 

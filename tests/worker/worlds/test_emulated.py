@@ -9,13 +9,12 @@ import pytest
 
 from benchmarks.emulated.against_simulated import misses, rows_of
 from tests.tools.known import known
-from zerobench.ds_config import build_ds_config
+from tests.tools.laid_out import trial_laid_out
 from zerobench.emulator.emulator import Emulator
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.records import Category, MemoryCourses, Phase, Place, RankRecord, Status, StepKind, TrialRecord
 from zerobench.running import simulator
-from zerobench.running.setup import lay_out_trial
 from zerobench.running.simulations import predict
 from zerobench.running.stop import Stop
 from zerobench.spec.gpu_names import known_gpu
@@ -72,9 +71,7 @@ def trial(world: Evidence, **axes: Any) -> TrialSpec:
 
 
 def play(trials: list[TrialSpec], folder: Path) -> list[tuple[TrialRecord, TrialFolder]]:
-    pairs = [(one, TrialFolder(folder / one.trial_id)) for one in trials]
-    for one, place in pairs:
-        lay_out_trial(place, one, build_ds_config(one) if one.zero_stage is not None else None)
+    pairs = [(one, trial_laid_out(folder / one.trial_id, one)) for one in trials]
     predict(pairs, "run", 2, Stop(), lambda _: None, lambda _: None)
     return [(read_record(place.record, TrialRecord), place) for _, place in pairs]
 
