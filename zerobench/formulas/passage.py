@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 from zerobench.formulas.activations import activations, trial_shape
@@ -97,33 +97,37 @@ def in_blocks(trial: TrialSpec, setting: Setting, instants: Instants, passage: P
         *(term for term in add(instants.forward).terms if term.category in _OF_A_PASS),
     )
     if trial.strategy == "fsdp":
-        return add(there, passage.most(partial(_beside_fsdp, trial, setting)))
+        return add(there, passage.most(_beside_fsdp(trial, setting)))
     begun = add(instants.bucketed, hold(Category.ACTIVATIONS, passage.saved_bytes))
-    within = add(there, passage.most(partial(_gradients, trial, setting, passage.moments[0].passed)))
+    within = add(there, passage.most(_gradients(trial, setting, passage.moments[0].passed)))
     return max(begun, within, key=lambda instant: sum(instant.values()))
 
 
-def _gradients(trial: TrialSpec, setting: Setting, head: int, moment: Moment) -> int:
+def _gradients(trial: TrialSpec, setting: Setting, head: int) -> Callable[[Moment], int]:
     """Bytes of those that lie there without FSDP; `head`: elements of the head's."""
+    element, tied = setting.trained_element, sum(setting.tied_gradients(1).values())
     if trial.strategy != "ddp" and keeps_gradients(trial, setting):
-        return setting.trained_element * moment.passed
-    tied = sum(setting.tied_gradients(1).values())
-    return moment.waiting + tied if moment.passed > head else max(moment.waiting, tied)
+        return lambda moment: element * moment.passed
+    return lambda moment: moment.waiting + tied if moment.passed > head else max(moment.waiting, tied)
 
 
-def _beside_fsdp(trial: TrialSpec, setting: Setting, moment: Moment) -> int:
+def _beside_fsdp(trial: TrialSpec, setting: Setting) -> Callable[[Moment], int]:
     """Bytes of the head's gradient, of those of the block at work and of the one before, flattened to be reduced, and
     the parts of all that have been; without what is gathered no more: the block after the last one, or, kept gathered
     until then, those that backward has left.
     """
     products, head = matrices(trial.model), setting.first_gradient
-    whole = sum(products.block)
-    before, within = divmod(moment.passed - head, whole)
+    whole, last = sum(products.block), products.num_blocks - 1
+    gradient, element, reshards = setting.trained_element, setting.case.element, trial.reshard_after_forward
     are_there = setting.case.micro_steps > 1 or trial.offload_param is not Offload.NONE
-    parts = 0 if are_there else 4 * before * setting.in_part(whole)
-    gone = int(before >= products.num_blocks - 1) if trial.reshard_after_forward else before
-    gradients = head + within + min(before, 1) * whole
-    return setting.trained_element * gradients - setting.case.element * gone * whole + parts
+    part = 0 if are_there else 4 * setting.in_part(whole)
+
+    def nbytes(moment: Moment) -> int:
+        before, within = divmod(moment.passed - head, whole)
+        gone = int(before >= last) if reshards else before
+        return gradient * (head + within + min(before, 1) * whole) - element * gone * whole + before * part
+
+    return nbytes
 
 
 def _with_masks(moments: tuple[Moment, ...], of_block: int, blocks: int, outside: int) -> Iterator[Moment]:
