@@ -76,6 +76,7 @@ SLOWER = {
     "tests/formulas/test_gathers.py::test_a_formula": "a simulator",
     "tests/formulas/test_gathers.py::test_its_step": "a simulator",
     "tests/formulas/test_gathers.py::test_an_explanation": "a simulator",
+    "tests/formulas/test_agreement.py": "a simulator",
     "tests/formulas/test_peaks.py": "a simulator",
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",

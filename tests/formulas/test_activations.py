@@ -17,6 +17,7 @@ from zerobench.formulas.activations import (
     activations,
     chunk_rows,
     chunked_logits_bytes,
+    keeps_scores,
     logits_bytes,
     megatron_layer_bytes,
     recomputed_layer_bytes,
@@ -301,3 +302,22 @@ def test_a_trial_has_the_logits_of_its_axis() -> None:
     full, chunked = (trial(LLAMA, "bf16", cross_entropy=name) for name in ("full", "chunked"))
     assert trial_logits(full) == logits_bytes(BATCH * SEQUENCE, 300, 2)
     assert trial_logits(chunked) == chunked_logits_bytes(trial_shape(chunked))
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "width", "precision", "gpu", "keeps"),
+    [
+        (8, 2, 512, "fp32", "h100", True),
+        (8, 2, 512, "bf16", "h100", False),
+        (8, 2, 512, "fp32", None, False),
+        (8, 8, 512, "fp32", "h100", False),
+        (8, 8, 8 * 63, "fp32", "h100", True),
+    ],
+)
+def test_in_fp32_a_gpu_has_a_kernel_for_as_many_key_heads_and_whole_16_bytes_alone(
+    heads: int, key_heads: int, width: int, precision: str, gpu: str | None, keeps: bool
+) -> None:
+    config = LLAMA | {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": key_heads}
+    spec = trial(config, precision, prediction={"gpu": gpu})
+    assert keeps_scores(spec) is keeps
+    assert trial_shape(spec).eager is keeps

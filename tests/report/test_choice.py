@@ -72,3 +72,11 @@ def test_of_those_that_are_as_fast_the_fewest_gpus_are_taken_and_not_the_most_ro
     offloaded = replace(timed(ON_HOST, 1.0), num_gpus=4, tokens_per_gpu=1024)
     choice = known(choose([many, few, offloaded], lambda option: option))
     assert choice.best is few
+
+
+def test_of_torchs_strategies_that_are_as_fast_the_one_is_taken_that_partitions_least() -> None:
+    whole = replace(timed(ON_GPU, 1.0), zero_stage=None, paper_stage=0)
+    divided = replace(whole, paper_stage=3, room=0.9)
+    assert known(choose([divided, whole], lambda option: option)).best is whole
+    at_stage_3 = replace(divided, zero_stage=3)
+    assert known(choose([whole, at_stage_3], lambda option: option)).best is at_stage_3

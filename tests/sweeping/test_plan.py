@@ -85,6 +85,29 @@ def test_a_plan_is_kept_as_a_sweep_that_comes_to_the_same_trials(tmp_path: Path)
     assert [item.trial for item in again] == [item.trial for item in planned]
 
 
+@pytest.mark.parametrize(("gpus", "whole"), [("1", "single"), ("8", "ddp")])
+def test_adapters_that_no_stage_has_are_planned_with_torchs_strategies(gpus: str, whole: str, tmp_path: Path) -> None:
+    place = cluster(gpus=gpus)
+    planned = cells(work(adapter="lora-16-fp32"), place)
+    refused = [item.trial.strategy for item in planned if item.skipped]
+    assert refused == ["zero0", "zero1", "zero2", "zero3"]
+    assert {known(item.skipped).rule for item in planned if item.skipped} == {"wide_is_not_cast"}
+    left = [(item.trial.strategy, item.trial.offload_param.value) for item in planned if not item.skipped]
+    assert left == [(whole, "none"), *([("fsdp", "none")] if whole == "ddp" else []), ("fsdp", "cpu")]
+    path = tmp_path / "sweep.yaml"
+    path.write_text(json.dumps(document("plan", planned)))
+    again = [item.trial for item in expand(load_sweep(path), place.machine) if not item.skipped]
+    assert {trial.trial_id for trial in again} == {item.trial.trial_id for item in planned if not item.skipped}
+
+
+def test_a_stage_that_is_asked_for_by_number_and_has_no_such_adapters_is_refused() -> None:
+    with pytest.raises(UserError, match="lora-16-fp32 at zero2: DeepSpeed casts every parameter to bf16"):
+        cells(work(adapter="lora-16-fp32"), cluster(), read_stages("2"))
+    with pytest.raises(UserError, match="leave -fp32 out"):
+        cells(work(adapter="lora-16-fp32", precision="fp32"), cluster())
+    assert not any(item.trial.zero_stage is None for item in cells(work(adapter="lora-16"), cluster()))
+
+
 def test_fewer_gpus_than_a_node_has_are_one_smaller_node() -> None:
     place = cluster(gpus="4")
     assert (place.num_nodes, place.gpus_per_node) == (1, 4)
@@ -253,6 +276,10 @@ def test_every_shipped_configuration_can_be_planned() -> None:
         ({"train_batch_size": 7, "zero_optimization": {"stage": 1}}, "train_batch_size 7 is not"),
         ({"optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 1}}, "Lamb"),
         ({"memory_breakdown": True, "zero_optimization": {"stage": 1}}, "memory_breakdown"),
+        (
+            {"tensor_parallel": {"autotp_size": 2}, "zero_optimization": {"stage": 1}},
+            r"own.json: tensor_parallel.autotp_size: 2: AutoTP is not predicted; choices: 1, or a sweep of strategy t",
+        ),
     ],
 )
 def test_a_typo_in_ones_own_configuration_is_one_line(tmp_path: Path, config: dict[str, Any], said: str) -> None:

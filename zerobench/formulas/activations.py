@@ -21,6 +21,7 @@ from functools import partial
 from zerobench.ds_config import replaces_linear
 from zerobench.errors import UserError
 from zerobench.formulas.kept import (
+    MASK,
     IsTrained,
     KeptBytes,
     Shape,
@@ -31,7 +32,7 @@ from zerobench.formulas.kept import (
     llama_outside,
 )
 from zerobench.spec.adapter import BLOCK, base_of, lora_of
-from zerobench.spec.architecture import dimensions
+from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.backward import LOOKED_UP
 from zerobench.spec.components import component_of
 from zerobench.spec.recomputation import OPERATIONS, is_recomputed
@@ -211,8 +212,37 @@ def trial_shape(trial: TrialSpec) -> Shape:
         vocab_size=vocab,
         num_layers=size.num_layers,
         element=4 if trial.precision is Precision.FP32 else 2,
-        eager=trial.attention is Attention.EAGER,
+        eager=keeps_scores(trial),
+        **_dropout(trial),
     )
+
+
+def _dropout(trial: TrialSpec) -> dict[str, bool]:
+    """Of Shape, what the model's config has dropped from in training."""
+    config = complete(trial.model)
+    return {
+        "drops_hidden": drops_hidden(trial),
+        "drops_embeddings": bool(config.get("embd_pdrop")),
+        "drops_scores": bool(config.get("attn_pdrop") or config.get("attention_dropout")),
+    }
+
+
+def drops_hidden(trial: TrialSpec) -> bool:
+    """Whether a block's last product is dropped from, so that backward needs to know what of."""
+    return bool(complete(trial.model).get("resid_pdrop"))
+
+
+def keeps_scores(trial: TrialSpec) -> bool:
+    """Whether attention is written out in products, which keep its scores: by the model, or in fp32 on a GPU by torch,
+    whose memory-efficient kernel takes neither grouped heads nor heads that are no multiple of 16 bytes
+    (ATen/native/transformers/cuda/sdp_utils.cpp).
+    """
+    if trial.attention is Attention.EAGER:
+        return True
+    size = dimensions(trial.model)
+    has_kernel = (size.num_kv_heads or size.num_heads) == size.num_heads and (size.head_dim or 0) % 4 == 0
+    is_fp32 = trial.attention is Attention.SDPA and trial.precision is Precision.FP32
+    return is_fp32 and trial.prediction.gpu is not None and not has_kernel
 
 
 def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
@@ -260,20 +290,21 @@ def _tallied(trial: TrialSpec, shape: Shape) -> tuple[tuple[int, ...], int] | No
     if trial.model.model_type not in _TALLIES:
         return None
     layer, outside, blocks = _TALLIES[trial.model.model_type]
+    mask = MASK * shape.tokens * shape.hidden_size * shape.drops_embeddings
     if trial.trains_all or not knows_frozen(trial):
         kept = layer(shape, _ALL).nbytes * shape.tokens
-        return shape.num_layers * (kept,), outside(shape, _ALL)
+        return shape.num_layers * (kept,), outside(shape, _ALL) + mask
     depends, trained = _trained(trial)
     keeps_head = replaces_linear(trial)
     keeps_all = keeps_head and blocks_are_linear(trial.model) and base_of(trial.adapter) is None
-    layers, rotates = [], False
+    layers, rotates, mask = [], False, mask * depends
     for block in range(shape.num_layers):
         within = replace(trained, weights=_within(trained.weights, f"{blocks}.{block}."), keeps_inputs=keeps_all)
         block_tally = layer(shape, within, depends=depends)
         layers.append(block_tally.nbytes * shape.tokens)
         depends, rotates = block_tally.depends, rotates or block_tally.rotates
     beyond = replace(trained, keeps_inputs=keeps_head, beside=_NO_ADAPTER)
-    return tuple(layers), outside(shape, beyond, depends=depends, rotates=rotates)
+    return tuple(layers), outside(shape, beyond, depends=depends, rotates=rotates) + mask
 
 
 def _trained(trial: TrialSpec) -> tuple[bool, TrainedWeights]:

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
+from zerobench.formulas.course import BUCKETED, KEPT, Course, Event, course_of, kind_of
 from zerobench.formulas.deepspeed.setting import (
     CLONES,
     DRAWN_ELEMENTS,
@@ -30,31 +30,13 @@ from zerobench.formulas.terms import Bytes, Term, Terms
 from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.records import Category, DeviceMemory, Phase, StepKind
-from zerobench.spec.architecture import dimensions
-from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
+from zerobench.spec.trial import CrossEntropy, TrialSpec
 
 _ON_SIDE_STREAM = {Category.GATHERED_PARAMETERS}
 """What DeepSpeed makes on a stream of its own: blocks that the main one never gets."""
 
 _Block = tuple[Category, int, int]
 """A term's category, its bytes, and which one of equals it is."""
-
-
-def kind_of(trial: TrialSpec) -> str | None:
-    """The kind of course that a step of `trial` takes; None where none was recorded."""
-    kind = next((kind for kind, types in KINDS.items() if trial.model.model_type in types), None)
-    usual = (
-        trial.prediction.gpu is not None
-        and trial.trains_all
-        and trial.zero_stage is not None
-        and trial.trains_all
-        and trial.precision is not Precision.FP32
-        and trial.attention is not Attention.EAGER
-        and trial.cross_entropy is CrossEntropy.FULL
-        and trial.activation_checkpointing in {True, False}
-        and (dimensions(trial.model).num_layers or 0) >= LEAST_BLOCKS
-    )
-    return kind if usual else None
 
 
 def allocator_rows(
@@ -65,7 +47,8 @@ def allocator_rows(
     `outside_bytes`: what others than the allocator take of the device.
     """
     kind = kind_of(trial)
-    if kind is None or setting.capacity_bytes is None:
+    whole = trial.zero_stage is not None and trial.cross_entropy is CrossEntropy.FULL
+    if kind is None or setting.capacity_bytes is None or not whole:
         return []
     courses = {step: course_of(kind, trial, step) for step in StepKind}
     allocator = allocator_model(setting.capacity_bytes - outside_bytes, os.environ)
@@ -109,7 +92,7 @@ class _Play:
             self._play(events[Phase.FORWARD])
             self._hold(instants.forward)
             self._note(step, Phase.FORWARD)
-            self._backward(events[Phase.BACKWARD], instants, keeps=_keeps(trial, self._setting))
+            self._backward(events[Phase.BACKWARD], instants, keeps=keeps_gradients(trial, self._setting))
             self._note(step, Phase.BACKWARD)
             self._hold_each(instants.step)
             self._note(step, Phase.STEP)
@@ -134,7 +117,7 @@ class _Play:
         self._play(course[begun:], keeps=keeps, but=summed)
         gradients = {event.number for event in course if event.is_gradient}
         self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
-        for instant in (*[*instants.filled.values()][-1:], *instants.reduction):
+        for instant in (*_fullest(instants), *instants.reduction):
             if keeps:
                 self._hand_on(instant)
             self._hold(_without_gradients(instant, instants.forward) if keeps else instant, reduces_on=reducing)
@@ -239,6 +222,11 @@ class _Play:
         self._allocator.reset_peaks()
 
 
+def _fullest(instants: Instants) -> list[Bytes]:
+    copies = [instant.get(Category.REDUCE_BUFFERS, 0) for instant in instants.filled.values()]
+    return [[*instants.filled.values()][copies.index(max(copies))]] if copies else []
+
+
 def _as_buckets_fill(course: Sequence[Event], filled: Mapping[int, Bytes], element: int) -> Iterator[tuple[int, Bytes]]:
     """Where in backward each bucket of `filled` is full: after how many events, as its next gradient comes."""
     waiting, passed = deque(filled.items()), 0
@@ -248,7 +236,7 @@ def _as_buckets_fill(course: Sequence[Event], filled: Mapping[int, Bytes], eleme
             yield index + 1, waiting.popleft()[1]
 
 
-def _keeps(trial: TrialSpec, setting: Setting) -> bool:
+def keeps_gradients(trial: TrialSpec, setting: Setting) -> bool:
     """Whether gradients stay as backward makes them until its end: at stages 0 and 1, where none are there before and
     none are reduced within it.
     """

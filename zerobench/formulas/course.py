@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from zerobench.formulas.activations import trial_shape
 from zerobench.records import Phase, StepKind
-from zerobench.spec.architecture import complete
+from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.overheads import workspace_of
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Attention, Precision, TrialSpec
 
 COURSES = Path(__file__).with_name("courses.json")
 KINDS: Mapping[str, tuple[str, ...]] = {"gpt2": ("gpt2",), "llama": ("llama", "mistral", "qwen2")}
@@ -65,6 +65,20 @@ def sizes_of(kind: str, trial: TrialSpec) -> dict[str, int]:
     else:
         matrices["hk"] = h * k
     return sizes | {GRADIENT + name: 2 * elements for name, elements in matrices.items()}
+
+
+def kind_of(trial: TrialSpec) -> str | None:
+    """The kind of course that the passes of `trial` take; None where none was recorded."""
+    kind = next((kind for kind, types in KINDS.items() if trial.model.model_type in types), None)
+    usual = (
+        trial.prediction.gpu is not None
+        and trial.trains_all
+        and trial.precision is not Precision.FP32
+        and trial.attention is not Attention.EAGER
+        and trial.activation_checkpointing in {True, False}
+        and (dimensions(trial.model).num_layers or 0) >= LEAST_BLOCKS
+    )
+    return kind if usual else None
 
 
 Course = Mapping[Phase, list[Event]]

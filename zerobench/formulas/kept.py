@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+MASK = 1
+"""Bytes of an element of what was dropped (aten/src/ATen/native/cuda/Dropout.cu)."""
 IsTrained = Callable[[str], bool]
 """Of a weight, by its name within the block, or in the model outside of blocks."""
 
@@ -36,6 +38,12 @@ class Shape:
     """Bytes of an element."""
     eager: bool
     """Whether attention keeps its s x s scores."""
+    drops_hidden: bool = False
+    """Whether what attention and MLP of a block give is dropped from, of which a mask is kept; and below the same of
+    the embeddings' sum, and of scores.
+    """
+    drops_embeddings: bool = False
+    drops_scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,10 +143,14 @@ def gpt2_layer(shape: Shape, trained: TrainedWeights, *, depends: bool = True) -
         made = normed or trained.any([into])
         if norm == "ln_1":
             kept += _attention(shape, trained, "attn.c_proj", shape.num_heads, [made] * 3, upcast=False)
-            depends = depends_in or made or trained.any(["attn.c_proj"])
+            added = made or trained.any(["attn.c_proj"])
+            kept += MASK * shape.hidden_size * (shape.drops_hidden and added)
+            depends = depends_in or added
     product = trained.needs_input(["mlp.c_proj"], depends=made)
     kept += e * f * (4 * made + product) + trained.by_adapters(["mlp.c_proj"], f, e)
-    return KeptBytes(kept, depends or made or trained.any(["mlp.c_proj"]))
+    added = made or trained.any(["mlp.c_proj"])
+    kept += MASK * shape.hidden_size * (shape.drops_hidden and added)
+    return KeptBytes(kept, depends or added)
 
 
 def gpt2_outside(shape: Shape, trained: TrainedWeights, *, depends: bool = True, rotates: bool = False) -> int:  # noqa: ARG001 -- one call for both
@@ -175,4 +187,6 @@ def _attention(
     tensors = keys + queries + scores + trained.needs_input([output], depends=True)
     is_cast = upcast and e == 2
     score = (4 * scores + e * values) if is_cast else e
+    if shape.drops_scores and scores:
+        score += MASK + (0 if is_cast else e)  # what values are multiplied with is another tensor than the softmax
     return beside + e * width * tensors + score * shape.num_heads * shape.sequence_length

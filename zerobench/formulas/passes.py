@@ -6,9 +6,9 @@ arXiv 2205.14135, algorithm 4). The causal mask is not taken off, as the counter
 
 A checkpointed block runs forward again. torch's non-reentrant checkpointing stops at the last tensor that backward
 needs, which is what the block's last matrix is multiplied with: that product is left out. DeepSpeed's linear layer at
-stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not. Checkpointed by
-operation (zerobench.spec.recomputation.OPERATIONS), every second product of a block is computed again, and attention
-only where it is written out in products.
+stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not, nor where what it
+gives is dropped from. Checkpointed by operation (zerobench.spec.recomputation.OPERATIONS), every second product of a
+block is computed again, and attention only where it is written out in products.
 
 Beside frozen matrices, adapters alone have gradients of their own (zerobench.spec.backward), and what is multiplied
 with a block's input has none to pass on in the first block. An adapter beside the last matrix is multiplied with after
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zerobench.formulas.activations import drops_hidden, keeps_scores
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
@@ -37,11 +38,10 @@ from zerobench.spec.tensors import (
     matrices,
     named_weights,
 )
-from zerobench.spec.trial import Attention, TrialSpec
+from zerobench.spec.trial import TrialSpec
 
 _FORWARD_PRODUCTS = 2
-_BACKWARD_PRODUCTS = {Attention.EAGER: 4}
-_FUSED_BACKWARD_PRODUCTS = 5
+_BACKWARD_PRODUCTS, _FUSED_BACKWARD_PRODUCTS = 4, 5
 
 
 def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]:
@@ -54,7 +54,8 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     adapters = () if trial.adapter is None else adapter_tensors(trial.model, lora_of(trial.adapter))
     weights = products.num_blocks * sum(products.block) + products.outside + sum(adapters)
     score = _score_flops(trial, tokens) * products.num_blocks
-    backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
+    written_out = keeps_scores(trial)
+    backward_products = _BACKWARD_PRODUCTS if written_out else _FUSED_BACKWARD_PRODUCTS
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     frozen = frozen_backward(trial)
     weight_gradients = 2 * weights if frozen is None else _own(trial, frozen)
@@ -62,9 +63,13 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     backward = 2 * tokens * weight_gradients + backward_products * attended
     asked = trial.activation_checkpointing, own_blocks(trial)
     again = recomputed_blocks(*asked)
+    if trial.cross_entropy.is_chunked:
+        own, passed = _head_gradients(trial)
+        forward += 2 * tokens * products.outside * (1 + own)
+        backward -= 2 * tokens * products.outside * (own + passed)
     backward += 2 * tokens * again * _recomputed(trial, products, replaces_linear=replaces_linear)
     backward += 2 * tokens * again * sum(adapters) // products.num_blocks
-    scored_again = 0 if trial.attention is not Attention.EAGER and not attention_again(*asked) else again
+    scored_again = 0 if not written_out and not attention_again(*asked) else again
     backward += _FORWARD_PRODUCTS * score * scored_again // products.num_blocks
     times = micro_batches_of_share(trial)
     parts = 1 if strategy_info(trial.strategy).divides_layers else model_parallel_size(trial)
@@ -127,9 +132,17 @@ def _own(trial: TrialSpec, frozen: BackwardPass) -> int:
     )
 
 
+def _head_gradients(trial: TrialSpec) -> tuple[bool, bool]:
+    """Whether the gradient of the head's matrix is computed, and whether that of its input is asked for."""
+    if trial.trains_all or trial.adapter is not None:
+        return trial.trains_all, True
+    *_, head = uses(named_weights(trial.model, trial.frozen).all, depends=trial.passes_all)
+    return head.weight.is_trained, head.passes_on
+
+
 def _attended(trial: TrialSpec, frozen: BackwardPass) -> float:
     """The share of attention's backward products that is computed."""
-    return frozen.attention_share if trial.attention is Attention.EAGER else frozen.attending_share
+    return frozen.attention_share if keeps_scores(trial) else frozen.attending_share
 
 
 def _score_flops(trial: TrialSpec, tokens: int) -> int:
@@ -147,8 +160,8 @@ def _recomputed(trial: TrialSpec, products: Matrices, *, replaces_linear: bool) 
 
 
 def _runs_late(trial: TrialSpec, *, replaces_linear: bool) -> bool:
-    """Whether a block's last matrix keeps its inputs after it has multiplied."""
-    return replaces_linear and blocks_are_linear(trial.model)
+    """Whether a block's last matrix keeps its inputs after it has multiplied, or dropout keeps something after it."""
+    return (replaces_linear and blocks_are_linear(trial.model)) or drops_hidden(trial)
 
 
 def kept_products(trial: TrialSpec, *, replaces_linear: bool) -> list[Matrix]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -18,7 +18,7 @@ from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import RATIO, Case
 from zerobench.ds_config.reading import get, optimizer_of
 from zerobench.errors import UserError
-from zerobench.formulas.activations import activations, knows_frozen, trial_logits, trial_shape
+from zerobench.formulas.activations import Activations, activations, knows_frozen, trial_logits, trial_shape
 from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Instants, Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.departures import departures
@@ -29,6 +29,7 @@ from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.module_order import ModuleOrder, module_order
+from zerobench.formulas.passage import in_blocks, passage_of
 from zerobench.formulas.passes import frozen_backward, pass_flops
 from zerobench.formulas.pipeline import (
     passes_with_gradients,
@@ -260,6 +261,8 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
         linear_elements=held,
+        loss_in_head=trial.cross_entropy.is_chunked,
+        block_again=sum(block_tensors(trial.model)[0]) if case.stage == 3 and trial.activation_checkpointing else 0,
         coded=coded,
         scales_bytes=scales_bytes,
         trains_wide=trial.widens_adapters,
@@ -390,7 +393,8 @@ def _trained_instants(trial: TrialSpec, setting: Setting, step: StepKind) -> Map
         return nowhere | {Place.DEVICE: stage_device(trial, setting, step)}
     if trial.strategy == "fsdp":
         offloads = trial.offload_param is Offload.CPU
-        device, host = fsdp(setting, step, fsdp_shards(trial), offloads=offloads)
+        has_copies = setting.case.world_size < trial.world_size
+        device, host = fsdp(setting, step, fsdp_shards(trial), offloads=offloads, has_copies=has_copies)
         return nowhere | {Place.DEVICE: device, Place.HOST: host}
     if _is_plain(trial):
         return nowhere | {Place.DEVICE: plain_device(setting, step)}
@@ -448,31 +452,58 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
     else:
         logits, kept = trial_logits(trial), activations(trial)
     places = trial_instants(trial, setting, step)
-    left = partial(_blocks_left, trial, setting)
-    device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial), left)
-    rows = memory_rows(step, Place.DEVICE, _beside_workspaces(trial, step, device))
+    passage = None if trial.strategy in _DIVIDED else passage_of(trial, setting.head * setting.tied_head)
+    left = partial(_left, trial, setting, kept) if passage is None else passage.at
+    in_block = None if passage is None else in_blocks(trial, setting, places[Place.DEVICE], passage)
+    device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial), left, in_block)
+    if trial.prediction.gpu is not None:
+        before = (0, 1) if trial.cross_entropy.is_chunked else (0,)
+        device = _beside_workspaces(workspace_of(trial.prediction.gpu).workspace_bytes, setting, step, device, before)
+    rows = memory_rows(step, Place.DEVICE, device)
     for place in (Place.HOST, Place.NVME):
         rows += memory_rows(step, place, other_phases(places[place]))
     return rows
 
 
-def _blocks_left(trial: TrialSpec, setting: Setting, passed: int) -> float:
-    """That backward has not passed when there are gradients of so many elements; not known where some are frozen."""
+_DIVIDED = frozenset({"tensor", "pipeline"})
+"""Strategies whose ranks have parts of a pass."""
+
+
+def _left(trial: TrialSpec, setting: Setting, kept: Activations, passed: int) -> Bytes:
+    """Activations of the blocks that backward has not passed when there are gradients of so many elements; none where
+    some are frozen, of which that is not known.
+    """
     if setting.frozen:
-        return 0.0
+        return {}
     block, num_blocks = block_tensors(trial.model)
     before = sum(weight.size for weight in named_weights(trial.model).before)
-    return min(max(setting.num_params - passed - before, 0) / sum(block), num_blocks)
+    blocks = min(max(setting.num_params - passed - before, 0) / sum(block), num_blocks)
+    return {Category.ACTIVATIONS: kept.left_bytes(blocks)}
 
 
-def _beside_workspaces(trial: TrialSpec, step: StepKind, phases: dict[Phase, list[Bytes]]) -> dict[Phase, list[Bytes]]:
-    """With what the matrix library takes on a GPU in the first forward and the first backward pass, and keeps."""
-    if trial.prediction.gpu is None:
-        return phases
-    each = workspace_of(trial.prediction.gpu).workspace_bytes
-    passed = {Phase.INIT: 0, Phase.FORWARD: 1} if step is StepKind.FIRST else {}
+def _beside_workspaces(
+    each: int,
+    setting: Setting,
+    step: StepKind,
+    phases: Mapping[Phase, Sequence[Bytes]],
+    before_products: Sequence[int],
+) -> dict[Phase, list[Bytes]]:
+    """With what the matrix library takes on a GPU in the first forward and the first backward pass, and keeps.
+    `before_products`: numbers of the instants of backward that nothing has been multiplied for.
+    """
+    is_first = step is StepKind.FIRST and setting.case.micro_steps == 1
+
+    def taken(phase: Phase, number: int) -> int:
+        if phase is Phase.INIT:
+            return 0
+        has_one = phase is Phase.FORWARD or (phase is Phase.BACKWARD and number in before_products)
+        return 1 if is_first and has_one else 2
+
     return {
-        phase: [add(instant, hold(Category.WORKSPACES, each * passed.get(phase, 2), "")) for instant in instants]
+        phase: [
+            add(instant, hold(Category.WORKSPACES, each * taken(phase, number), ""))
+            for number, instant in enumerate(instants)
+        ]
         for phase, instants in phases.items()
     }
 

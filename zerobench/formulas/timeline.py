@@ -19,22 +19,23 @@ def device_phases(
     kept: Activations,
     logits: Logits,
     input_tokens: int,
-    blocks_left: Callable[[int], float] = lambda _: 0.0,
+    left: Callable[[int], Bytes] = lambda _: {},
+    in_block: Bytes | None = None,
 ) -> dict[Phase, list[Bytes]]:
     """Instants of each phase on the device; forward and backward with what a micro batch leaves for backward.
 
-    The token ids of all micro batches, int64, live until the step's end. `blocks_left`: that backward has not passed
-    when there are gradients of so many elements.
+    The token ids of all micro batches, int64, live until the step's end. `left`: what a pass leaves of its tensors when
+    there are gradients of so many elements. `in_block`: the most that lies there while blocks are passed, in place of
+    what is said of the last one's activations by themselves.
     """
     inputs = hold(Category.INPUTS, 8 * input_tokens, f"token ids: 8 bytes x {input_tokens:,} tokens")
     saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
     layer = {Category.ACTIVATIONS: kept.recomputed_bytes, Category.TEMPORARIES: kept.made_whole_bytes}
-    headed = add(instants.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})
+    beside_loss = add(saved, {Category.GRADIENTS: logits.head_gradient_bytes})
+    headed = add(instants.forward, beside_loss)
+    begun = headed if instants.begun is None else add(instants.begun, beside_loss)
     beside = {Category.TEMPORARIES: logits.input_gradient_bytes}
-    within = {
-        passed: add(instant, inputs, {Category.ACTIVATIONS: kept.left_bytes(blocks_left(passed))})
-        for passed, instant in instants.filled.items()
-    }
+    passed_block = add(instants.bucketed, saved, layer) if in_block is None else add(in_block, inputs)
     return {
         Phase.INIT: list(instants.init),
         Phase.FORWARD: [
@@ -43,10 +44,10 @@ def device_phases(
             add(headed, _loss(logits.saved_bytes)),
         ],
         Phase.BACKWARD: [
-            add(headed, _loss(logits.backward_peak_bytes)),
+            add(begun, _loss(logits.backward_peak_bytes)),
             add(instants.first_gradient, saved, _loss(logits.gradient_bytes)),
-            add(instants.bucketed, saved, layer),
-            *within.values(),
+            passed_block,
+            *(add(instant, inputs, left(passed)) for passed, instant in instants.filled.items()),
             *(add(instant, inputs) for instant in instants.reduction),
             add(instants.backward_end, inputs),
         ],

@@ -91,16 +91,20 @@ class Shards:
         return self.root if self.reshards else self.whole
 
 
-def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) -> tuple[Instants, Instants]:
+def fsdp(
+    setting: Setting, step: StepKind, shards: Shards, *, offloads: bool, has_copies: bool = False
+) -> tuple[Instants, Instants]:
     """Device and host of one rank. Each tensor's part is taken as its elements by the ranks, rounded up.
 
     FSDP2 pads whole rows (_fsdp_param.py, _init_sharded_param), so a tensor whose first dimension the ranks do not
-    divide takes up to a row more.
+    divide takes up to a row more. `has_copies`: whether other groups of ranks hold the same parts. What is reduced of
+    their gradients then waits for the last micro batch on the device, in the type that it was reduced in
+    (_fsdp_collectives.py, foreach_reduce, partial_reduce_output).
     """
-    sharded = setting.sharded
+    sharded, accumulates = setting.sharded, setting.case.micro_steps > 1
 
-    def in_parts(category: Category) -> Terms:
-        return setting.share(category, 4, sharded, padding=_UNEVEN)
+    def in_parts(category: Category, elements: int = sharded) -> Terms:
+        return setting.share(category, 4, elements, padding=_UNEVEN)
 
     built = in_parts(Category.MASTER_WEIGHTS if setting.trained_element == 2 else Category.PARAMETERS)
     states = add(built, setting.moments(setting.parts, padding=_UNEVEN))
@@ -108,11 +112,17 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     gradients = in_parts(Category.GRADIENTS)
     update = add(states, gradients, setting.update_temporaries(setting.parts, on_host=offloads))
     init = drawing(setting.case.element, max(setting.model))
-    kept, end = add(held, gradients if setting.case.micro_steps > 1 else {}), add(held, gradients)
-    if not offloads:
-        return _on_device(setting, shards, kept, end, (add(built, init), built), (update, states)), NOTHING
-    host = Instants((built,), kept, kept, kept, kept, (), end, (update, states))
-    return _on_device(setting, shards, {}, {}, (init, {}), ({},)), host
+    what = "of earlier micro batches, to be summed over the groups"
+    waiting = of_elements(Category.GRADIENTS, setting.trained_element, sharded * accumulates * has_copies, what)
+    kept, end = add(held, gradients if accumulates and not has_copies else {}), add(held, gradients)
+    if offloads:
+        summed = hold(Category.REDUCE_BUFFERS, 4 * max(setting.parts) * accumulates, "a gradient's part, to be added")
+        host = Instants((built,), kept, kept, kept, kept, (add(end, summed),), end, (update, states))
+        return _on_device(setting, shards, (waiting, {}, {}), (init, {}), ({},)), host
+    of_blocks = sharded if accumulates else sharded - setting.in_part(shards.trained_root)
+    before_root = add(held, of_elements(Category.GRADIENTS, 4, of_blocks, "the blocks' parts"))
+    backward = add(kept, waiting), before_root, end
+    return _on_device(setting, shards, backward, (add(built, init), built), (update, states)), NOTHING
 
 
 def drawing(element: int, largest: int) -> Terms:
@@ -124,31 +134,64 @@ def drawing(element: int, largest: int) -> Terms:
 
 
 def _on_device(
-    setting: Setting, shards: Shards, held: Bytes, end: Bytes, init: Sequence[Bytes], step: Sequence[Bytes]
+    setting: Setting,
+    shards: Shards,
+    backward: tuple[Bytes, Bytes, Bytes],
+    init: Sequence[Bytes],
+    step: Sequence[Bytes],
 ) -> Instants:
-    """What lies on the device beside `held`: gathered parameters, and the buffer of the last gathering.
+    """What lies on the device beside `backward`, which is there as it begins, before the root's gradients are reduced,
+    and as it ends: gathered parameters, and the buffer of the last gathering.
 
     The buffer is let go when the next has been gathered (_fsdp_param_group.py, AllGatherState).
     """
     element = setting.case.element
+    held, before_root, end = backward
     root = _root(element, shards)
     blocks = _blocks(element, shards)
     gathered = root if shards.reshards else add(root, blocks)
     in_block = add(held, root, _blocks(element, shards, at_work=shards.reshards))
     buffer = _gathering(element, shards)
-    block_gradients, root_gradients = (
-        of_elements(Category.GRADIENTS, setting.trained_element, elements, what)
-        for elements, what in ((shards.trained_block, "a block's, whole"), (shards.trained_root, "the root's, whole"))
-    )
+    ahead = buffer if shards.reshards else {}
+    # Of the root's gradients the embedding's comes last, where it is not the head's too.
+    head = _whole_gradients(setting, min(shards.trained_root, setting.first_gradient), "the head's")
     return Instants(
         init=init,
         gathering=add(in_block, buffer),
         forward=add(held, gathered, buffer),
-        first_gradient=add(held, gathered, buffer, setting.first_gradient_whole),
-        bucketed=add(in_block, buffer if shards.reshards else {}, block_gradients, root_gradients),
-        reduction=(add(end, root, root_gradients, _reducing(setting, shards)),),
+        begun=add(held, gathered, ahead),
+        first_gradient=add(held, gathered, ahead, setting.first_gradient_whole),
+        bucketed=add(
+            in_block,
+            ahead,
+            _whole_gradients(setting, shards.trained_block, "a block's"),
+            head,
+        ),
+        reduction=_reductions(setting, shards, root, before_root, end),
         backward_end=end,
         step=step,
+    )
+
+
+def _whole_gradients(setting: Setting, elements: int, whose: str) -> Terms:
+    return of_elements(Category.GRADIENTS, setting.trained_element, elements, f"{whose}, whole")
+
+
+def _reductions(setting: Setting, shards: Shards, root: Bytes, before_root: Bytes, end: Bytes) -> tuple[Bytes, ...]:
+    """The last block's where the root has no gradients. Else the root's beside its parameters, a tied head's in three
+    copies, while the last block's are on their way; then flattened, when its parameters are gone; then reduced
+    (_fsdp_param_group.py, post_backward).
+    """
+    flat, part = _reducing(setting, shards)
+    if not shards.trained_root:
+        return (add(end, root, flat, part),)
+    whole, computed = _whole_gradients(setting, shards.trained_root, "the root's"), setting.tied_gradients(3)
+    others = _whole_gradients(setting, shards.trained_root - (setting.head if computed else 0), "the root's")
+    on_its_way = _flattened(setting, shards.trained_block, "a block's gradients, flattened to be reduced")
+    return (
+        add(before_root, root, computed, others, on_its_way),
+        add(before_root, whole, flat),
+        add(end, flat, part),
     )
 
 
@@ -183,24 +226,27 @@ def _gathering(element: int, shards: Shards) -> Terms:
     return term(shards.block, "a block's", add(*others).terms.__iter__)
 
 
-def _reducing(setting: Setting, shards: Shards) -> Terms:
-    """The gradients of a group flattened, and this rank's part of their mean (foreach_reduce)."""
-
-    def terms(elements: int, whose: str) -> list[Terms]:
-        parts = {f"{whose} gradients, flattened to be reduced": elements}
-        parts["this rank's part of them"] = -(-elements // setting.case.world_size)
-        element = setting.trained_element
-        return [of_elements(Category.REDUCE_BUFFERS, element, size, what) for what, size in parts.items()]
-
-    blocks = terms(shards.trained_block, "a block's")
-    if not shards.trained_root:
-        return add(*blocks)
-    return Terms(
-        *(
-            root.terms[0]._replace(others=block.terms.__iter__)
-            for root, block in zip(terms(shards.trained_root, "the root's"), blocks, strict=True)
+def _reducing(setting: Setting, shards: Shards) -> tuple[Terms, Terms]:
+    """The gradients of a group flattened, and this rank's part of their mean (foreach_reduce): the root's, or where it
+    has none a block's.
+    """
+    block, root = (
+        (
+            _flattened(setting, elements, f"{whose} gradients, flattened to be reduced"),
+            _flattened(setting, -(-elements // setting.case.world_size), "this rank's part of them"),
         )
+        for elements, whose in ((shards.trained_block, "a block's"), (shards.trained_root, "the root's"))
     )
+    if not shards.trained_root:
+        return block
+    flat, part = (
+        Terms(roots.terms[0]._replace(others=blocks.terms.__iter__)) for roots, blocks in zip(root, block, strict=True)
+    )
+    return flat, part
+
+
+def _flattened(setting: Setting, elements: int, what: str) -> Terms:
+    return of_elements(Category.REDUCE_BUFFERS, setting.trained_element, elements, what)
 
 
 @dataclass(frozen=True)

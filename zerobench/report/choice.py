@@ -3,8 +3,9 @@
 Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
 the shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
 what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest keys, then the lowest stage,
-which partitions no more than it must, then most room. Where no time is known, all that fits with room is tied. A search
-for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
+which partitions no more than it must (torch's strategies after ZeRO's, by the stage that partitions as much), then most
+room. Where no time is known, all that fits with room is tied. A search for the fastest (`within`) takes less for a tie:
+variants on one GPU err alike.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Generic, TypeVar
 
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.recomputation import recomputed_blocks
+from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.step import Interval
 
@@ -49,6 +51,8 @@ class Option:
     num_gpus: int = 1
     host_unchecked: bool = False
     """Whether it needs host memory and nobody said how much there is."""
+    paper_stage: int = 0
+    """The stage that partitions as much as it does."""
 
     @classmethod
     def of(cls, spec: TrialSpec, room: float, host_room: float | None, expected: Interval | None) -> Option:
@@ -65,6 +69,7 @@ class Option:
             num_settings=len(spec.ds_config),
             num_gpus=spec.world_size,
             host_unchecked=bool(spec.offloaded_to) and host_room is None,
+            paper_stage=paper_stage(spec) or 0,
         )
 
     @property
@@ -89,7 +94,7 @@ class Option:
             "fewest GPUs": (self.num_gpus,),
             "least checkpointing": (self.recomputed,),
             "fewest settings": (self.num_settings,),
-            _STAGE: (_NO_STAGE if self.zero_stage is None else self.zero_stage,),
+            _STAGE: (_NO_STAGE if self.zero_stage is None else self.zero_stage, self.paper_stage),
         }
 
     @property

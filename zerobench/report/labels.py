@@ -17,7 +17,7 @@ from zerobench.ds_config import would_read
 from zerobench.ds_config.case import left_out
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.optimizers import deepspeeds_adamw, without_deepspeed
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.sweeping.axes import LABELS, ROWS
 from zerobench.sweeping.axis import Label, Visibility
@@ -73,15 +73,23 @@ def _implied(specs: Sequence[TrialSpec]) -> Mapping[str, str]:
     states lie, gradient accumulation from the micro-batch size under one global batch size.
     """
     implied = {}
-    chosen = {(spec.offload_optimizer is not Offload.NONE, spec.optimizer) for spec in specs}
-    kernels = dict(chosen)
-    if len(kernels) > 1 and all(kernel is deepspeeds_adamw(offloaded=offloaded) for offloaded, kernel in chosen):
-        implied["optimizer"] = f"{kernels[True]} where optimizer states are offloaded, else {kernels[False]}"
+    kernels: dict[bool, list[str]] = {}
+    for spec in specs:
+        names = kernels.setdefault(spec.offload_optimizer is not Offload.NONE, [])
+        names += [spec.optimizer] if spec.optimizer not in names else []
+    if len(kernels) > 1 and all(_is_usual_kernel(spec) for spec in specs):
+        offloaded, others = (" or ".join(sorted(kernels[is_offloaded], reverse=True)) for is_offloaded in (True, False))
+        implied["optimizer"] = f"{offloaded} where optimizer states are offloaded, else {others}"
     accumulation = "gradient_accumulation_steps"
     sizes = {spec.global_batch_size if spec.knows(accumulation) else None for spec in specs}
     if len(sizes) == 1 and sizes != {None} and len({spec.gradient_accumulation_steps for spec in specs}) > 1:
         implied[accumulation] = f"global batch {sizes.pop():,}"
     return implied
+
+
+def _is_usual_kernel(spec: TrialSpec) -> bool:
+    kernel = deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE)
+    return spec.optimizer is (without_deepspeed(kernel).name if spec.zero_stage is None else kernel)
 
 
 def _usual(label: Label, values: Sequence[str]) -> str | None:

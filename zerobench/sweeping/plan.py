@@ -1,5 +1,7 @@
 """What `zerobench plan` tries: each ZeRO stage with each offload, for one model on one cluster, as ordinary trials.
 
+Adapters in fp32 beside a 16-bit model are planned with torch's own strategies instead, since no ZeRO stage has them.
+
 The trials are predictions of a GPU by its catalogue name, in the simulated world unless another is asked for. Points
 that cannot be are listed as skipped with their reason, like those of a sweep. The optimizer goes where the states are:
 FusedAdam where they lie on the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
@@ -9,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.adapter import is_wide
 from zerobench.spec.causal_models import takes_sdpa
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.optimizers import deepspeeds_adamw, without_deepspeed
+from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Attention, Blocks, Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.sweeping.axes import READERS, read_axis
 from zerobench.sweeping.expand import NOWHERE, PlannedTrial
@@ -63,10 +67,10 @@ def _of_option(axis: str, fault: str) -> str:
     return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {text.replace('lora-', '') if axis == 'adapter' else text}"
 
 
-def read_stages(text: str | None) -> tuple[int, ...]:
-    """The stages of `--stage 2,3`; all of them for None. Raises UserError for one that is none."""
+def read_stages(text: str | None) -> tuple[int, ...] | None:
+    """The stages of `--stage 2,3`; None for None. Raises UserError for one that is none."""
     if text is None:
-        return STAGES
+        return None
     names = [part.strip() for part in text.split(",")]
     for name in names:
         if name not in map(str, STAGES):
@@ -79,12 +83,26 @@ def usual_precision(cluster: Cluster) -> Precision:
     return Precision.BF16 if cluster.machine.supports_bf16 else Precision.FP16
 
 
-def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
+def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] | None = None) -> list[PlannedTrial]:
     """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
+    Without `stages` of all of them; of adapters that no stage has, a stage each and torch's strategies.
 
     Raises UserError where none of them can be, with the reason of the first.
     """
-    return checked([_cell(work, cluster, stage, *places) for stage in stages for places in _offloads(stage)], cluster)
+    if stages is None and is_wide(work.get("adapter")):
+        ways = [*((f"zero{stage}", Offload.NONE, Offload.NONE) for stage in STAGES), *_torch_ways(cluster)]
+    else:
+        asked = STAGES if stages is None else stages
+        ways = [(f"zero{stage}", *places) for stage in asked for places in _offloads(stage)]
+    return checked([_cell(work, cluster, *way) for way in ways], cluster)
+
+
+def _torch_ways(cluster: Cluster) -> Iterator[tuple[str, Offload, Offload]]:
+    """What divides nothing, FSDP, and FSDP with all states in host memory."""
+    yield "single" if cluster.num_gpus == 1 else "ddp", Offload.NONE, Offload.NONE
+    if cluster.num_gpus > 1:
+        yield "fsdp", Offload.NONE, Offload.NONE
+    yield "fsdp", Offload.CPU, Offload.CPU
 
 
 def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
@@ -92,9 +110,11 @@ def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
     yield from ((states, parameters) for states in optimizer for parameters in param)
 
 
-def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offload, param: Offload) -> TrialSpec:
+def _cell(work: Mapping[str, Any], cluster: Cluster, strategy: str, optimizer: Offload, param: Offload) -> TrialSpec:
     adamw = deepspeeds_adamw(offloaded=optimizer is not Offload.NONE)
-    axes = {"precision": usual_precision(cluster), "strategy": f"zero{stage}", "optimizer": adamw}
+    if not strategy_info(strategy).uses_deepspeed:
+        adamw = without_deepspeed(adamw).name
+    axes = {"precision": usual_precision(cluster), "strategy": strategy, "optimizer": adamw}
     return trial_on(cluster, axes | {"offload_optimizer": optimizer, "offload_param": param} | dict(work))
 
 

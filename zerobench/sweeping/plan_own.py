@@ -12,6 +12,7 @@ from zerobench.ds_config import check_ds_config, load_user_config
 from zerobench.ds_config.check import AUTO
 from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.errors import UserError
+from zerobench.spec.batch import AUTOTP_SIZE
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
 from zerobench.spec.trial import HyperparameterSpec, Offload, Precision
@@ -26,6 +27,7 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
     """
     config = load_user_config(path)
     check_ds_config(config, path)
+    _cuts_no_matrices(config, path)
     asked = {"precision": _precision(config, cluster), **_batch(config, path, work, cluster), **work}
     places = {name: Offload(_known(device_of(config, name), "none")) for name in ("offload_optimizer", "offload_param")}
     own = {
@@ -37,6 +39,15 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
     }
     held = {"hyperparameters": _hyperparameters(config, work.get("hyperparameters", HyperparameterSpec()))}
     return checked([trial_on(cluster, own | asked | held)], cluster)
+
+
+def _cuts_no_matrices(config: Mapping[str, Any], path: str) -> None:
+    """Raises UserError where the file asks for AutoTP, which no plan predicts."""
+    parts = get(config, AUTOTP_SIZE)
+    if parts == AUTO or (isinstance(parts, int) and parts > 1):
+        raise UserError(
+            f"{path}: {AUTOTP_SIZE}: {parts}: AutoTP is not predicted; choices: 1, or a sweep of strategy tensor"
+        )
 
 
 def _known(value: Any, otherwise: Any) -> Any:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.report.sample_run import SampleTrial, model, rank_record, skipped_trial, trial_record
+from zerobench.formulas import formula_record
 from zerobench.records import CollectiveTraffic, CountedFlops, Phase, RankRecord, StepKind
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.sweeping.expand import PlannedTrial
-from zerobench.sweeping.plan import cells
+from zerobench.sweeping.plan import cells, in_world
 
 LARGE = model("gpt2-2b", layers=32, width=2304)
 
@@ -30,6 +31,17 @@ def _trial(item: PlannedTrial) -> SampleTrial:
         skipped = skipped_trial(item.trial, item.skipped.rule)
         return SampleTrial(item.trial, skipped.record.model_copy(update={"reason": item.skipped.reason}), [])
     return predicted_trial(item.trial)
+
+
+def formula_trials(place: Cluster, **work: object) -> list[SampleTrial]:
+    """The same cells by formula, which knows what the paper's arithmetic does not."""
+    planned = cells({"model": LARGE, "micro_batch_size": 2, "sequence_length": 1024, **work}, place)
+    return [
+        SampleTrial(item.trial, trial_record(item.trial), [formula_record(item.trial)])
+        if item.skipped is None
+        else _trial(item)
+        for item in in_world(planned, Evidence.FORMULA)
+    ]
 
 
 def predicted_trial(asked: TrialSpec) -> SampleTrial:

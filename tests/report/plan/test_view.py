@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from tests.report.plan.run import cluster, plan_trials, predicted_trial
+from tests.report.plan.run import cluster, formula_trials, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, refused_trial, spec, write_run
 from tests.tools.golden import as_looked_at
 from tests.tools.known import known
@@ -238,6 +238,32 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_it_needs(tmp_path: Pa
     assert "None of 9 fits with 5% room." in text
     assert "the closest, needs" in text
     assert NOT_TRIED in " ".join(text.split())
+
+
+def test_one_that_does_not_fit_is_not_said_to_have_little_room(tmp_path: Path) -> None:
+    place = cluster()
+    [trial] = [trial for trial in plan_trials(place) if trial.spec.strategy == "zero0"]
+    needed = known(row(trial, place).device.needed_bytes)
+    for share, title, said in (
+        (0.6, "nothing fits\n", "It does not fit: it"),
+        (1.02, "with room\n", "It has less than"),
+    ):
+        small = replace(place, gpu=place.gpu.model_copy(update={"memory_bytes": round(share * needed)}))
+        text, best = shown(tmp_path / str(share), [trial], small)
+        assert best is None
+        assert f"{title}{said}" in text
+        assert ("room" in text.partition(said)[2].partition("\n")[0]) == (share > 1)
+
+
+def test_strategies_that_lack_the_adapters_are_left_out_in_one_sentence(tmp_path: Path) -> None:
+    place = cluster()
+    trials = formula_trials(place, adapter="lora-16-fp32")
+    text, best = shown(tmp_path, trials, place)
+    assert known(best).trial.spec.strategy == "ddp"
+    lines = " ".join(text.split())
+    assert "4 skipped: adapter lora-16-fp32 at zero0, zero1, zero2: DeepSpeed casts every parameter to bf16" in lines
+    assert lines.count("at zero3: what stage 3 makes of fp32 parameters") >= 1
+    assert labels([trial.spec for trial in trials if trial.ranks]) == ["ddp", "fsdp", "fsdp opt=cpu param=cpu"]
 
 
 def test_checkpointing_is_named_where_offload_is_taken_without_having_tried_it(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ class Gathers:
     """Elements that are gathered, or held by autograd, as forward ends."""
     after_head: int = 0
     """The most of them once backward has left the first module that it came to."""
-    held: dict[Phase, dict[Held, None]] = field(default_factory=lambda: defaultdict(dict))
-    """What is gathered as the phase goes on, each amount once, in this order."""
+    held: dict[Phase, dict[Held, int]] = field(default_factory=lambda: defaultdict(dict))
+    """What is gathered as the phase goes on, each amount once, in this order, and how many modules had been entered
+    when it was so last.
+    """
 
 
 class _Limits(NamedTuple):
@@ -217,7 +219,7 @@ class _Coordinator:
         if self._has_left_head:
             now = self._gathered + self._by_autograd + self._twice
             self.gathers.after_head = max(self.gathers.after_head, now)
-        self.gathers.held[self._phase][Held(self._gathered, self._by_autograd, self._twice)] = None
+        self.gathers.held[self._phase][Held(self._gathered, self._by_autograd, self._twice)] = self._step
 
     def _prefetch(self) -> None:
         if not self._limits.prefetch_bucket:

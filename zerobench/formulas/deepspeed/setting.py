@@ -21,6 +21,7 @@ ALLREDUCE_ELEMENTS = 500_000_000
 DRAWN_ELEMENTS = 2**24
 """Initial weights that are drawn at a time (zerobench/worker/weights.py)."""
 _MOST_PIECES = 4096
+_FIRST_FILLS = 8
 MODEL_TENSORS = "the model's tensors"
 CLONES = "clones of its tensors"
 TENSOR_CASTS = "fp32 copies made in the step"
@@ -56,6 +57,8 @@ class Instants:
     backward_end: Bytes
     step: Sequence[Bytes]
     """Instants of the update, the last one its end."""
+    begun: Bytes | None = None
+    """While the loss's gradient is computed, where backward begins with other bytes than forward ends with."""
     filled: Mapping[int, Bytes] = field(default_factory=dict)
     """While a full bucket is reduced and backward is not at its end, by the elements whose gradients are there."""
 
@@ -65,6 +68,7 @@ class Instants:
         with_it: dict[str, Any] = {
             name: add(held, instants) if isinstance(instants, Mapping) else tuple(add(held, each) for each in instants)
             for name, instants in vars(self).items()
+            if instants is not None
         }
         return Instants(**with_it | {"filled": filled})
 
@@ -97,6 +101,10 @@ class Setting:
     """Whether stage 3 partitions the model as it is built."""
     linear_elements: int = 0
     """Of weights that autograd holds gathered from forward to backward, where torch's linear layers run at stage 3."""
+    loss_in_head: bool = False
+    """Whether the loss is computed within the head's call, for which it is gathered."""
+    block_again: int = 0
+    """Elements of a block that stage 3 gathers once more where it runs again, and that autograd holds from then on."""
     frozen: tuple[int, ...] = ()
     """Elements of each parameter tensor that is not trained, in the model's order. There are neither gradients nor
     states of it, and no flat copy. Codes count as elements of the model's type."""
@@ -217,7 +225,11 @@ class Setting:
     @cached_property
     def parts(self) -> tuple[int, ...]:
         """Elements of each tensor's part on one rank at stage 3."""
-        return tuple(-(-tensor // self.case.world_size) for tensor in self.tensors)
+        return tuple(self.in_part(tensor) for tensor in self.tensors)
+
+    def in_part(self, elements: int) -> int:
+        """Of so many elements one rank's at stage 3, without padding of each tensor."""
+        return -(-elements // self.case.world_size)
 
     @cached_property
     def sub_groups(self) -> tuple[int, ...]:
@@ -263,6 +275,13 @@ class Setting:
             fills[-1].append(number)
             room -= tensor
         return fills
+
+    def telling(self, fills: Sequence[int]) -> list[int]:
+        """Numbers of the fills that may find most on the device beside them, but for the last: the first ones, while
+        blocks are left, and the fullest.
+        """
+        fullest = fills.index(max(fills))
+        return [number for number in sorted({*range(_FIRST_FILLS), fullest}) if number < len(fills) - 1]
 
     @property
     def streams_gradients(self) -> bool:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from itertools import accumulate
 
 from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, NOT_HANDED_ON, TOO_LARGE, WHOLE, Instants, Setting
+from zerobench.formulas.deepspeed.stage_0 import copied
 from zerobench.formulas.terms import Bytes, Term, Terms, add, of_elements
 from zerobench.records import Category, StepKind
 
@@ -147,11 +148,13 @@ def _own_gradients(setting: Setting, padding: int = 0) -> Terms:
 
 
 def _own_gradients_within(setting: Setting, passed: int) -> Terms:
-    """Those of them that have been copied out when so many elements have been reduced."""
-    if _is_compact(setting) or setting.offloads:
-        return _own_gradients(setting)
+    """Those of them that have been copied out when so many elements have been reduced; a compact buffer is made for the
+    first of them (_get_compact_grad_partition_buffer).
+    """
     start = max(setting.rank * setting.flat_partition, setting.num_params - passed)
     inside = max(0, min((setting.rank + 1) * setting.flat_partition, setting.num_params) - start)
+    if _is_compact(setting) or setting.offloads:
+        return _own_gradients(setting) if inside or setting.case.micro_steps > 1 else Terms()
     return of_elements(Category.GRADIENTS, setting.case.element, inside, "of the partition, so far")
 
 
@@ -211,7 +214,7 @@ def _too_large(setting: Setting, fills: int) -> Terms:
 
 
 def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
-    """Of Instants, the first full bucket and the fullest."""
+    """Of Instants."""
     fills = setting.fills(setting.case.bucket_elements)
     before = list(accumulate(fills, initial=0))
     waiting = add(held, _sums(setting), setting.tied_gradients(1))
@@ -219,8 +222,8 @@ def _filled(setting: Setting, held: Bytes) -> dict[int, Bytes]:
         before[number + 1]: add(
             waiting, _own_gradients_within(setting, before[number]), _copied(setting, fills[number])
         )
-        for number in (0, fills.index(max(fills)))
-        if setting.streams_gradients and number < len(fills) - 1
+        for number in setting.telling(fills)
+        if setting.streams_gradients
     }
 
 
@@ -286,7 +289,9 @@ def _accumulated_on_host(setting: Setting) -> Bytes:
 
 
 def _bf16_optimizer(setting: Setting, step: StepKind) -> Instants:
-    """Stage 1 in bf16 that accumulates in fp32 keeps all gradients in fp32 for good (runtime/bf16_optimizer.py)."""
+    """Stage 1 in bf16 that accumulates in fp32 keeps all gradients in fp32 for good, and those in bf16 until they have
+    been updated with (runtime/bf16_optimizer.py, clear_lp_grads).
+    """
     elements = setting.flat_partition * setting.case.world_size
     what = "kept in fp32 for the whole run (BF16_Optimizer)"
     whole = setting.share(Category.GRADIENTS, 4, elements, what, "bf16_optimizer.py")
@@ -294,7 +299,9 @@ def _bf16_optimizer(setting: Setting, step: StepKind) -> Instants:
     updated = add(_held(setting, StepKind.STEADY), whole)
     held = built if step is StepKind.FIRST else updated
     first = add(held, setting.first_gradient_whole)
-    update = add(updated, setting.update_temporaries([setting.flat_partition]))
+    in_bf16 = setting.share(Category.GRADIENTS, setting.case.element, setting.num_params, WHOLE)
+    end, reduced = add(held, in_bf16), copied(setting)
+    update = add(updated, in_bf16, setting.update_temporaries([setting.flat_partition]))
     model = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, MODEL_TENSORS)
     init = (add(_flat(setting), model), built)
-    return Instants(init, held, held, first, first, (held,), held, (update, updated))
+    return Instants(init, held, held, first, first, (add(end, reduced),), end, (update, updated))

@@ -11,10 +11,11 @@ again of each tensor when it is released: in forward, or in backward where it st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from zerobench.ds_config.case import Case
-from zerobench.formulas.deepspeed.gathers import persistent_numbers
+from zerobench.formulas.deepspeed.gathers import Held, persistent_numbers
 from zerobench.formulas.deepspeed.setting import DRAWN_ELEMENTS, Instants, Setting
 from zerobench.formulas.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
@@ -24,6 +25,7 @@ from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.trial import Offload
 from zerobench.units import brief
 
+_LATE = 0.9
 _NORM_ELEMENTS = 250_000_000
 """Elements that an offloaded gradient's norm is taken over at a time (_constant_buffered_norm2)."""
 
@@ -40,13 +42,16 @@ def device(setting: Setting, step: StepKind) -> Instants:
     gradient = setting.first_gradient_whole
     bucket = int(setting.case.zero("stage3_prefetch_bucket_size"))
     ahead = add(_live(setting, live), _cut(setting, min(bucket, live_elements(setting))))
+    if is_played and setting.gathers is not None and _is_known(setting):
+        ahead = _at(setting, _fullest(setting, setting.gathers.held[Phase.FORWARD]))
     largest = _gathered(setting, max(setting.model), "the largest tensor")
-    head = _gathered(setting, setting.head, "the head")
+    in_head = _gathered(setting, setting.head, "the head") if setting.head > live else _live(setting, live)
     return Instants(
         init=_init(setting),
         gathering=add(held, ahead if traced or setting.linear_elements else largest),
-        forward=add(held, _live(setting, live)),
-        first_gradient=add(held, head if setting.head > live else _live(setting, live), gradient),
+        forward=add(held, in_head if setting.loss_in_head else _live(setting, live)),
+        begun=add(held, _live(setting, live)),
+        first_gradient=add(held, _live(setting, live) if setting.loss_in_head else in_head, gradient),
         bucketed=add(held, _in_backward(setting, live, traced=traced), gradient, _first_handed_on(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
         filled=_filled(setting, add(alone, copied), live),
@@ -214,7 +219,7 @@ def _in_backward(setting: Setting, live: int, *, traced: bool) -> Terms:
     """The most that is gathered when the head has been passed, as far as the modules' order is known."""
     if traced and setting.gathers is not None:
         return _live(setting, max(setting.gathers.after_head, setting.linear_elements - setting.head))
-    return _live(setting, max(live - setting.head, 0))
+    return _live(setting, live - setting.head) if live > setting.head else _gathered_again(setting)
 
 
 def _persistent(setting: Setting) -> Terms:
@@ -237,14 +242,28 @@ def gathered_in(setting: Setting, phase: Phase) -> Iterator[Terms]:
     """What is gathered at each instant of a steady step's `phase` whose modules' order is known; none where autograd
     holds what torch's own linear layers were given.
     """
-    if setting.gathers is None or (setting.linear_elements and not setting.coded):
-        return
+    if setting.gathers is not None and _is_known(setting):
+        for held in setting.gathers.held[phase]:
+            yield _at(setting, held)
+
+
+def _is_known(setting: Setting) -> bool:
+    """Whether what is gathered is all that lies there: torch's own linear layers have autograd hold what they got."""
+    return not setting.linear_elements or setting.coded > 0
+
+
+def _fullest(setting: Setting, gathered: Mapping[Held, int]) -> Held:
+    """The most in forward; where blocks keep what backward needs, in its last modules, when that is there."""
+    begin = 0 if setting.block_again else _LATE * max(gathered.values())
+    return max((held for held, entered in gathered.items() if entered >= begin), key=sum)
+
+
+def _at(setting: Setting, held: Held) -> Terms:
     what = "what a block that runs again was multiplied with, which autograd holds"
     if setting.coded:
         what = "codes that autograd holds for backward"
-    for held in setting.gathers.held[phase]:
-        by_autograd = _gathered(setting, held.by_autograd, what)
-        yield add(_kept_gathered(setting, held.gathered), by_autograd, _cut(setting, held.twice))
+    by_autograd = _gathered(setting, held.by_autograd, what)
+    return add(_kept_gathered(setting, held.gathered), by_autograd, _cut(setting, held.twice))
 
 
 def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
@@ -257,14 +276,18 @@ def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
 
 
 def _filled(setting: Setting, held: Bytes, live: int) -> dict[int, Bytes]:
-    """Of Instants, the first full bucket and the fullest."""
+    """Of Instants, where nothing is gathered ahead what a block that runs again has gathered."""
     fills = setting.filled(setting.case.bucket_elements)
-    fullest = max(range(len(fills)), key=lambda number: sum(fills[number]))
+    passed = list(accumulate(map(sum, fills)))
+    again = _gathered_again(setting) if not live else {}
     return {
-        sum(map(sum, fills[: number + 1])): add(held, _reduced(setting, fills, number, live))
-        for number in (0, fullest)
-        if number < len(fills) - 1
+        passed[number]: add(held, _reduced(setting, fills, number, live), again)
+        for number in setting.telling([sum(fill) for fill in fills])
     }
+
+
+def _gathered_again(setting: Setting) -> Terms:
+    return _gathered(setting, setting.block_again, "a block that runs again, which autograd holds")
 
 
 def _reduced(setting: Setting, fills: Sequence[Sequence[int]], number: int, live: int) -> Terms:

@@ -3,7 +3,7 @@
 Everything is a prediction, and every table says so; nothing here was measured.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_answer import PlanAnswer, answer, plan_table
 from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
-from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
+from zerobench.report.trials import Trial, completed, ended_trials, is_whole, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
@@ -132,10 +132,22 @@ def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
 def _others(shown: Sequence[TableTrial]) -> list[str]:
     """A line for the trials without figures."""
     skipped = [labelled.trial for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
-    reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
-    lines = [f"{len(skipped)} skipped: {plain('; '.join(reasons))}"] if skipped else []
+    lines = [f"{len(skipped)} skipped: {plain('; '.join(_reasons(skipped)))}"] if skipped else []
     failed = len(shown) - len(skipped) - sum(is_whole(labelled.trial) for labelled in shown)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
+
+
+def _reasons(skipped: Iterable[Trial]) -> list[str]:
+    """Each reason once, with all strategies that it is given for."""
+    given: dict[tuple[str, str], dict[str, None]] = {}
+    for trial in skipped:
+        reason = (trial.record.reason or "").partition(";")[0]
+        before, at, after = reason.partition(f" at {trial.spec.strategy}")
+        given.setdefault((before, after), {}).update({trial.spec.strategy: None} if at else {})
+    return [
+        before + (f" at {', '.join(strategies)}" if strategies else "") + after
+        for (before, after), strategies in given.items()
+    ]
 
 
 def _details(

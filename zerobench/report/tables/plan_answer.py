@@ -42,7 +42,8 @@ def answer(
 ) -> PlanAnswer:
     """The answer; `others` says of trials without figures, `training` what is to be trained."""
     if choice is None:
-        return PlanAnswer(f"{_where(rows, cluster)}: nothing fits", [_nearest(rows)], [*_not_tried(rows), *others])
+        found = "nothing fits with room" if any(row.fits for row in rows) else "nothing fits"
+        return PlanAnswer(f"{_where(rows, cluster)}: {found}", [_nearest(rows)], [*_not_tried(rows), *others])
     best = choice.best
     untried = _not_tried(rows) if best.offloads else ()
     rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *untried, *others]
@@ -151,8 +152,11 @@ def _nearest(rows: Sequence[PlanRow]) -> str:
         for place, space in (("device", nearest.device), ("host", nearest.host))
         if not space.has_room
     ]
-    words = f"None of {len(rows)} fits with {ROOM:.0%} room." if len(rows) > 1 else f"It has less than {ROOM:.0%} room."
-    return f"{words} {plain(nearest.shown.label)}, the closest, needs {' and '.join(needs)}."
+    if len(rows) > 1:
+        which = f"{plain(nearest.shown.label)}, the closest,"
+        return f"None of {len(rows)} fits with {ROOM:.0%} room. {which} needs {' and '.join(needs)}."
+    found = f"It has less than {ROOM:.0%} room" if nearest.fits else "It does not fit"
+    return f"{found}: it needs {' and '.join(needs)}."
 
 
 def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:
