@@ -105,7 +105,7 @@ def test_what_the_papers_count_is_all_weights_trained():
 
 
 def test_a_verdict_on_speed_names_the_machine_that_it_is_of():
-    machine = SINGLE.device_name
+    machine = SINGLE.compared[0].device_name
     bubble = figures(spec("pipeline", 2, batch=6, gradient_accumulation_steps=4), wait_fraction=0.2)
     for text, side in (
         ("n times as fast", figures(spec("fsdp"), 1.5)),

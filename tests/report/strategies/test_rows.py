@@ -82,4 +82,4 @@ def test_zero_beside_a_single_process_is_no_comparison_and_neither_is_a_run_with
 def test_the_waiting_that_a_strategy_knows_stands_in_where_no_library_told():
     told = figures(spec("ddp"), exposed_fraction=0.2, wait_fraction=0.5)
     silent = figures(spec("ddp"), exposed_fraction=None, wait_fraction=0.5)
-    assert (told.sync_fraction, silent.sync_fraction) == (0.2, 0.5)
+    assert (told.compared[0].sync_fraction, silent.compared[0].sync_fraction) == (0.2, 0.5)

@@ -15,8 +15,7 @@ from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.reasons import reasons
 from zerobench.report.page.sheet import PageFigure, drawn, sheet_pieces
-from zerobench.report.render.grid import Grid, grid
-from zerobench.report.render.html import listing_grid, table_grid
+from zerobench.report.render.grid import Grid, grid, listing_grid, table_grid
 from zerobench.report.tables.model import Column, Table
 from zerobench.report.tables.outcomes import outcome_counts
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table

@@ -10,8 +10,8 @@ from zerobench.report.compare.gate import Verdict
 from zerobench.report.compare.headline import headline
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.sheet import drawn, sheet_pieces
-from zerobench.report.render.html import listing_grid
-from zerobench.report.tables.part import Listing, Part
+from zerobench.report.render.grid import listing_grid
+from zerobench.report.tables.part import Part
 from zerobench.report.tables.two_runs import TITLE, document_parts
 
 
@@ -37,5 +37,5 @@ def _page(comparison: Comparison, verdicts: Sequence[Verdict]) -> Mapping[str, A
 
 def _section(index: int, part: Part) -> Mapping[str, Any]:
     """A part as the template takes it."""
-    grid = listing_grid(part.caption, part.table) if isinstance(part.table, Listing) else None
+    grid = listing_grid(part.caption, part.table) if part.table else None
     return {"key": f"part-{index}", "title": part.title, "grid": grid, "part": part}

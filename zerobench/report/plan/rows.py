@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
+from zerobench.report.capacity import DeviceNeed, device_need, host_bytes_per_node
 from zerobench.report.choice import ROOM, Choice, Option, choose
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.speed import flops_per_s
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
@@ -67,8 +66,12 @@ def verdict(device: Space, host: Space, *, needs_host: bool) -> str:
 class PlanRow:
     """One trial of a plan whose figures are whole, on the cluster that it is planned for."""
 
-    shown: TableTrial
-    capacity: Capacity
+    label: str
+    trial: Trial
+    device_bytes: int
+    """Memory of one GPU, as NVML reports its total."""
+    host_bytes: int | None
+    """Memory of one host that training may use; None: not judged."""
     bound: StepBound | None
     """What a step cannot take less than; None where no rank left a record."""
     expected: ExpectedStep | None = None
@@ -77,11 +80,9 @@ class PlanRow:
     @property
     def name(self) -> TrialName:
         """What tables say of its trial."""
-        return TrialName.of(self.trial.record.run_id, self.trial.spec, self.shown.label, self.shown.parity)
-
-    @property
-    def trial(self) -> Trial:
-        return self.shown.trial
+        spec = self.trial.spec
+        gpu = spec.prediction.gpu
+        return TrialName(self.trial.record.run_id, spec.trial_id, self.label, spec.evidence.value, gpu)
 
     @property
     def evidence(self) -> Evidence:
@@ -123,12 +124,12 @@ class PlanRow:
     def device(self) -> Space:
         """One GPU's memory."""
         refused = self.trial.record.status is Status.OUT_OF_DEVICE_MEMORY
-        return Space(None if self.need is None else self.need.total_bytes, self.capacity.device_bytes, refused)
+        return Space(None if self.need is None else self.need.total_bytes, self.device_bytes, refused)
 
     @cached_property
     def host(self) -> Space:
         """One node's memory: the tensors of all of its ranks."""
-        return Space(host_bytes_per_node(self.trial), self.capacity.host_bytes_per_node)
+        return Space(host_bytes_per_node(self.trial), self.host_bytes)
 
     @property
     def offloads(self) -> bool:
@@ -176,7 +177,7 @@ class PlanRow:
     @property
     def scaled_bytes(self) -> int | None:
         """What is needed of the scarcer memory, in bytes of the device's: one figure to hold against one capacity."""
-        return None if self.need is None else round((1 - self.room) * self.capacity.device_bytes)
+        return None if self.need is None else round((1 - self.room) * self.device_bytes)
 
 
 def evidence_words(rows: Iterable[PlanRow]) -> str:

@@ -59,7 +59,7 @@ def one_answer(row: PlanRow, cluster: Cluster) -> PlanAnswer:
 
 def _taken(best: PlanRow) -> str:
     """Its name, and its strategy where that is in no name because all have it."""
-    strategy, label = best.trial.spec.strategy, plain(best.shown.label)
+    strategy, label = best.trial.spec.strategy, plain(best.label)
     return label if strategy in label.split() else f"{strategy} {label}"
 
 
@@ -152,7 +152,7 @@ def _nearest(rows: Sequence[PlanRow]) -> str:
         if not space.has_room
     ]
     words = f"None of {len(rows)} fits with {ROOM:.0%} room." if len(rows) > 1 else f"It has less than {ROOM:.0%} room."
-    return f"{words} {plain(nearest.shown.label)}, the closest, needs {' and '.join(needs)}."
+    return f"{words} {plain(nearest.label)}, the closest, needs {' and '.join(needs)}."
 
 
 def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:

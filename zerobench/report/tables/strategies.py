@@ -1,6 +1,7 @@
 """Ways of distributed training beside one process that trains the same global batch, and what is claimed of them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole, time_unit
 from zerobench.report.figures.name import TrialName
@@ -69,7 +70,7 @@ def claims_part(rows: Sequence[ComparedSide]) -> Iterator[Part]:
 def _name(row: ComparedSide) -> TrialName:
     """A server's row says whose it is."""
     label = f"{row.label}: server" if row.figures.is_server else row.label
-    return TrialName.of(row.figures.run_id, row.spec, label, row.parity)
+    return replace(row.trial.name, label=label)
 
 
 def _columns(rows: Sequence[ComparedSide]) -> Iterator[Column[ComparedSide]]:
