@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.report.compare.environment import Fact, facts
-from zerobench.report.compare.memory import MemoryChange, Peak, memory_changes
+from zerobench.report.compare.memory import MemoryChange, memory_changes
 from zerobench.report.compare.sides import Repeat, Side, side_of
 from zerobench.report.compare.speed import SpeedChange, speed_change
 from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance, num_stable_steps
@@ -79,9 +79,9 @@ class Comparison:
     """What the names of the trials leave out, and what their letters mean."""
 
     @property
-    def peaks(self) -> list[Peak]:
+    def peaks(self) -> list[MemoryChange]:
         """The peaks that both runs measured."""
-        return [Peak(same.label, change) for same in self.same for change in same.memory]
+        return [change for same in self.same for change in same.memory]
 
 
 def compare(base: store.Run, new: store.Run) -> Comparison:
@@ -97,7 +97,7 @@ def compare(base: store.Run, new: store.Run) -> Comparison:
         base=left,
         new=right,
         same=[
-            SharedTrial(name, old, late, memory_changes(old, late), speed_change(old, late))
+            SharedTrial(name, old, late, memory_changes(name, old, late), speed_change(old, late))
             for name, (old, late) in named
             if old and late
         ],

@@ -19,8 +19,8 @@ def _worst(comparison: Comparison) -> Iterator[str]:
     if stopped is not None:
         yield f"{stopped.label}, {outcome(stopped)}"
     grown = max(comparison.peaks, key=lambda peak: peak.growth, default=None)
-    if grown is not None and grown.change.more_bytes > 0:
-        yield f"{grown.label}, {memory_sentence(grown.change)}"
+    if grown is not None and grown.more_bytes > 0:
+        yield f"{grown.label}, {memory_sentence(grown)}"
     elif stopped is None:
         yield "No peak grew"
     speeds = [(same.label, same.speed) for same in comparison.same if same.speed is not None]

@@ -150,7 +150,7 @@ class PlanRow:
     def option(self) -> Option:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         room = -1.0 if self.need is None else self.room
-        return Option.of(self.trial.spec, room, self.host.room, self.expected)
+        return Option(self.trial.spec, room, self.host.room, self.expected)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
