@@ -23,8 +23,7 @@ from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
-from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.takes import takes
+from zerobench.report.plan.rows import PlanRow, recommended, takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_answer import shortened

@@ -43,7 +43,7 @@ from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.spec.trial import Evidence
 
 STAGE = StageRow(
-    rank=1, blocks="4-7", num_params=1001, states=None, peak=None, activations_bytes=5 * 2**30, in_flight=2,
+    rank=1, blocks="4-7", num_params=1001, states=None, peak_bytes=None, activations_bytes=5 * 2**30, in_flight=2,
     step_s=0.25, wait_s=0.0625, ideal_fraction=0.2, passed_bytes=2**27, formula_bytes=2**27,
 )  # fmt: skip
 SIDE = Side(

@@ -12,9 +12,8 @@ from zerobench.report import palette
 from zerobench.report.charts.bar_marks import outlines
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, arranged, drawing, layered, mark
-from zerobench.report.charts.shown import ending, most_telling, whole
+from zerobench.report.charts.shown import ending, most_telling, part_sentence, whole
 from zerobench.report.charts.stack import stacked
-from zerobench.report.charts.words import part_sentence
 from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures

@@ -8,10 +8,11 @@ Trials are the same where they did the same work (config_hash) and their figures
 (evidence). memory.py and speed.py say what may be concluded from them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench import store
+from zerobench.grouped import grouped
 from zerobench.report.compare.environment import Fact, facts
 from zerobench.report.compare.memory import MemoryChange, memory_changes
 from zerobench.report.compare.sides import Repeat, Side, side_of
@@ -123,14 +124,9 @@ def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:
     """The repeats of each piece of work in both runs; empty where one of them lacks it."""
     for work in dict.fromkeys([*base.repeats, *new.repeats]):
         sides = base.repeats.get(work, ()), new.repeats.get(work, ())
-        left, right = map(_by_path, sides)
+        # Two devices in one run are two trials of one work; else the folder's name on NVMe is no matter.
+        left, right = (grouped(side, lambda repeat: repeat.spec.nvme_path) for side in sides)
         if max(len(left), len(right)) < 2:
             yield sides
         else:
             yield from ((left.get(path, ()), right.get(path, ())) for path in dict.fromkeys([*left, *right]))
-
-
-def _by_path(repeats: Repeats) -> Mapping[str | None, Repeats]:
-    """By the folder on NVMe: two devices in one run are two trials of one work; else the folder's name is no matter."""
-    paths = dict.fromkeys(repeat.spec.nvme_path for repeat in repeats)
-    return {path: [repeat for repeat in repeats if repeat.spec.nvme_path == path] for path in paths}

@@ -6,8 +6,7 @@ from typing import Any
 
 from zerobench.report.charts.two_runs import figures
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.gate import Verdict
-from zerobench.report.compare.headline import headline
+from zerobench.report.compare.gate import Verdict, headline
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.sheet import drawn, sheet_pieces
 from zerobench.report.render.grid import listing_grid

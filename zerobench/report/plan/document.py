@@ -5,8 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.takes import takes
+from zerobench.report.plan.rows import PlanRow, recommended, takes
 from zerobench.report.plan.view import read_plan
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster

@@ -15,7 +15,8 @@ from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.speed import flops_per_s
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
-from zerobench.spec.hardware import peak_flops
+from zerobench.spec.hardware import Gpu, peak_flops
+from zerobench.spec.training import Training, most_energy_kwh
 from zerobench.spec.trial import Evidence
 from zerobench.timing.step import ExpectedStep
 
@@ -188,3 +189,26 @@ def evidence_words(rows: Iterable[PlanRow]) -> str:
 def recommended(rows: Iterable[PlanRow], within: float | None = None) -> Choice[PlanRow] | None:
     """The row to take first, by the one rule (zerobench.report.choice); None where none fits with room."""
     return choose(rows, lambda row: row.option, within)
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a training takes with a row, at one length of the step."""
+
+    days: float
+    gpu_hours: float
+    cost: float | None
+    """None without a price."""
+    most_energy_kwh: float | None
+    """None where the GPU's power is not known."""
+
+
+def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[TrainingCost, TrainingCost, TrainingCost] | None:
+    """At the low end of the step's interval, at the expected step and at the high end; None without expected time."""
+    expected, spec = row.expected, row.trial.spec
+
+    def at(step_s: float) -> TrainingCost:
+        hours = training.gpu_hours(step_s, spec)
+        return TrainingCost(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))
+
+    return None if expected is None else (at(expected.low_s), at(expected.step_s), at(expected.high_s))

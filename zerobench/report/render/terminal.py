@@ -106,7 +106,10 @@ def _grid(columns: Sequence[Column[T]], rows: Sequence[T], trials: Sequence[Tria
     """Texts wrap, numbers never do. `trials` are those that rows are of, whose labels come first; the rows of one that
     is not believed are struck through.
     """
-    headers = [(column, _wide(column) if width >= WIDE else column.narrow) for column in columns]
+    headers = [
+        (column, (column.wide if column.wide != "" else column.header) if width >= WIDE else column.narrow)
+        for column in columns
+    ]
     kept = [(column, header) for column, header in headers if header is not None]
     cells = [[plain(column.cell(row)) for column, _ in kept] for row in rows]
     labels = [Text(trial.label) if trial.is_believed else Text(f"! {trial.label}", style="red") for trial in trials]
@@ -128,10 +131,6 @@ def _grid(columns: Sequence[Column[T]], rows: Sequence[T], trials: Sequence[Tria
         style = "" if not trials or trials[index].is_believed else "red strike"
         grid.add_row(*labels[index : index + 1], *(Text(cell, style=style) for cell in line))
     return grid
-
-
-def _wide(column: Column[T]) -> str | None:
-    return column.header if column.wide == "" else column.wide
 
 
 def _needed(lines: Sequence[Sequence[str]], wraps: Sequence[bool]) -> int:

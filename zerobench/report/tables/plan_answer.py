@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
-from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.plan.takes import TrainingCost, takes
+from zerobench.report.plan.rows import PlanRow, TrainingCost, evidence_words, takes
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table, unit_column
 from zerobench.report.tables.part import Part

@@ -8,7 +8,7 @@ from zerobench.report.compare.causes import causes
 from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import MemoryChange, where_name
 from zerobench.report.memory_difference import CategoryDifference
-from zerobench.report.tables.model import Column
+from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, first
 from zerobench.units import format_bytes
 
@@ -64,7 +64,12 @@ def _total_columns(unit: Unit) -> list[Column[MemoryChange]]:
         Column("NEW", lambda row: unit.show(row.new.instant.total_bytes), narrow="NEW"),
         Column("difference", more, narrow="diff"),
         Column("%", _percent, narrow="%"),
-        Column("largest part", _largest, narrow="largest part", is_text=True),
+        Column(
+            "largest part",
+            of_part(lambda row: row.largest, lambda category: category.words),
+            narrow="largest part",
+            is_text=True,
+        ),
     ]
 
 
@@ -78,10 +83,6 @@ def _percent(change: MemoryChange) -> str:
     if change.fraction is None:
         return MISSING
     return "0" if change.more_bytes == 0 else show_percent(change.fraction, 2, signed=True).removesuffix("%")
-
-
-def _largest(row: MemoryChange) -> str:
-    return row.largest.words if row.largest else MISSING
 
 
 def _spreads(rows: Sequence[MemoryChange]) -> list[str]:
