@@ -61,8 +61,8 @@ def figure(runs: RunFigures) -> Figure | None:
 def _held(trial: TrialFigures) -> _OffloadedBytes:
     """On the host at its peak; of NVMe, whose files nobody watches between two phases, at the phases' ends."""
     sizes: dict[Place, int] = {}
-    for stack in stacked([trial], Place.HOST, _OF_PROCESS):
-        sizes[Place.HOST] = stack.bar.whole
+    for _, bar in stacked([trial], Place.HOST, _OF_PROCESS):
+        sizes[Place.HOST] = bar.whole
     files = [phase for phase in trial.phases if phase.place is Place.NVME and phase.step is StepKind.STEADY]
     if files:
         sizes[Place.NVME] = max(phase.live_bytes or 0 for phase in files)

@@ -33,7 +33,6 @@ class RepeatedPeak:
     """Its peak."""
     smallest_bytes: int
     largest_bytes: int
-    num_repeats: int
 
     @property
     def spread_bytes(self) -> int:
@@ -104,4 +103,4 @@ def _held(repeats: Sequence[Repeat], where: Where) -> RepeatedPeak | None:
     totals = [instant.total_bytes for instant in peaks.values()]
     middle = statistics.median_low(totals)
     index = next(index for index, instant in peaks.items() if instant.total_bytes == middle)
-    return RepeatedPeak(repeats[index], peaks[index], min(totals), max(totals), len(totals))
+    return RepeatedPeak(repeats[index], peaks[index], min(totals), max(totals))

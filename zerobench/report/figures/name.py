@@ -10,7 +10,6 @@ from zerobench.spec.trial import Evidence
 class TrialName:
     """Which trial, how its figures came to be, and whether they are to be believed."""
 
-    run_id: str
     trial_id: str
     label: str
     evidence: str

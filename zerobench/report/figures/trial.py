@@ -142,7 +142,7 @@ class TrialFigures:
         """What every table says of it."""
         status = self.summary.status.value
         return TrialName(
-            self.run_id, self.trial_id, self.label, self.spec.evidence.value, self.summary.gpu, status, self.is_believed
+            self.trial_id, self.label, self.spec.evidence.value, self.summary.gpu, status, self.is_believed
         )
 
     @property

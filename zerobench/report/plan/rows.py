@@ -83,7 +83,7 @@ class PlanRow:
         """What tables say of its trial."""
         spec = self.trial.spec
         gpu = spec.prediction.gpu
-        return TrialName(self.trial.record.run_id, spec.trial_id, self.label, spec.evidence.value, gpu)
+        return TrialName(spec.trial_id, self.label, spec.evidence.value, gpu)
 
     @property
     def evidence(self) -> Evidence:

@@ -40,7 +40,7 @@ def run_frontier_table(
     kept = [column for column in columns if column.name not in set(_left_out(columns, rows, width))]
     speed = ", ".join(column.name for column in kept if column.name in {"tokens/s", "TFLOP/s"})
     title = f"Measured: largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
-    lines = [Line(TrialName("", "", row.label, Evidence.MEASURED.value, device), row) for row in rows]
+    lines = [Line(TrialName("", row.label, Evidence.MEASURED.value, device), row) for row in rows]
     return Table(title, _caption(limit, device or "the CPU", unit.name, speed), kept, lines)
 
 
