@@ -61,11 +61,12 @@ def test_memory_is_saved_against_ddp_on_as_many_ranks_and_a_server_saves_none():
     found = rows(
         figures(SINGLE),
         figures(spec("ddp", 2)),
+        figures(spec("ddp", 4), states=(WEIGHTS, WEIGHTS, WEIGHTS)),
         figures(server, states=(WEIGHTS, WEIGHTS, 0)),
         figures(server, None, role="server", num_ranks=1),
         figures(spec("fsdp", 2), states=(WEIGHTS // 2, WEIGHTS // 2, WEIGHTS)),
     )
-    assert [row.saved_fraction for row in found] == [0.0, 0.0, 0.5, 0.0, 0.5]
+    assert [row.saved_fraction for row in found] == [0.0, 0.0, 0.0, 0.5, 0.0, 0.5]
     assert [row.verdict for row in found if row.figures.is_server] == ["-"]
 
 
