@@ -64,7 +64,7 @@ class Prediction:
     @property
     def name(self) -> str:
         """In the plan's tables."""
-        return self.row.shown.label
+        return self.row.label
 
     @property
     def fits(self) -> bool:

@@ -6,9 +6,8 @@ from tests.report.predicted_trial import asked, reserved, trial
 from tests.report.sample_run import GIB, SampleTrial
 from tests.tools.known import known
 from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
-from zerobench.report.capacity import Capacity, device_need, host_bytes_per_node
+from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.render.layout import TableTrial
 
 FIRST_STEP, STEADY = (StepKind.FIRST, Phase.STEP), (StepKind.STEADY, Phase.BACKWARD)
 DEVICE = {
@@ -20,7 +19,7 @@ ALLOCATOR = [reserved(*FIRST_STEP, 11 * GIB), reserved(*STEADY, 15 * GIB)]
 
 
 def row(sample: SampleTrial, device_bytes: int, host_bytes: int | None = None) -> PlanRow:
-    return PlanRow(TableTrial(sample, "", None), Capacity(device_bytes, host_bytes), None)
+    return PlanRow("", sample, device_bytes, host_bytes, None)
 
 
 def test_a_device_needs_what_is_reserved_and_what_lies_outside_torch() -> None:

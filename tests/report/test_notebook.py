@@ -70,7 +70,7 @@ def test_one_that_does_not_fit_says_that(tmp_path: Path) -> None:
     small = cluster(gpu="l4")
     write_run(tmp_path, plan_trials(small), samples=False)
     _, rows = read_plan(tmp_path, small)
-    [zero0] = [row for row in rows if row.shown.label == "zero0"]
+    [zero0] = [row for row in rows if row.label == "zero0"]
     title, memory, *_ = repr(Prediction(zero0, small)).splitlines()
     assert title == "gpt2-2b on 8 x L4: zero0 does not fit"
     assert re.fullmatch(r"Memory: [\d.]+ GiB of [\d.]+ GiB per GPU \([\d.]+ GiB too much\)\.", memory)

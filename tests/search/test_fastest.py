@@ -45,10 +45,7 @@ def needing(share: Callable[[TrialSpec], float], tried: list[PlanRow]) -> Callab
     """A world where a trial needs `share` times the memory that the formula says."""
 
     def make(rows: Sequence[PlanRow]) -> list[PlanRow]:
-        found = []
-        for row in rows:
-            capacity = replace(row.capacity, device_bytes=int(row.capacity.device_bytes / share(row.trial.spec)))
-            found.append(PlanRow(row.shown, capacity, row.bound, row.expected))
+        found = [replace(row, device_bytes=int(row.device_bytes / share(row.trial.spec))) for row in rows]
         tried.extend(found)
         return found
 

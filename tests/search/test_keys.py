@@ -79,8 +79,8 @@ class World:
             trace = {"step_trace": "x" if self.replays else None}
             told = UnsavedTrial(spec, trial.record, tuple(rank.model_copy(update=trace) for rank in trial.ranks))
             expected = replace(row.expected, step_s=row.expected.step_s * self.share(spec))
-            capacity = row.capacity if self.fits(spec) else replace(row.capacity, device_bytes=1)
-            found.append(replace(row, shown=replace(row.shown, trial=told), expected=expected, capacity=capacity))
+            room = row.device_bytes if self.fits(spec) else 1
+            found.append(replace(row, trial=told, expected=expected, device_bytes=room))
         return found
 
     @property

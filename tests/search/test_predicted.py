@@ -16,7 +16,6 @@ from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.records import Failure
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import TableTrial
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search import predicted
@@ -44,7 +43,7 @@ def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(
         for value, has_room in ((frontier.largest, True), (frontier.too_large, False)):
             trial = found.trial(key, value)
             assert trial is not None
-            row = plan_row(TableTrial(trial, key, None), asked.cluster)
+            row = plan_row(trial, key, asked.cluster)
             assert row.has_room is has_room
     assert [row.row is not None for row in frontier_rows(asked, found)] == [True] * len(found.frontiers)
 

@@ -16,8 +16,7 @@ from zerobench.errors import UserError
 from zerobench.folder import check_writable, write_pieces, write_whole, writing
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.document import comparison_document
-from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
-from zerobench.report.compare.headline import headline
+from zerobench.report.compare.gate import Verdict, headline, judge, parse_limits, refusal
 from zerobench.report.exporters.libraries import require_page
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts

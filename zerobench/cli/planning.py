@@ -91,7 +91,7 @@ def plan(request: PlanRequest) -> Answer:
             return {**plan_document(result.folder.path, asked.cluster, training), "notes": notes}
         return {
             "run": str(result.folder.path),
-            "best": None if best is None else best.shown.label,
+            "best": None if best is None else best.label,
             "ds_config": None if written is None else str(written),
             "configurations": [
                 configuration_values(row, asked.cluster, training)
@@ -244,6 +244,6 @@ def _written_lines(best: PlanRow | None, request: PlanRequest) -> Iterator[str]:
     if best is None or best.trial.spec.zero_stage is None or request.write is None:
         return
     spec = best.trial.spec
-    yield f"written: {request.write}, the configuration of {best.shown.label}"
+    yield f"written: {request.write}, the configuration of {best.label}"
     if Offload.NVME in spec.offloaded_to:
         yield "set its nvme_path to a folder on your NVMe drive"

@@ -12,16 +12,6 @@ from zerobench.report.trials import Trial
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """What there is to fill."""
-
-    device_bytes: int
-    """Memory of one GPU, as NVML reports its total."""
-    host_bytes_per_node: int | None = None
-    """Memory of one host that training may use; None: not judged."""
-
-
-@dataclass(frozen=True)
 class DeviceNeed:
     """What one rank needs of its GPU at its worst, in parts that add up to it."""
 

@@ -35,42 +35,18 @@ _Item = TypeVar("_Item")
 class Option:
     """What the rule knows of a configuration."""
 
-    zero_stage: int | None
-    offload_optimizer: Offload
-    offload_param: Offload
+    spec: TrialSpec
     room: float
     """What is left of the scarcer of device and host memory, as a share of it."""
+    host_room: float | None = None
+    """That of the host alone; None: nobody said how much there is."""
     expected: Interval | None = None
     """None: the time of its step is not known."""
-    tokens_per_gpu: float = 1
-    """What a step goes through: batches may differ, and numbers of GPUs."""
-    recomputed: float = 0.0
-    """The share of blocks whose forward pass runs again."""
-    num_settings: int = 0
-    """DeepSpeed's keys that are set otherwise than by default."""
-    num_gpus: int = 1
-    host_unchecked: bool = False
-    """Whether it needs host memory and nobody said how much there is."""
-    paper_stage: int = 0
-    """The stage that partitions as much as it does."""
 
-    @classmethod
-    def of(cls, spec: TrialSpec, room: float, host_room: float | None, expected: Interval | None) -> Option:
-        """That of `spec`; `room` of the device and, where it is known, of the host; `expected` of its step."""
-        blocks = dimensions(spec.model).num_layers or 1
-        return cls(
-            spec.zero_stage,
-            spec.offload_optimizer,
-            spec.offload_param,
-            room,
-            expected,
-            tokens_per_gpu=spec.tokens_per_gpu,
-            recomputed=recomputed_blocks(spec.activation_checkpointing, blocks) / blocks,
-            num_settings=len(spec.ds_config),
-            num_gpus=spec.world_size,
-            host_unchecked=bool(spec.offloaded_to) and host_room is None,
-            paper_stage=paper_stage(spec) or 0,
-        )
+    @property
+    def host_unchecked(self) -> bool:
+        """Whether it needs host memory and nobody said how much there is."""
+        return bool(self.spec.offloaded_to) and self.host_room is None
 
     @property
     def has_room(self) -> bool:
@@ -78,23 +54,30 @@ class Option:
         return self.room >= ROOM
 
     @property
+    def recomputed(self) -> float:
+        """The share of blocks whose forward pass runs again."""
+        blocks = dimensions(self.spec.model).num_layers or 1
+        return recomputed_blocks(self.spec.activation_checkpointing, blocks) / blocks
+
+    @property
     def per_token(self) -> Interval | None:
-        """Seconds of a GPU."""
+        """Seconds of a GPU: batches may differ, and numbers of GPUs."""
         if self.expected is None:
             return None
         times = self.expected.step_s, self.expected.low_s, self.expected.high_s
-        return Interval(*(seconds / self.tokens_per_gpu for seconds in times))
+        return Interval(*(seconds / self.spec.tokens_per_gpu for seconds in times))
 
     @property
     def criteria(self) -> dict[str, tuple[float, ...]]:
         """What makes it simple, as the rule names it, the weightiest first: of each the smallest is the simplest."""
-        reaches = [_REACH[self.offload_optimizer], _REACH[self.offload_param]]
+        spec = self.spec
+        reaches = [_REACH[spec.offload_optimizer], _REACH[spec.offload_param]]
         return {
             _OFFLOAD: (max(reaches), sum(reaches)),
-            "fewest GPUs": (self.num_gpus,),
+            "fewest GPUs": (spec.world_size,),
             "least checkpointing": (self.recomputed,),
-            "fewest settings": (self.num_settings,),
-            _STAGE: (_NO_STAGE if self.zero_stage is None else self.zero_stage, self.paper_stage),
+            "fewest settings": (len(spec.ds_config),),
+            _STAGE: (_NO_STAGE if spec.zero_stage is None else spec.zero_stage, paper_stage(spec) or 0),
         }
 
     @property

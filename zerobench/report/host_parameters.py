@@ -76,11 +76,9 @@ def holders(trial: Trial) -> Iterator[Holder]:
     if mapped:  # the pages of a file are there once for all ranks of a node
         files = HeldBytes(max(mapped) * spec.num_nodes / total, None, max(mapped))
         shown.append(Holder(PAGE_CACHE, files, HeldBytes(0.0, None, 0), None))
-    yield from sorted(shown, key=lambda holder: (_LAST.get(holder.name, 0), -_steady(holder)))
-
-
-def _steady(holder: Holder) -> float:
-    return 0.0 if holder.steady is None else holder.steady.a_parameter
+    yield from sorted(
+        shown, key=lambda holder: (_LAST.get(holder.name, 0), -(holder.steady.a_parameter if holder.steady else 0.0))
+    )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from zerobench.report.choice import Choice
 from zerobench.report.energy import energies
 from zerobench.report.figures.runs import run_figures
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.render.grid import Grid
-from zerobench.report.render.html import table_grid
+from zerobench.report.render.grid import Grid, table_grid
 from zerobench.report.tables.memory import device_table
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table

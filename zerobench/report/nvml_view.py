@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from zerobench.records import NvmlDevice, NvmlSummary, Place, RankRecord
+from zerobench.records import NvmlDevice, NvmlSummary, Place
 from zerobench.report.memory_view import Instant, end_instant, phase_peak
 from zerobench.report.nodes import ranks_of, same_node
 from zerobench.report.trials import Trial
@@ -46,14 +46,12 @@ def missed_spike_bytes(trial: Trial) -> int | None:
     missed = []
     for rank in trial.ranks:
         reserved = max((row.peak_reserved_bytes for row in rank.device_memory), default=None)
-        peak = next((device.peak_used_bytes for node, device in seen if _runs_on(rank, node, device)), None)
+        mine = (device for node, device in seen if same_node(rank, node))
+        uuid = bare_uuid(rank.device_uuid or "")
+        peak = next((device.peak_used_bytes for device in mine if bare_uuid(device.gpu_uuid) == uuid), None)
         if reserved is not None and peak is not None and reserved > peak:
             missed.append(reserved - peak)
     return max(missed, default=None)
-
-
-def _runs_on(rank: RankRecord, node: NvmlSummary, device: NvmlDevice) -> bool:
-    return bare_uuid(rank.device_uuid or "") == bare_uuid(device.gpu_uuid) and same_node(rank, node)
 
 
 @dataclass(frozen=True)

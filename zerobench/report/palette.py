@@ -87,19 +87,14 @@ def category_colour(group: str) -> str:
     return f"var(--category-{group})"
 
 
-def on_category(group: str) -> str:
-    """The CSS colour of text that stands on it."""
-    return f"var(--on-category-{group})"
-
-
 def strategy_colour(strategy: str) -> str:
     """The CSS colour of a strategy; those that the suite does not ship with share one."""
     return f"var(--strategy-{strategy if strategy in STRATEGY_COLOURS else OTHER_STRATEGY})"
 
 
-def on_strategy(strategy: str) -> str:
-    """The CSS colour of text that stands on it."""
-    return f"var(--on-strategy-{strategy if strategy in STRATEGY_COLOURS else OTHER_STRATEGY})"
+def on(colour: str) -> str:
+    """The CSS colour of text that stands on the colour of a category or a strategy."""
+    return colour.replace("--", "--on-", 1)
 
 
 def colours(theme: str) -> dict[str, str]:

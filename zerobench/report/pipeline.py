@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zerobench.formulas.pipeline import bubble_fraction, pipeline_bytes_per_step
 from zerobench.records import Category, Place, RankRecord, StepKind
-from zerobench.report.memory_view import Instant, ModelStates, model_states, peak_instant
+from zerobench.report.memory_view import ModelStates, model_states, peak_instant
 from zerobench.report.stats import median
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.strategy import STRATEGIES
@@ -24,7 +24,7 @@ class StageRow:
     num_params: int | None
     """Of the stage alone."""
     states: ModelStates | None
-    peak: Instant | None
+    peak_bytes: int | None
     """Device memory of a steady step."""
     activations_bytes: int | None
     """Largest in a steady step."""
@@ -40,11 +40,6 @@ class StageRow:
     """Sent and received in the steady step."""
     formula_bytes: int
     """The same by formula."""
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Bytes at the peak."""
-        return None if self.peak is None else self.peak.total_bytes
 
     @property
     def bubble_fraction(self) -> float | None:
@@ -63,13 +58,14 @@ def _stage(trial: Trial, rank: RankRecord) -> StageRow:
     recorded = rank.effective_config.get("pipeline")
     part = recorded if isinstance(recorded, dict) else {}
     waits = [time.wait_s for time in rank.step_times if time.wait_s is not None]
+    peak = peak_instant(rank, StepKind.STEADY, Place.DEVICE)
     passed = [row for row in rank.collectives if row.step is StepKind.STEADY]
     return StageRow(
         rank=rank.rank,
         blocks=_blocks(part.get("blocks")),
         num_params=_whole(part.get("parameters")),
         states=model_states(rank),
-        peak=peak_instant(rank, StepKind.STEADY, Place.DEVICE),
+        peak_bytes=None if peak is None else peak.total_bytes,
         activations_bytes=_largest(rank, Category.ACTIVATIONS),
         in_flight=_whole(part.get("micro_batches_in_flight")),
         step_s=median([time.step_s for time in rank.step_times]),

@@ -17,7 +17,6 @@ from zerobench.report.changes import MOST, ChangeOutcome, share_slower
 from zerobench.report.figures.predicted_speed import work_of
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.search.plan_world import plan_world
@@ -170,7 +169,7 @@ def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict
     """The figures of the trials that could be predicted, by their ids."""
     known = {item.trial.trial_id for item in planned}
     whole = (trial for trial in ended_trials(load_run(path)) if trial.trial_id in known and is_whole(trial))
-    return {trial.trial_id: plan_row(TableTrial(trial, trial.trial_id, None), cluster) for trial in whole}
+    return {trial.trial_id: plan_row(trial, trial.trial_id, cluster) for trial in whole}
 
 
 def _changed(says: ChangeNames, row: PlanRow | None, usual_s: float | None) -> ChangeOutcome:

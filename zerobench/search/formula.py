@@ -5,7 +5,6 @@ from zerobench.formulas.record import formula_record
 from zerobench.records import Status
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.trials import UnsavedTrial
 from zerobench.running.trial_record import trial_record
 from zerobench.spec.cluster import Cluster
@@ -28,4 +27,4 @@ def formula_row(trial: TrialSpec, cluster: Cluster, *, plays_allocator: bool = F
         asked = formula_trial(trial, plays_allocator=plays_allocator)
     except UserError:
         return None
-    return plan_row(TableTrial(asked, trial.strategy, None), cluster)
+    return plan_row(asked, trial.strategy, cluster)

@@ -49,7 +49,7 @@ class MeasuredRow:
     @property
     def text(self) -> str:
         """`zero2 mb4: 0.52 s a step (0.48 s expected of the GPU), 7,900 tokens/s`."""
-        name, speed, predicted = self.row.shown.label, self.speed, self.row.expected
+        name, speed, predicted = self.row.label, self.speed, self.row.expected
         if speed is None:
             record = None if self.trial is None else self.trial.record
             return f"{name}: {self.skipped or (record and record.reason) or 'not measured'}"

@@ -10,7 +10,6 @@ from zerobench.report.choice import ROOM
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.tables.plan_frontier import FrontierRow
 from zerobench.report.trials import Trial
 from zerobench.running.observer import Observer
@@ -57,4 +56,4 @@ def frontier_rows(plan: Plan, answered: Answer) -> list[FrontierRow]:
 
 
 def _row(plan: Plan, trial: Trial) -> PlanRow:
-    return plan_row(TableTrial(trial, trial.spec.strategy, None), plan.cluster)
+    return plan_row(trial, trial.spec.strategy, plan.cluster)

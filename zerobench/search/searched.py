@@ -10,7 +10,6 @@ from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.trials import ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
@@ -151,7 +150,7 @@ class Rounds:
             if is_whole(trial) and trial.spec.evidence is world
         }
         made = [trials[spec.config_hash] for spec in specs if spec.config_hash in trials]
-        rows = [plan_row(TableTrial(trial, trial.spec.strategy, None), self._plan.cluster) for trial in made]
+        rows = [plan_row(trial, trial.spec.strategy, self._plan.cluster) for trial in made]
         if not trials:
             other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
             raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")

@@ -30,7 +30,7 @@ def device(gpu_figures: dict[str, Figure]) -> Figure:
 
 def bars_of(frames: RunFrames) -> list[Bar]:
     """The bars of all that completed."""
-    return [one.bar for one in stacked(frames.figures, Place.DEVICE)]
+    return [bar for _, bar in stacked(frames.figures, Place.DEVICE)]
 
 
 def column(figure: Figure, start: str) -> str:

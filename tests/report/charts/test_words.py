@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerobench.report.charts import render, words
+from zerobench.report.charts import render, shown
 from zerobench.report.column_units import byte_axis
 
 
@@ -25,8 +25,8 @@ def test_a_table_shows_what_is_missing_as_missing_and_nothing_as_nothing() -> No
 
 
 def test_a_share_has_the_digits_that_say_something() -> None:
-    assert [words.share(part, 1000) for part in (0, 0.5, 4, 10, 416)] == ["0%", "less than 0.1%", "0.4%", "1%", "42%"]
-    assert words.share(1, 0) == "-"
+    assert [shown.share(part, 1000) for part in (0, 0.5, 4, 10, 416)] == ["0%", "less than 0.1%", "0.4%", "1%", "42%"]
+    assert shown.share(1, 0) == "-"
 
 
 def test_only_places_of_a_drawing_are_rounded_and_never_its_words() -> None:

@@ -147,7 +147,7 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     taken = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
     best = taken.best
     tokens_per_s = best.trial.spec.world_size * best.trial.spec.tokens_per_gpu / known(best.expected).step_s
-    assert choice.startswith(f"Choose {best.shown.label} ({format_count(tokens_per_s)} tokens/s expected): ")
+    assert choice.startswith(f"Choose {best.label} ({format_count(tokens_per_s)} tokens/s expected): ")
     assert taken.reason in choice
 
 
@@ -168,9 +168,7 @@ def test_a_report_of_a_plan_recommends_what_the_plan_does(
     else:
         [choice], best = choices, taken.best
         told_by_the_report = choice.replace(" fused_adamw", "").replace(" cpu_adam", "")
-        assert re.match(
-            rf"Choose {re.escape(best.shown.label)}(: | \([\d.]+ \w tokens/s expected\): )", told_by_the_report
-        )
+        assert re.match(rf"Choose {re.escape(best.label)}(: | \([\d.]+ \w tokens/s expected\): )", told_by_the_report)
 
 
 def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_does(tmp_path: Path) -> None:
@@ -181,7 +179,7 @@ def test_a_report_of_a_plan_prefers_what_does_without_checkpointing_as_the_plan_
     taken = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
     assert not taken.best.trial.spec.activation_checkpointing
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
-    assert choice.startswith(f"Choose {taken.best.shown.label} (")
+    assert choice.startswith(f"Choose {taken.best.label} (")
 
 
 def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:

@@ -23,8 +23,7 @@ from zerobench.report.page.configuration import MOST_IN_FULL
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.plan.rows import recommended
 from zerobench.report.plan.view import read_plan
-from zerobench.report.render.grid import MANY_ROWS, columns_grid
-from zerobench.report.render.html import table_grid
+from zerobench.report.render.grid import MANY_ROWS, columns_grid, table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.trials import trials_table
 from zerobench.store import load_run
@@ -146,7 +145,7 @@ def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
     frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
     html = page_html(frames, [])
     best = known(recommended(read_plan(tmp_path / RUN_ID, place)[1]))
-    assert f"Why not the others, compared with {best.best.shown.label}" in html
+    assert f"Why not the others, compared with {best.best.label}" in html
     assert "fits, slower: " in html
 
 

@@ -23,10 +23,8 @@ from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.records import Category, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
-from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.takes import takes
+from zerobench.report.plan.rows import PlanRow, recommended, takes
 from zerobench.report.plan.view import plan_row, plan_view
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_time import traffic
@@ -63,7 +61,7 @@ def taken(rows: Sequence[PlanRow]) -> PlanRow | None:
 
 def row(trial: SampleTrial, place: Cluster) -> PlanRow:
     """A trial as a row of a plan."""
-    return plan_row(TableTrial(trial, trial.spec.strategy, None), place)
+    return plan_row(trial, trial.spec.strategy, place)
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -144,7 +142,7 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
     by_stage = {t.spec.zero_stage: row(t, place) for t in trials if t.ranks and not row(t, place).offloads}
     assert not by_stage[0].has_room
     assert (by_stage[3].step_s or 0) < (best.step_s or 0)
-    assert f": choose {best.shown.label}\n" in text
+    assert f": choose {best.label}\n" in text
     assert "least offload, lowest stage" in " ".join(text.split())
 
 
@@ -165,7 +163,7 @@ def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
 def test_a_row_without_room_is_not_recommended() -> None:
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    full = [replace(one, capacity=replace(one.capacity, device_bytes=one.device.needed_bytes or 0)) for one in rows]
+    full = [replace(one, device_bytes=one.device.needed_bytes or 0) for one in rows]
     assert full[0].fits
     assert not full[0].has_room
     assert taken(full) is None
@@ -186,7 +184,7 @@ def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
     simplest = taken([replace(one, expected=None) for one in rows])
     found = known(taken(tied))
     assert simplest is not None
-    assert found.shown.label == simplest.shown.label
+    assert found.label == simplest.label
 
 
 def test_what_is_offloaded_to_a_host_of_unknown_memory_is_counted_as_not_checked() -> None:
@@ -223,8 +221,8 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     assert len(kept) == 6
     assert lines[-1] == f"{len(table.lines) - 6} more with --details"
     assert view.best is not None
-    assert view.best.shown.label in kept
-    assert f": choose {view.best.shown.label}" in text
+    assert view.best.label in kept
+    assert f": choose {view.best.label}" in text
     assert [
         word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
     ] == []
@@ -309,10 +307,10 @@ def test_traffic_is_that_of_one_steady_step() -> None:
 
 def test_a_room_is_a_share_of_what_there_is() -> None:
     one = row(plan_trials(cluster())[0], cluster())
-    half = replace(one, capacity=replace(one.capacity, device_bytes=2 * (one.device.needed_bytes or 0)))
+    half = replace(one, device_bytes=2 * (one.device.needed_bytes or 0))
     assert half.device.room == pytest.approx(0.5)
     assert half.scaled_bytes == pytest.approx(one.device.needed_bytes, abs=2)
-    assert replace(one, capacity=replace(one.capacity, device_bytes=GIB)).device.fits is False
+    assert replace(one, device_bytes=GIB).device.fits is False
 
 
 def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
@@ -346,7 +344,7 @@ def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp
     assert rows_of(text, "emulated") == rows_of(other, "simulated")
     assert "too much, in " in text
     assert "ran out of device memory" not in text
-    assert (best and best.shown.label) == (expected and expected.shown.label)
+    assert (best and best.label) == (expected and expected.label)
 
 
 def as_emulated(trial: SampleTrial) -> SampleTrial:

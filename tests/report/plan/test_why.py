@@ -8,27 +8,27 @@ import pytest
 from tests.report.predicted_trial import Ledger, asked, trial
 from tests.report.sample_run import GIB, MIB, SampleTrial
 from zerobench.records import Category, ContextMemory, Phase, StepKind
-from zerobench.report.capacity import Capacity
 from zerobench.report.memory_causes import cause, remedy
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.why import name_of
 from zerobench.report.plan.why import why_not as why_row_not
-from zerobench.report.render.layout import TableTrial
 from zerobench.timing.step import ExpectedStep
 
-H100 = Capacity(device_bytes=80 * GIB, host_bytes_per_node=1000 * GIB)
+H100 = (80 * GIB, 1000 * GIB)
 BUCKET = 1_000_000_000  # 5e8 elements of two bytes
 PSI = 100_000_000
 LIVE = "stage3_max_live_parameters 1e9"
 
 
 def why_not(
-    best: SampleTrial, other: SampleTrial, capacity: Capacity, times: Sequence[ExpectedStep | None] = (None, None)
+    best: SampleTrial,
+    other: SampleTrial,
+    capacity: tuple[int, int | None],
+    times: Sequence[ExpectedStep | None] = (None, None),
 ) -> list[str]:
     """The same of rows of these trials, whose steps are expected to take these `times`."""
     rows = [
-        PlanRow(TableTrial(sample, "", None), capacity, None, expected)
-        for sample, expected in zip((best, other), times, strict=True)
+        PlanRow("", sample, *capacity, None, expected) for sample, expected in zip((best, other), times, strict=True)
     ]
     return why_row_not(*rows)
 
@@ -133,7 +133,7 @@ def test_of_two_that_fit_the_expected_times_say_which_is_slower_or_that_none_is(
     times = lasting(1.0), lasting(other_s)
     assert why_not(ours, theirs, H100, times)[0].startswith(f"fits, {words}: ")
     assert not any("fits, " in sentence for sentence in why_not(ours, theirs, H100))
-    small = Capacity(device_bytes=GIB // 2)
+    small = (GIB // 2, None)
     assert not any("fits, " in sentence for sentence in why_not(ours, theirs, small, times))
 
 
@@ -155,7 +155,7 @@ def test_more_host_memory_is_told_with_what_lies_there() -> None:
 def test_a_host_that_is_too_small_is_told_for_the_whole_node() -> None:
     host = at_peak(master_weights=100 * GIB)
     sample = trial(asked("zero2", offload_optimizer="cpu", optimizer="cpu_adam"), at_peak(parameters=GIB), host)
-    sentences = why_not(stage_2(), sample, Capacity(80 * GIB, host_bytes_per_node=700 * GIB))
+    sentences = why_not(stage_2(), sample, (80 * GIB, 700 * GIB))
     assert sentences[0] == ("does not fit: needs 800.00 GiB of 700.00 GiB host memory per node, 100.00 GiB too much")
 
 

@@ -51,19 +51,19 @@ def found(rows: list[ErrorRow], quantity: Quantity, when: tuple[StepKind, Phase]
 def test_the_median_is_of_absolute_errors_and_the_worst_keep_their_signs() -> None:
     pairs = pairs_of((1010, 2000), (970, 2100), (1000, 1990), (1040, 1800))
     rows = error_rows(pairs)
-    live = found(rows, Quantity.LIVE, FORWARD[:2]).errors
+    live = found(rows, Quantity.LIVE, FORWARD[:2])
     assert live.num_cells == 4
     assert live.median == pytest.approx(0.02)  # of 0, 1, 3 and 4%
     assert live.worst_over is not None
     assert live.worst_under is not None
     assert (live.worst_over.pair, live.worst_under.pair) == (pairs[3], pairs[1])
     assert [live.worst_over.error, live.worst_under.error] == pytest.approx([0.04, -0.03])
-    peak = found(rows, Quantity.PEAK, FORWARD[:2]).errors
+    peak = found(rows, Quantity.PEAK, FORWARD[:2])
     assert peak.median == pytest.approx(0.0275)  # of 0, 0.5, 5 and 10%
 
 
 def test_where_all_is_equal_there_is_no_worst() -> None:
-    errors = found(error_rows(pairs_of((1000, 2000), (1000, 2000))), Quantity.PEAK, None).errors
+    errors = found(error_rows(pairs_of((1000, 2000), (1000, 2000))), Quantity.PEAK, None)
     assert (errors.num_cells, errors.median, errors.worst_over, errors.worst_under) == (2, 0.0, None, None)
 
 
@@ -80,8 +80,8 @@ def test_only_totals_count_and_each_phase_and_world_has_its_rows() -> None:
         for world in ("simulated", "solo")
     ]
     rows = error_rows(join([real, *said]))
-    assert {row.errors.median for row in rows} == {0.0}
-    assert [(row.evidence, row.quantity, row.when, row.errors.num_cells) for row in rows] == [
+    assert {row.median for row in rows} == {0.0}
+    assert [(row.evidence, row.quantity, row.when, row.num_cells) for row in rows] == [
         (world, quantity, when, count)
         for world in (Evidence.SOLO, Evidence.SIMULATED)
         for quantity in (Quantity.LIVE, Quantity.PEAK)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from zerobench.report.markdown.text import prose
 from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.pipeline import StageRow
 from zerobench.report.predictions.predicted import join
-from zerobench.report.render import html, markdown, terminal
+from zerobench.report.render import grid as page
+from zerobench.report.render import markdown, terminal
 from zerobench.report.server import Side
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
@@ -41,7 +43,7 @@ from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.spec.trial import Evidence
 
 STAGE = StageRow(
-    rank=1, blocks="4-7", num_params=1001, states=None, peak=None, activations_bytes=5 * 2**30, in_flight=2,
+    rank=1, blocks="4-7", num_params=1001, states=None, peak_bytes=None, activations_bytes=5 * 2**30, in_flight=2,
     step_s=0.25, wait_s=0.0625, ideal_fraction=0.2, passed_bytes=2**27, formula_bytes=2**27,
 )  # fmt: skip
 SIDE = Side(
@@ -121,7 +123,7 @@ def named(of: Table[Any], **changed: Any) -> Table[Any]:
 
 
 def printed(of: Table[Any], width: int) -> str:
-    return "".join(text_of(section.print, width) for section in terminal.sections(of, width))
+    return text_of(partial(terminal.print_parts, [of]), width)
 
 
 @each_view
@@ -132,12 +134,12 @@ def test_markdown_and_page_have_each_cell_of_each_column_that_says_something(nam
     assert lines[2].startswith("| one \\| \\<b\\>two\\</b\\> | ")
     assert all(prose(cell) in lines[2] for cell in cells(of, said(of))[0])
     assert lines[0] == f"| trial | evidence | {' | '.join(map(prose, headers))} |"
-    page = html.table_grid(of)
-    assert page.caption.endswith(of.caption_for_files[-40:])
+    shown_grid = page.table_grid(of)
+    assert shown_grid.caption.endswith(of.caption_for_files[-40:])
     assert prose(of.caption_for_files) in next(markdown.lines(of))
-    assert [head.text for head in page.headers] == ["trial", *headers]
-    assert [list(row.cells)[1:] for row in page.rows] == cells(of, said(of))
-    assert list(html.table_columns(of)) == ["trial", *(column.header for column in of.for_files)]
+    assert [head.text for head in shown_grid.headers] == ["trial", *headers]
+    assert [list(row.cells)[1:] for row in shown_grid.rows] == cells(of, said(of))
+    assert list(page.table_columns(of)) == ["trial", *(column.header for column in of.for_files)]
 
 
 @pytest.mark.parametrize("name", IN_A_TERMINAL)
@@ -157,9 +159,9 @@ def test_a_wide_terminal_has_all_columns_and_a_narrow_one_those_with_a_short_hea
 def test_a_prediction_is_marked_in_markdown_and_on_the_page(name: str) -> None:
     of = named(VIEWS[name](), evidence="simulated", gpu="H200 SXM", status="completed", is_believed=True)
     assert "predicted (simulated on H200 SXM)" in "".join(markdown.lines(of))
-    page = html.table_grid(of)
-    assert page.caption.endswith("All figures are predicted (simulated on H200 SXM).")
-    assert page.rows[0].kind == "predicted"
+    shown_grid = page.table_grid(of)
+    assert shown_grid.caption.endswith("All figures are predicted (simulated on H200 SXM).")
+    assert shown_grid.rows[0].kind == "predicted"
 
 
 @each_view
@@ -167,14 +169,14 @@ def test_a_table_without_lines_is_nothing_anywhere(name: str) -> None:
     of = replace(VIEWS[name](), lines=[])
     assert printed(of, 80) == ""
     assert list(markdown.lines(of)) == []
-    assert html.table_grid(of).rows == []
+    assert page.table_grid(of).rows == []
 
 
 @pytest.mark.parametrize("name", IN_A_TERMINAL)
 def test_a_row_that_is_not_believed_is_marked_in_the_terminal_and_on_the_page(name: str) -> None:
     doubted = named(VIEWS[name](), is_believed=False)
     assert "! one" in printed(doubted, 140)
-    assert html.table_grid(doubted).rows[0].kind == "doubted"
+    assert page.table_grid(doubted).rows[0].kind == "doubted"
 
 
 def test_what_is_said_below_is_the_terminals_alone() -> None:
@@ -184,7 +186,7 @@ def test_what_is_said_below_is_the_terminals_alone() -> None:
 
 
 def shown(part: Part, width: int) -> str:
-    return text_of(terminal.part_section(part, width).print, width)
+    return text_of(partial(terminal.print_parts, [part]), width)
 
 
 def test_a_listing_has_each_row_in_each_renderer_and_only_short_headers_in_80_columns() -> None:
@@ -192,7 +194,7 @@ def test_a_listing_has_each_row_in_each_renderer_and_only_short_headers_in_80_co
     assert "n, B" not in shown(Part("t", table=LISTING), 80)
     assert all(f"w|{n}" in shown(Part("t", table=LISTING), 80) for n in LISTING.rows)
     assert list(markdown.listing_lines(LISTING))[2:] == ["| w\\|1 | 1 |", "| w\\|2 | 2 |"]
-    grid = html.listing_grid("c", LISTING)
+    grid = page.listing_grid("c", LISTING)
     assert [list(row.cells) for row in grid.rows] == [["w|1", "1"], ["w|2", "2"]]
     assert [head.is_number for head in grid.headers] == [False, True]
 
@@ -241,7 +243,7 @@ def test_points_without_a_table_are_a_list_whose_lines_stand_below_each_other() 
 
 
 def test_claims_that_a_run_is_silent_about_are_marked_on_the_page_and_are_one_line_in_the_terminal() -> None:
-    kinds = {row.cells[1]: row.kind for row in html.listing_grid("c", claims_listing(COMPARED)).rows}
+    kinds = {row.cells[1]: row.kind for row in page.listing_grid("c", claims_listing(COMPARED)).rows}
     assert kinds["not testable"] == "skipped"
     [part] = claims_part(COMPARED)
     assert shown(part, 200).count("not testable") == 0
@@ -258,7 +260,7 @@ def test_how_to_read_the_rest_needs_a_wide_terminal() -> None:
     assert "Rajbhandari" in printed(of, 140)
     assert "Rajbhandari" not in printed(of, 80)
     assert "Rajbhandari" in "".join(markdown.lines(of))
-    assert "Rajbhandari" in html.table_grid(of).caption
+    assert "Rajbhandari" in page.table_grid(of).caption
 
 
 def test_markdown_counts_the_rows_that_it_leaves_out() -> None:
@@ -292,5 +294,5 @@ def test_a_column_that_a_view_is_given_stands_in_every_place(name: str) -> None:
     more = replace(of, columns=[*of.columns, Column[Any]("new", lambda _: "told", "GiB", narrow="new")])
     assert "new, GiB" in printed(more, 300)
     assert "new" in printed(more, 80).split()
-    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *html.table_columns(more)["new, GiB"]]
+    places = [*markdown.lines(more), *page.table_grid(more).rows[0].cells, *page.table_columns(more)["new, GiB"]]
     assert sum("told" in place for place in places) == 2 * len(of.lines) + 1

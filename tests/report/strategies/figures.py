@@ -1,9 +1,11 @@
 """Sides of trials with round numbers, to compare: a model of a million parameters in fp32, 24 sequences a step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tests.report.sample_run import RUN_ID, model
+from tests.report.sample_run import SampleTrial, model, trial_record
+from zerobench.report.figures.trial import TrialFigures, trial_figures
 from zerobench.report.memory_view import ModelStates
 from zerobench.report.parity import Parity
 from zerobench.report.strategies.figures import Figures
@@ -21,15 +23,12 @@ def spec(strategy: str, ranks: int = 2, batch: int = 24, **fields: Any) -> Trial
     return TrialSpec.model_validate({"model": small, "strategy": strategy, **sized, **fields})
 
 
-def figures(asked: TrialSpec, step_s: float | None = 1.0, **known: Any) -> Figures:
-    """Its workers' side; `known` says what else there is."""
+def figures(asked: TrialSpec, step_s: float | None = 1.0, **known: Any) -> TrialFigures:
+    """A trial and its workers' side; `known` says what else there is."""
     states = known.pop("states", (WEIGHTS, WEIGHTS, 2 * WEIGHTS))
     seconds = {"step_s": step_s, "spread_s": None if step_s is None else step_s / 100}
     tokens = None if step_s is None else asked.global_batch_size * asked.sequence_length / step_s
     usual: dict[str, Any] = {
-        "run_id": RUN_ID,
-        "trial_id": asked.trial_id,
-        "spec": asked,
         "role": "worker",
         "num_ranks": asked.world_size,
         "device_name": "cpu",
@@ -46,20 +45,22 @@ def figures(asked: TrialSpec, step_s: float | None = 1.0, **known: Any) -> Figur
         "wait_fraction": None,
         "staleness": None,
     }
-    return Figures(**{**usual, **seconds, **known})
+    trial = trial_figures(SampleTrial(asked, trial_record(asked), []))
+    return replace(trial, compared=[Figures(**{**usual, **seconds, **known})])
 
 
-def rows(*sides: Figures, parity: dict[str, float] | None = None, norm: float | None = None) -> list[ComparedSide]:
+def rows(
+    *trials: TrialFigures, parity: dict[str, float] | None = None, norm: float | None = None
+) -> list[ComparedSide]:
     """The sides compared, each called by its strategy and ranks; `parity` are distances of losses by that name, `norm`
     is that of the gradients' norms in each of them.
     """
-    names = {(one.run_id, one.trial_id): f"{one.spec.strategy} n{one.spec.world_size}" for one in sides}
+    named = [(trial, f"{trial.spec.strategy} n{trial.spec.world_size}") for trial in trials]
     judged = {
-        key: Parity("reference", distance, 5e-6, 9, norm_difference=norm, norm_tolerance=1e-3)
-        for key, name in names.items()
-        if (distance := (parity or {}).get(name)) is not None
+        name: Parity("reference", distance, 5e-6, 9, norm_difference=norm, norm_tolerance=1e-3)
+        for name, distance in (parity or {}).items()
     }
-    return compare(sides, names, judged)
+    return compare(trial.beside(name, judged.get(name), None) for trial, name in named)
 
 
 def by_label(found: Sequence[ComparedSide], label: str) -> ComparedSide:

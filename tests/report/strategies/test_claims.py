@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from tests.report.strategies.figures import WEIGHTS, figures, rows, spec
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.strategies.claim import Claim, Verdict
 from zerobench.report.strategies.claims import claims
-from zerobench.report.strategies.figures import Figures
 
 SINGLE = figures(spec("single", 1), 2.0)
 RING = 1.0 * WEIGHTS
 """2 (n-1)/n of the weights on two ranks."""
 
 
-def ddp(**known: object) -> Figures:
+def ddp(**known: object) -> TrialFigures:
     return figures(spec("ddp"), known.pop("step_s", 1.05), **{"sent_bytes": RING, "received_bytes": RING, **known})  # type: ignore[arg-type]
 
 
-def claim(text: str, *sides: Figures, **more: object) -> Claim:
+def claim(text: str, *sides: TrialFigures, **more: object) -> Claim:
     return next(one for one in claims(rows(*sides, **more)) if text in one.text)  # type: ignore[arg-type]
 
 
-def verdict(text: str, *sides: Figures, **more: object) -> Verdict:
+def verdict(text: str, *sides: TrialFigures, **more: object) -> Verdict:
     return claim(text, *sides, **more).verdict
 
 
@@ -81,7 +81,7 @@ def test_an_all_reduce_is_held_against_the_ring():
 
 
 def test_stages_are_held_against_what_ddp_sent():
-    def sends(strategy: str, times: float) -> Figures:
+    def sends(strategy: str, times: float) -> TrialFigures:
         return figures(spec(strategy), sent_bytes=times * RING)
 
     assert verdict("no more than data parallelism", SINGLE, ddp(), sends("zero1", 1.0)) is Verdict.HOLDS
@@ -105,7 +105,7 @@ def test_what_the_papers_count_is_all_weights_trained():
 
 
 def test_a_verdict_on_speed_names_the_machine_that_it_is_of():
-    machine = SINGLE.device_name
+    machine = SINGLE.compared[0].device_name
     bubble = figures(spec("pipeline", 2, batch=6, gradient_accumulation_steps=4), wait_fraction=0.2)
     for text, side in (
         ("n times as fast", figures(spec("fsdp"), 1.5)),
@@ -119,7 +119,7 @@ def test_a_verdict_on_speed_names_the_machine_that_it_is_of():
         assert found.measured.endswith(f" (on {machine})"), text
 
 
-def server_sides(**known: object) -> tuple[Figures, Figures]:
+def server_sides(**known: object) -> tuple[TrialFigures, TrialFigures]:
     asked = spec("parameter-server", 3)
     both = {"formula_sent_bytes": WEIGHTS, "formula_received_bytes": WEIGHTS}
     moved = {"sent_bytes": WEIGHTS, "received_bytes": WEIGHTS, **both}
@@ -141,7 +141,7 @@ def test_a_servers_traffic_and_memory_are_told_apart_from_its_workers():
 
 
 def test_async_is_judged_by_time_beyond_the_spread_and_by_staleness():
-    def server(consistency: str, step_s: float, staleness: float) -> Figures:
+    def server(consistency: str, step_s: float, staleness: float) -> TrialFigures:
         return figures(spec("parameter-server", 3, consistency=consistency), step_s, staleness=staleness)
 
     sync = server("sync", 1.0, 0.0)
@@ -174,7 +174,7 @@ def test_ranks_that_divide_the_model_are_held_against_ddps_waiting():
 
 @pytest.mark.parametrize("strategy", ["pipeline", "rpc-pipeline"])
 def test_a_stages_waiting_is_held_against_the_ideal_bubble(strategy: str):
-    def stage(idle: float) -> Figures:
+    def stage(idle: float) -> TrialFigures:
         asked = spec(strategy, 2, batch=6, gradient_accumulation_steps=4)  # eight micro-batches: 1/9
         return figures(asked, wait_fraction=idle)
 

@@ -29,7 +29,7 @@ from zerobench.report.charts import (
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.palette import colours, resolved
-from zerobench.report.render.html import table_columns
+from zerobench.report.render.grid import table_columns
 from zerobench.report.tables.checkpoints import checkpoints_table
 
 __all__ = ["MAKERS", "checkpoints_figure", "colours", "figures", "resolved"]

@@ -9,8 +9,8 @@ import altair as alt
 from zerobench.report import palette
 from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
 from zerobench.report.charts.render import HATCH, Mark, Specification, haloed, is_narrow, layered, mark, reach
+from zerobench.report.charts.shown import part_sentence
 from zerobench.report.charts.stack import Bar, Part
-from zerobench.report.charts.words import part_sentence
 from zerobench.report.column_units import Unit
 from zerobench.units import format_bytes
 
@@ -142,7 +142,7 @@ def _names(bars: Sequence[Bar], unit: Unit, y: alt.Y, scale: float) -> list[Mark
             "name": bar.name,
             "at": unit.of((start + end) / 2),
             "text": text,
-            "ink": palette.on_category(group),
+            "ink": palette.on(palette.category_colour(group)),
             "paper": palette.category_colour(group),
         }
         for bar, group, start, end in spans

@@ -48,7 +48,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
     prediction has it.
     """
     offloading = [trial for trial in runs.figures if trial.summary.offloads()]
-    known = [each for each in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if each.bar.whole > 0]
+    known = [each for each in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if each[1].whole > 0]
     if not known:
         return None
     trials, chosen = _chosen(known)
@@ -80,9 +80,9 @@ def capacities(bars: Sequence[Bar]) -> list[int]:
 
 def _chosen(known: Sequence[TrialBar]) -> tuple[list[TrialFigures], list[Bar]]:
     """The trials that are drawn, and their bars."""
-    by_trial = {id(trial_bar.trial): trial_bar.bar for trial_bar in known}
-    trials = most_telling([trial_bar.trial for trial_bar in known], lambda trial: by_trial[id(trial)].whole)
-    return trials, [by_trial[id(trial)] for trial in trials]
+    bars = {id(trial): bar for trial, bar in known}
+    trials = most_telling([trial for trial, _ in known], lambda trial: bars[id(trial)].whole)
+    return trials, [bars[id(trial)] for trial in trials]
 
 
 def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:

@@ -13,7 +13,7 @@ from zerobench.report.column_units import byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.render.html import table_columns
+from zerobench.report.render.grid import table_columns
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.units import format_bytes
 

@@ -46,7 +46,7 @@ def point(trial: TrialFigures, x: float, y: float, description: str) -> Point:
         offload=_OFFLOADS[trial.summary.offload],
         fill=palette.strategy_colour(strategy) if measured else "var(--paper)",
         figure=strategy.removeprefix("zero")[:1],
-        ink=palette.on_strategy(strategy) if measured else "var(--ink)",
+        ink=palette.on(palette.strategy_colour(strategy)) if measured else "var(--ink)",
         trial=trial.trial_id,
     )
 

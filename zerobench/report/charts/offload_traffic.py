@@ -12,9 +12,8 @@ from zerobench.report import palette
 from zerobench.report.charts.bar_marks import outlines
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, arranged, drawing, layered, mark
-from zerobench.report.charts.shown import ending, most_telling, whole
+from zerobench.report.charts.shown import ending, most_telling, part_sentence, whole
 from zerobench.report.charts.stack import stacked
-from zerobench.report.charts.words import part_sentence
 from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
@@ -62,8 +61,8 @@ def figure(runs: RunFigures) -> Figure | None:
 def _held(trial: TrialFigures) -> _OffloadedBytes:
     """On the host at its peak; of NVMe, whose files nobody watches between two phases, at the phases' ends."""
     sizes: dict[Place, int] = {}
-    for stack in stacked([trial], Place.HOST, _OF_PROCESS):
-        sizes[Place.HOST] = stack.bar.whole
+    for _, bar in stacked([trial], Place.HOST, _OF_PROCESS):
+        sizes[Place.HOST] = bar.whole
     files = [phase for phase in trial.phases if phase.place is Place.NVME and phase.step is StepKind.STEADY]
     if files:
         sizes[Place.NVME] = max(phase.live_bytes or 0 for phase in files)

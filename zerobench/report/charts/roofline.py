@@ -8,8 +8,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import Mark, Specification, drawing, haloed, in_columns, layered, mark, reach
-from zerobench.report.charts.shown import whole
-from zerobench.report.charts.words import share
+from zerobench.report.charts.shown import share, whole
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.predicted_speed import predicted_roofline

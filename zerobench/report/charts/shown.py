@@ -1,4 +1,4 @@
-"""Which trials a chart shows, and what its caption says of them."""
+"""Which trials a chart shows, what its caption says of them, and sentences for its marks."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from zerobench.report.batch_ramp import HasSpec
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.spec.trial import Evidence
+from zerobench.units import format_bytes
 
 MOST_ROWS = 30
 """Trials in a chart with a row for each: what a person can read."""
@@ -84,3 +85,18 @@ def axis_top(top: float, tops: Sequence[float]) -> tuple[float, bool]:
     if len(tops) > 2 and largest > _FLATTENS * second:
         return (top, True) if top == largest else (second, False)
     return largest, False
+
+
+def share(part: float, whole: float) -> str:
+    """`41%`, or `0.4%` below one; `-` of nothing."""
+    if not whole:
+        return "-"
+    percent = 100 * part / whole
+    if 0 < abs(percent) < 0.1:
+        return "less than 0.1%"
+    return f"{percent:.0f}%" if abs(percent) >= 1 or percent == 0 else f"{percent:.1f}%"
+
+
+def part_sentence(label: str, part: str, num_bytes: float, whole: float) -> str:
+    """What hovering over a part of a bar says: `zero2, gradients: 3.21 GiB, 41% of the peak`."""
+    return f"{label}, {part}: {format_bytes(num_bytes)}, {share(num_bytes, whole)} of the peak"

@@ -75,12 +75,7 @@ class Bar:
         return num_bytes if self.limit is None else min(num_bytes, self.limit)
 
 
-@dataclass(frozen=True)
-class TrialBar:
-    """A trial with the bar of its peak."""
-
-    trial: TrialFigures
-    bar: Bar
+TrialBar = tuple[TrialFigures, Bar]
 
 
 def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[TrialBar]:
@@ -91,7 +86,7 @@ def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Ca
         if instant is not None and (parts := parts_of(instant, without)):
             needed = summary.device_needed_bytes if place is Place.DEVICE else None
             bar = Bar(trial.marked_label, instant, parts, summary.is_measured, summary.capacity_bytes, needed)
-            bars.append(TrialBar(trial, bar))
+            bars.append((trial, bar))
     return bars
 
 

@@ -1,7 +1,6 @@
 """The expected step of simulated trials as it is replayed: what runs on which lane, exposed communication marked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import altair as alt
@@ -31,12 +30,8 @@ _COLOURS = {
 _OTHER = palette.category_colour("gradients")
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """One trial's step."""
-
-    trial: TrialFigures
-    step: Timeline
+_Panel = tuple[TrialFigures, Timeline]
+"""One trial's step."""
 
 
 def figure(runs: RunFigures) -> Figure | None:
@@ -44,7 +39,7 @@ def figure(runs: RunFigures) -> Figure | None:
     known = [trial for trial in whole(runs.figures) if trial.summary.predicted_step.expected is not None]
     chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
     steps = ((trial, predicted_timeline(runs.run(trial.run_id).trial(trial.trial_id))) for trial in chosen)
-    panels = [_Panel(trial, step) for trial, step in steps if step is not None]
+    panels = [(trial, step) for trial, step in steps if step is not None]
     if not panels:
         return None
     title = "Streams over the expected step"
@@ -57,28 +52,28 @@ def figure(runs: RunFigures) -> Figure | None:
 
 
 def _chart(panels: Sequence[_Panel], *, width: float) -> Specification:
-    return arranged([_drawn(panel, width) for panel in panels], 1, 14, y="independent", x="independent")
+    return arranged([_drawn(*panel, width) for panel in panels], 1, 14, y="independent", x="independent")
 
 
-def _drawn(panel: _Panel, width: float) -> Specification:
-    lanes = panel.step.lanes(panel.step.step_s * _THINNEST)
-    unit = time_unit([panel.step.step_s])
+def _drawn(trial: TrialFigures, step: Timeline, width: float) -> Specification:
+    lanes = step.lanes(step.step_s * _THINNEST)
+    unit = time_unit([step.step_s])
     rows = [
         {
             "lane": lane,
             "begin": begin / unit.size,
             "end": end / unit.size,
             "colour": _COLOURS.get(lane, _OTHER),
-            "description": f"{panel.trial.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
+            "description": f"{trial.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
         }
         for lane, spans in lanes.items()
         for begin, end in spans
     ]
-    x = alt.X("begin:Q", title=unit.name, scale=reach(0, panel.step.step_s / unit.size))
+    x = alt.X("begin:Q", title=unit.name, scale=reach(0, step.step_s / unit.size))
     y = alt.Y("lane:N", title=None, sort=list(lanes), axis=alt.Axis(ticks=False, domain=False))
     colour = alt.Color("colour:N", scale=None)
     place = {"x": x, "x2": "end:Q", "y": y, "color": colour, "description": "description:N"}
-    spec, title = panel.trial.spec, panel.trial.marked_label
+    spec, title = trial.spec, trial.marked_label
     # A prediction plays some micro-batches of an accumulated step; the rest are like them.
     played, asked = as_played(spec).gradient_accumulation_steps, spec.gradient_accumulation_steps
     title += "" if played == asked else f" ({played} of {asked} micro-batches)"
@@ -87,12 +82,12 @@ def _drawn(panel: _Panel, width: float) -> Specification:
 
 
 def _table(panels: Sequence[_Panel]) -> Columns:
-    unit = time_unit(panel.step.step_s for panel in panels)
+    unit = time_unit(step.step_s for _, step in panels)
     rows = []
-    for panel in panels:
-        seconds = {lane: sum(end - begin for begin, end in spans) for lane, spans in panel.step.lanes().items()}
-        seconds = {**panel.step.classes, **seconds}
-        for name, value in [("whole step", panel.step.step_s), *seconds.items()]:
-            share = f"{value / panel.step.step_s:.1%}"
-            rows.append({"trial": panel.trial.marked_label, "what": name, unit.name: unit.show(value), "share": share})
+    for trial, step in panels:
+        seconds = {lane: sum(end - begin for begin, end in spans) for lane, spans in step.lanes().items()}
+        seconds = {**step.classes, **seconds}
+        for name, value in [("whole step", step.step_s), *seconds.items()]:
+            share = f"{value / step.step_s:.1%}"
+            rows.append({"trial": trial.marked_label, "what": name, unit.name: unit.show(value), "share": share})
     return columns_of_named(rows)

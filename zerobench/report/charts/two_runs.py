@@ -11,7 +11,7 @@ from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
 from zerobench.report.column_units import byte_axis
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Peak, RepeatedPeak, where_name
+from zerobench.report.compare.memory import MemoryChange, RepeatedPeak, where_name
 from zerobench.report.compare.sides import Where
 from zerobench.report.figure import Figure
 from zerobench.spec.trial import Evidence
@@ -25,12 +25,12 @@ _MOST_PAIRS = MOST_ROWS // 2
 def figures(comparison: Comparison) -> Iterator[Figure]:
     """A steady step's device memory; that of start-up and of the host where the runs differ in it."""
     for where in _WHERE:
-        peaks = [peak for peak in comparison.peaks if peak.change.where == where and all(map(_parts, _sides(peak)))]
-        if peaks and (where == _WHERE[0] or not all(peak.change.is_equal for peak in peaks)):
+        peaks = [peak for peak in comparison.peaks if peak.where == where and all(map(_parts, _sides(peak)))]
+        if peaks and (where == _WHERE[0] or not all(peak.is_equal for peak in peaks)):
             yield _figure(where, sorted(peaks, key=lambda peak: -peak.growth))
 
 
-def _figure(where: Where, peaks: Sequence[Peak]) -> Figure:
+def _figure(where: Where, peaks: Sequence[MemoryChange]) -> Figure:
     shown = peaks[:_MOST_PAIRS]
     bars = cut([bar for peak in shown for bar in _pair(peak)], 0)
     unit = byte_axis(bar.whole for bar in bars)
@@ -38,20 +38,20 @@ def _figure(where: Where, peaks: Sequence[Peak]) -> Figure:
     key = f"memory-{name.replace(' ', '-')}"
     title = f"Peak {name} memory by category, BASE and NEW"
     counted = "" if len(shown) == len(peaks) else f" {len(shown)} of {len(peaks):,} trials."
-    evidence = evidence_sentence([peak.change.base.middle for peak in shown])
+    evidence = evidence_sentence([peak.base.middle for peak in shown])
     caption = f"Largest rank, median repeat. Largest growth first.{counted}{cut_sentence(bars)}{evidence}"
     plot = partial(chart, bars, [], unit, f"peak {name} memory ({unit.name})", [])
     return Figure(key, title, caption, drawing(plot, key, title), bars_table(bars, unit))
 
 
-def _pair(peak: Peak) -> Iterator[Bar]:
+def _pair(peak: MemoryChange) -> Iterator[Bar]:
     for side, held in zip(("BASE", "NEW"), _sides(peak), strict=True):
         is_measured = held.middle.spec.evidence is Evidence.MEASURED
         yield Bar(f"{peak.label}: {side}", held.instant, _parts(held), is_measured)
 
 
-def _sides(peak: Peak) -> tuple[RepeatedPeak, RepeatedPeak]:
-    return peak.change.base, peak.change.new
+def _sides(peak: MemoryChange) -> tuple[RepeatedPeak, RepeatedPeak]:
+    return peak.base, peak.new
 
 
 def _parts(held: RepeatedPeak) -> list[Part]:

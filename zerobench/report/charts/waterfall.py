@@ -10,9 +10,8 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import Specification, drawing, layered, mark, plot_width, reach
-from zerobench.report.charts.shown import whole
+from zerobench.report.charts.shown import share, whole
 from zerobench.report.charts.stack import parts_of
-from zerobench.report.charts.words import share
 from zerobench.report.column_units import Unit, byte_axis
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures

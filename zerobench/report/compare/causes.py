@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from zerobench.ds_config.user_file import leaves
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Peak, where_name
+from zerobench.report.compare.memory import MemoryChange, where_name
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
 from zerobench.report.memory_difference import CategoryDifference
@@ -20,18 +20,18 @@ _MOST_PEAKS = 10
 _ABSENT = object()
 
 
-def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
+def causes(comparison: Comparison, peaks: Sequence[MemoryChange]) -> list[str]:
     """A sentence for each peak that differs by more than its repeats do, as far as something is known of it."""
-    differing = [peak for peak in peaks if peak.change.base.instant.categories and peak.change.differences]
-    differing = [peak for peak in differing if not peak.change.is_within_spread]
+    differing = [peak for peak in peaks if peak.base.instant.categories and peak.differences]
+    differing = [peak for peak in differing if not peak.is_within_spread]
     causes: dict[tuple[str, str], str] = {}
     for peak in first(differing, _MOST_PEAKS)[0]:
-        base = comparison.base.run.trial(peak.change.base.middle.trial_id)
-        new = comparison.new.run.trial(peak.change.new.middle.trial_id)
+        base = comparison.base.run.trial(peak.base.middle.trial_id)
+        new = comparison.new.run.trial(peak.new.middle.trial_id)
         with refusing_impossible_values(comparison.new.run.folder.trials):
-            why = _cause(base, new, peak.change.differences[0])
+            why = _cause(base, new, peak.differences[0])
         if why is not None:
-            causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
+            causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.where)}: {why}")
         if settings := changed_settings(base, new):
             causes[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
     return list(causes.values())

@@ -8,12 +8,13 @@ Trials are the same where they did the same work (config_hash) and their figures
 (evidence). memory.py and speed.py say what may be concluded from them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench import store
+from zerobench.grouped import grouped
 from zerobench.report.compare.environment import Fact, facts
-from zerobench.report.compare.memory import MemoryChange, Peak, memory_changes
+from zerobench.report.compare.memory import MemoryChange, memory_changes
 from zerobench.report.compare.sides import Repeat, Side, side_of
 from zerobench.report.compare.speed import SpeedChange, speed_change
 from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance, num_stable_steps
@@ -79,9 +80,9 @@ class Comparison:
     """What the names of the trials leave out, and what their letters mean."""
 
     @property
-    def peaks(self) -> list[Peak]:
+    def peaks(self) -> list[MemoryChange]:
         """The peaks that both runs measured."""
-        return [Peak(same.label, change) for same in self.same for change in same.memory]
+        return [change for same in self.same for change in same.memory]
 
 
 def compare(base: store.Run, new: store.Run) -> Comparison:
@@ -97,7 +98,7 @@ def compare(base: store.Run, new: store.Run) -> Comparison:
         base=left,
         new=right,
         same=[
-            SharedTrial(name, old, late, memory_changes(old, late), speed_change(old, late))
+            SharedTrial(name, old, late, memory_changes(name, old, late), speed_change(old, late))
             for name, (old, late) in named
             if old and late
         ],
@@ -123,14 +124,9 @@ def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:
     """The repeats of each piece of work in both runs; empty where one of them lacks it."""
     for work in dict.fromkeys([*base.repeats, *new.repeats]):
         sides = base.repeats.get(work, ()), new.repeats.get(work, ())
-        left, right = map(_by_path, sides)
+        # Two devices in one run are two trials of one work; else the folder's name on NVMe is no matter.
+        left, right = (grouped(side, lambda repeat: repeat.spec.nvme_path) for side in sides)
         if max(len(left), len(right)) < 2:
             yield sides
         else:
             yield from ((left.get(path, ()), right.get(path, ())) for path in dict.fromkeys([*left, *right]))
-
-
-def _by_path(repeats: Repeats) -> Mapping[str | None, Repeats]:
-    """By the folder on NVMe: two devices in one run are two trials of one work; else the folder's name is no matter."""
-    paths = dict.fromkeys(repeat.spec.nvme_path for repeat in repeats)
-    return {path: [repeat for repeat in repeats if repeat.spec.nvme_path == path] for path in paths}

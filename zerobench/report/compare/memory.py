@@ -33,7 +33,6 @@ class RepeatedPeak:
     """Its peak."""
     smallest_bytes: int
     largest_bytes: int
-    num_repeats: int
 
     @property
     def spread_bytes(self) -> int:
@@ -45,6 +44,8 @@ class RepeatedPeak:
 class MemoryChange:
     """The peak of one place in both runs."""
 
+    label: str
+    """The trial's."""
     where: Where
     base: RepeatedPeak
     new: RepeatedPeak
@@ -59,6 +60,11 @@ class MemoryChange:
         """`more_bytes` as a fraction of BASE's peak; None where that is not above 0."""
         total = self.base.instant.total_bytes
         return self.more_bytes / total if total > 0 else None
+
+    @property
+    def growth(self) -> float:
+        """As a fraction of BASE's; in bytes where that is not above 0."""
+        return self.more_bytes if self.fraction is None else self.fraction
 
     @property
     def is_within_spread(self) -> bool:
@@ -83,25 +89,11 @@ class MemoryChange:
         return causes[0].category if causes else None
 
 
-@dataclass(frozen=True)
-class Peak:
-    """One peak of one trial in both runs."""
-
-    label: str
-    change: MemoryChange
-
-    @property
-    def growth(self) -> float:
-        """As a fraction of BASE's; in bytes where that is not above 0."""
-        fraction = self.change.fraction
-        return self.change.more_bytes if fraction is None else fraction
-
-
-def memory_changes(base: Sequence[Repeat], new: Sequence[Repeat]) -> list[MemoryChange]:
-    """The peaks that both runs measured, steady steps before start-up."""
+def memory_changes(label: str, base: Sequence[Repeat], new: Sequence[Repeat]) -> list[MemoryChange]:
+    """The peaks of the trial called `label` that both runs measured, steady steps before start-up."""
     places = dict.fromkeys((place, step) for step in (StepKind.STEADY, StepKind.FIRST) for place in _PLACES)
     held = [(where, _held(base, where), _held(new, where)) for where in places]
-    return [MemoryChange(where, old, late) for where, old, late in held if old is not None and late is not None]
+    return [MemoryChange(label, where, old, late) for where, old, late in held if old is not None and late is not None]
 
 
 def _held(repeats: Sequence[Repeat], where: Where) -> RepeatedPeak | None:
@@ -111,4 +103,4 @@ def _held(repeats: Sequence[Repeat], where: Where) -> RepeatedPeak | None:
     totals = [instant.total_bytes for instant in peaks.values()]
     middle = statistics.median_low(totals)
     index = next(index for index, instant in peaks.items() if instant.total_bytes == middle)
-    return RepeatedPeak(repeats[index], peaks[index], min(totals), max(totals), len(totals))
+    return RepeatedPeak(repeats[index], peaks[index], min(totals), max(totals))

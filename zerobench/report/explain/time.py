@@ -66,7 +66,8 @@ def _traffic(trial: Trial) -> Iterator[str]:
     if traffic_rows:
         in_groups = len({traffic.group_size for traffic in traffic_rows}) > 1
         kinds = ", ".join(
-            f"{row.kind} {format_bytes(row.message_bytes)} in {_calls(row.calls)}{_among(row) if in_groups else ''}"
+            f"{row.kind} {format_bytes(row.message_bytes)} in "
+            f"{'one call' if row.calls == 1 else f'{row.calls:,} calls'}{_among(row) if in_groups else ''}"
             for row in traffic_rows[:4]
         )
         psi = volume_psi(traffic_rows)
@@ -84,10 +85,6 @@ def _traffic(trial: Trial) -> Iterator[str]:
 def _among(traffic: KindTraffic) -> str:
     nodes = {None: "", 1: " of one node"}.get(traffic.num_nodes, f" on {traffic.num_nodes} nodes")
     return f" among {traffic.group_size} ranks{nodes}"
-
-
-def _calls(count: int) -> str:
-    return "one call" if count == 1 else f"{count:,} calls"
 
 
 def traffic_of(trial: Trial) -> list[KindTraffic]:

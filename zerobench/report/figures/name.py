@@ -1,18 +1,15 @@
 """What every table says of the trial that a row is of."""
 
 from dataclasses import dataclass
-from typing import Self
 
 from zerobench.records import Status
-from zerobench.report.parity import Parity
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class TrialName:
     """Which trial, how its figures came to be, and whether they are to be believed."""
 
-    run_id: str
     trial_id: str
     label: str
     evidence: str
@@ -20,14 +17,6 @@ class TrialName:
     status: str = Status.COMPLETED.value
     is_believed: bool = True
     """Whether its losses and gradients do not speak against it."""
-
-    @classmethod
-    def of(
-        cls, run_id: str, spec: TrialSpec, label: str, parity: Parity | None, status: str = Status.COMPLETED
-    ) -> Self:
-        """The trial's name, with the GPU that a prediction is about and what its losses say."""
-        believed = parity is None or parity.agrees
-        return cls(run_id, spec.trial_id, label, spec.evidence.value, spec.prediction.gpu, str(status), believed)
 
     @property
     def evidence_text(self) -> str:

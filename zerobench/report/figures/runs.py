@@ -18,7 +18,6 @@ from zerobench.report.labels import labels
 from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.predictions.predicted import Cell, Pair, join
 from zerobench.report.recovery import distance, uninterrupted_losses
-from zerobench.report.strategies.figures import Figures, figures_of
 from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.report.trials import Trial, TrialLosses, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -87,11 +86,7 @@ def run_figures(runs: Sequence[store.Run]) -> RunFigures:
     return RunFigures(
         runs=runs,
         figures=trials,
-        comparison=compare(
-            [side for of_run in of_runs for side in of_run.compared],
-            {key: trial.label for key, trial in by_key.items()},
-            {key: trial.parity for key, trial in by_key.items()},
-        ),
+        comparison=compare(trials),
         predicted=[
             Errors(by_key[of_run.run_id, pair.predicted.record.trial_id], pair.against, pair.cells)
             for of_run in of_runs
@@ -107,13 +102,11 @@ class _OfRun:
     def __init__(self, run: store.Run) -> None:
         self.run_id = run.run_id
         self.trials: list[TrialFigures] = []
-        self.compared: list[Figures] = []
         losses: list[TrialLosses] = []
         recoveries: list[Recovery | None] = []
         for trial in run.trials():
             with refusing_impossible_values(trial.folder.path):
                 self.trials.append(trial_figures(trial))
-                self.compared += figures_of(trial)
             losses.append(TrialLosses.of(trial))
             recoveries.append(trial.record.recovery)
         self._judge = ParityJudge(losses)

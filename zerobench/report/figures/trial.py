@@ -27,6 +27,7 @@ from zerobench.report.recovery import CheckpointFigures, resumed
 from zerobench.report.server import Side, side_sentences, sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens
 from zerobench.report.standing import HeldShare, stood
+from zerobench.report.strategies.figures import Figures, figures_of
 from zerobench.report.trials import Trial, roles
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
@@ -122,6 +123,8 @@ class TrialFigures:
     """Of host memory, where states are offloaded."""
     standing: Sequence[HeldShare]
     """Memory held at the failed allocation."""
+    compared: Sequence[Figures]
+    """What is held against a single process' of the same work: its sides, of a trial that was measured."""
     resumed: CheckpointFigures | None
     """What its checkpoints cost; without the distance of its losses, which takes another trial."""
 
@@ -139,7 +142,7 @@ class TrialFigures:
         """What every table says of it."""
         status = self.summary.status.value
         return TrialName(
-            self.run_id, self.trial_id, self.label, self.spec.evidence.value, self.summary.gpu, status, self.is_believed
+            self.trial_id, self.label, self.spec.evidence.value, self.summary.gpu, status, self.is_believed
         )
 
     @property
@@ -181,6 +184,7 @@ def trial_figures(trial: Trial) -> TrialFigures:
         batches=batch_figures(trial),
         holders=list(holders(trial)),
         standing=list(stood(trial)),
+        compared=list(figures_of(trial)),
         resumed=resumed(trial, ()),
     )
 

@@ -51,7 +51,7 @@ def _values(row: ComparedSide) -> dict[str, Any]:
     server computes no loss.
     """
     figures, parity = row.figures, None if row.figures.is_server else row.parity
-    holders = (figures.states, row.spec, figures, row)
+    holders = (figures.states, row.spec, row.trial, figures, row)
     named = {name: getattr(holder, name) for holder in holders for name in schema.COMPARED if hasattr(holder, name)}
     return named | {
         "losses": None if figures.is_server else row.verdict,

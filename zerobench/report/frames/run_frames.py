@@ -14,6 +14,21 @@ from zerobench.report.frames.rows import PARTS, Row, error_rows, summary_row
 from zerobench.report.frames.tidy_tables import rows_table, to_pandas
 
 
+def _of_each(name: str) -> cached_property[pd.DataFrame]:
+    """The table of PARTS that is called so, keyed."""
+    columns, rows = PARTS[name]
+
+    def frame(runs: RunFigures) -> pd.DataFrame:
+        keys = ((trial, {"run_id": trial.run_id, "trial_id": trial.trial_id}) for trial in runs.figures)
+        return _frame(columns, (key | row for trial, key in keys for row in rows(trial)))
+
+    return cached_property(frame)
+
+
+def _frame(columns: Mapping[str, str], rows: Iterable[Row]) -> pd.DataFrame:
+    return to_pandas(rows_table(columns, rows))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFrames(RunFigures):
     """The figures, and frames of them; (run_id, trial_id) is the key everywhere. Columns and dtypes: schema.py."""
@@ -24,36 +39,11 @@ class RunFrames(RunFigures):
         return _frame(schema.SUMMARY, map(summary_row, self.figures))
 
     @cached_property
-    def peaks(self) -> pd.DataFrame:
-        """schema.PEAKS."""
-        return self._of_each("peaks")
-
-    @cached_property
-    def ranks(self) -> pd.DataFrame:
-        """schema.RANKS."""
-        return self._of_each("ranks")
-
-    @cached_property
-    def phases(self) -> pd.DataFrame:
-        """schema.PHASES."""
-        return self._of_each("phases")
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """schema.STEPS."""
-        return self._of_each("steps")
-
-    @cached_property
     def errors(self) -> pd.DataFrame:
         """schema.ERRORS: predictions beside what measured the same work in the same run."""
         return _frame(schema.ERRORS, chain.from_iterable(map(error_rows, self.predicted)))
 
-    def _of_each(self, name: str) -> pd.DataFrame:
-        columns, rows = PARTS[name]
-        keyed = (
-            {"run_id": trial.run_id, "trial_id": trial.trial_id, **row} for trial in self.figures for row in rows(trial)
-        )
-        return _frame(columns, keyed)
+    peaks, ranks, phases, steps = (_of_each(name) for name in ("peaks", "ranks", "phases", "steps"))
 
 
 def run_frames(runs: Sequence[store.Run]) -> RunFrames:
@@ -64,7 +54,3 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
 def frames_of(runs: RunFigures) -> RunFrames:
     """`runs` with frames."""
     return RunFrames(**vars(runs))
-
-
-def _frame(columns: Mapping[str, str], rows: Iterable[Row]) -> pd.DataFrame:
-    return to_pandas(rows_table(columns, rows))

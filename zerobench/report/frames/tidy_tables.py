@@ -100,7 +100,8 @@ def _are_ours(tables: Sequence[Path], num_trials: int) -> bool:
     except (OSError, pa.ArrowInvalid):  # cut short, by a full disk or a copy
         return False
     is_ours = all(
-        files[name].schema_arrow.names == types.names and _writer_of(files[name]) == __version__
+        files[name].schema_arrow.names == types.names
+        and (files[name].schema_arrow.metadata or {}).get(WRITER) == __version__.encode()
         for name, types in _TYPES.items()
     )
     return is_ours and files["trials"].metadata.num_rows == num_trials
@@ -120,11 +121,6 @@ def _written_ns(path: Path) -> int | None:
         return path.stat().st_mtime_ns
     except OSError:
         return None
-
-
-def _writer_of(file: Any) -> str:
-    version: bytes = (file.schema_arrow.metadata or {}).get(WRITER, b"")
-    return version.decode(errors="replace")
 
 
 def read_frame(path: Path) -> pd.DataFrame:

@@ -8,7 +8,8 @@ plan (zerobench.report.choice).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.choice import ROOM, Choice, choose
@@ -40,7 +41,7 @@ def headline(runs: RunFigures) -> list[str]:
     untimed = None if groups else _untimed_choice(known)
     speed = [_fastest(groups)]
     if len(trials) > 1:  # one alone is no choice
-        speed.append(_choice(groups) if groups else _untimed_sentence(known, untimed))
+        speed.append(_choice(groups.values()) if groups else _untimed_sentence(known, untimed))
     best = None if untimed is None else untimed.best
     sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
@@ -199,9 +200,8 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     return f"fastest{of}: {best.label}, {rate}{spread}"
 
 
-def _choice(groups: Mapping[str, Sequence[Candidate]]) -> str:
-    choices = [_chosen(equally_fast(group)) for group in list(groups.values())[:_MOST_GROUPS]]
-    return f"Choose {'; '.join(choices)}." if choices else ""
+def _choice(groups: Iterable[Sequence[Candidate]]) -> str:
+    return f"Choose {'; '.join(_chosen(equally_fast(group)) for group in islice(groups, _MOST_GROUPS))}."
 
 
 def _chosen(alike: Sequence[Candidate]) -> str:

@@ -9,15 +9,13 @@ from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
+from zerobench.report.labels import shared_lines
 from zerobench.report.notes import each_once, listed, who_says
 from zerobench.report.page import configuration, overview
 from zerobench.report.page.environment import environment_grids
-from zerobench.report.page.outcomes import evidence_blocks
 from zerobench.report.page.reasons import reasons
 from zerobench.report.page.sheet import PageFigure, drawn, sheet_pieces
-from zerobench.report.render.grid import Grid, grid
-from zerobench.report.render.html import listing_grid, table_grid
-from zerobench.report.render.visible import visible
+from zerobench.report.render.grid import Grid, grid, listing_grid, table_grid
 from zerobench.report.tables.model import Column, Table
 from zerobench.report.tables.outcomes import outcome_counts
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, strategies_table
@@ -80,23 +78,23 @@ def _sections(frames: RunFigures, figures: Sequence[PageFigure]) -> Mapping[str,
     ]
     return {
         "kind": "report",
-        "title": visible(listed(frames.sweep_names)),
+        "title": listed(frames.sweep_names),
         "description": overview.description(runs),
-        "facts": overview.facts(runs, trials),
-        "headline": [visible(sentence) for sentence in headline(frames)],
-        "letters": visible(frames.letters_sentence),
+        "facts": list(overview.facts(runs, trials)),
+        "headline": headline(frames),
+        "letters": frames.letters_sentence,
         "sections": shown,
         "figures": figures,
-        "legend": overview.legend(trials),
+        "legend": shared_lines([trial.spec for trial in trials]),
         "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": table_grid(trials_table(trials)),
-        "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
-        "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
+        "remarks": remarks(trials),
+        "reasons": against,
         "outcome_counts": f"{outcome_counts(failed)}.",
-        "evidence": list(evidence_blocks(frames, failed)),
+        "evidence": list(configuration.evidence_blocks(frames, failed)),
         "environment": environment_grids({run.run_id: run.environment for run in runs}),
         "sweeps": configuration.sweep_blocks(runs),
-        "configurations": list(configuration.configurations(runs, trials)),
+        "configurations": list(configuration.configurations(frames)),
         "configuration_note": configuration.note(len(trials)),
         "more_configurations": configuration.more_grid(trials),
     }

@@ -1,40 +1,25 @@
 """The top of the page: what was run, where and when, how it ended, and how much of it was seen and not predicted."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.labels import shared_lines
 from zerobench.report.node_facts import node_differences, node_list
 from zerobench.report.notes import listed
 from zerobench.report.page.environment import utc_text
-from zerobench.report.render.visible import visible
 from zerobench.report.tables.outcomes import tally
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A name and what is to be said under it."""
-
-    name: str
-    text: str
-
-
 def description(runs: Sequence[store.Run]) -> list[str]:
     """What the sweeps say of themselves."""
     texts = (" ".join(str(run.sweep.get("description") or "").split()) for run in runs)
-    return [visible(text) for text in dict.fromkeys(texts) if text]
+    return [text for text in dict.fromkeys(texts) if text]
 
 
-def facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> list[Fact]:
-    """What the header of the page lists."""
-    return [Fact(name, visible(text)) for name, text in _facts(runs, trials)]
-
-
-def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterator[tuple[str, str]]:
+def facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterator[tuple[str, str]]:
+    """What the header of the page lists: names, and what is to be said under each."""
     yield ("Runs" if len(runs) > 1 else "Run"), listed([run.run_id for run in runs])
     started = [run.began_at_s for run in runs]
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
@@ -56,8 +41,3 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
         of_run = f" of {run.run_id}" if len(runs) > 1 else ""
         yield f"Nodes{of_run}", f"{len(run.nodes):,}: {node_list(run.nodes)}"
         yield from ((f"Nodes{of_run} differ", sentence) for sentence in node_differences(run.nodes))
-
-
-def legend(trials: Sequence[TrialFigures]) -> list[str]:
-    """What all trials share, and what the letters in their names mean."""
-    return [visible(line) for line in shared_lines([trial.spec for trial in trials])]

@@ -8,7 +8,6 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.plan.rows import recommended
 from zerobench.report.plan.view import losers, plan_row
 from zerobench.report.render.grid import MANY_ROWS
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.tables.part import Part
 from zerobench.report.trials import ended_trials, is_whole
 
@@ -26,7 +25,6 @@ def reasons(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Part |
     gpu = gpu_of(whole[0]) if whole else None
     if gpu is None:
         return None
-    shown = [TableTrial(trial, labels[trial.spec.trial_id], None) for trial in whole]
-    rows = [plan_row(labelled, usual_cluster(labelled.trial.spec, gpu)) for labelled in shown]
+    rows = [plan_row(trial, labels[trial.spec.trial_id], usual_cluster(trial.spec, gpu)) for trial in whole]
     choice = recommended(rows)
     return next(losers(rows, None if choice is None else choice.best), None)

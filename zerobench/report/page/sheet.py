@@ -59,9 +59,9 @@ def drawn(figures: Iterable[Figure]) -> Iterator[PageFigure]:
     numbers = count(1)
     for figure in figures:
         number = None if figure.drawing is None else next(numbers)
-        title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
+        title = figure.title.rstrip(".")
         table = columns_grid(f"{title}.", figure.columns)
-        yield PageFigure(figure.key, number, title, caption, figure.drawing, table)
+        yield PageFigure(figure.key, number, title, figure.caption, figure.drawing, table)
 
 
 def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
@@ -112,9 +112,11 @@ def _variables() -> str:
 
 
 def _environment() -> Environment:
+    """Each text that a template writes has all of its characters visible, and is escaped."""
     return Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else visible(value),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

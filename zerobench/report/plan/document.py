@@ -5,8 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.takes import takes
+from zerobench.report.plan.rows import PlanRow, recommended, takes
 from zerobench.report.plan.view import read_plan
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster
@@ -14,7 +13,7 @@ from zerobench.spec.training import Training
 from zerobench.spec.trial import TrialSpec
 
 VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
-    "configuration": lambda row: row.shown.label,
+    "configuration": lambda row: row.label,
     "fits": lambda row: row.fits,
     "needed_bytes": lambda row: row.device.needed_bytes,
     "capacity_bytes": lambda row: row.device.capacity_bytes,
@@ -62,10 +61,10 @@ def plan_document(path: Path, cluster: Cluster, training: Training | None = None
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         choice, known = recommended(rows), {row.trial.spec.trial_id for row in rows}
-        others = [labelled.trial.record for labelled in shown if labelled.trial.spec.trial_id not in known]
+        others = [trial.record for _, trial in shown if trial.spec.trial_id not in known]
         return {
             "run": str(path),
-            "best": choice and choice.best.shown.label,
+            "best": choice and choice.best.label,
             "reason": choice and choice.reason,
             "ds_config": choice and _config_of(path, choice.best.trial.spec),
             "configurations": [configuration_values(row, cluster, training) for row in rows],

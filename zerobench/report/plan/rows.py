@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
+from zerobench.report.capacity import DeviceNeed, device_need, host_bytes_per_node
 from zerobench.report.choice import ROOM, Choice, Option, choose
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.speed import flops_per_s
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
-from zerobench.spec.hardware import peak_flops
+from zerobench.spec.hardware import Gpu, peak_flops
+from zerobench.spec.training import Training, most_energy_kwh
 from zerobench.spec.trial import Evidence
 from zerobench.timing.step import ExpectedStep
 
@@ -67,8 +67,12 @@ def verdict(device: Space, host: Space, *, needs_host: bool) -> str:
 class PlanRow:
     """One trial of a plan whose figures are whole, on the cluster that it is planned for."""
 
-    shown: TableTrial
-    capacity: Capacity
+    label: str
+    trial: Trial
+    device_bytes: int
+    """Memory of one GPU, as NVML reports its total."""
+    host_bytes: int | None
+    """Memory of one host that training may use; None: not judged."""
     bound: StepBound | None
     """What a step cannot take less than; None where no rank left a record."""
     expected: ExpectedStep | None = None
@@ -77,11 +81,9 @@ class PlanRow:
     @property
     def name(self) -> TrialName:
         """What tables say of its trial."""
-        return TrialName.of(self.trial.record.run_id, self.trial.spec, self.shown.label, self.shown.parity)
-
-    @property
-    def trial(self) -> Trial:
-        return self.shown.trial
+        spec = self.trial.spec
+        gpu = spec.prediction.gpu
+        return TrialName(spec.trial_id, self.label, spec.evidence.value, gpu)
 
     @property
     def evidence(self) -> Evidence:
@@ -123,12 +125,12 @@ class PlanRow:
     def device(self) -> Space:
         """One GPU's memory."""
         refused = self.trial.record.status is Status.OUT_OF_DEVICE_MEMORY
-        return Space(None if self.need is None else self.need.total_bytes, self.capacity.device_bytes, refused)
+        return Space(None if self.need is None else self.need.total_bytes, self.device_bytes, refused)
 
     @cached_property
     def host(self) -> Space:
         """One node's memory: the tensors of all of its ranks."""
-        return Space(host_bytes_per_node(self.trial), self.capacity.host_bytes_per_node)
+        return Space(host_bytes_per_node(self.trial), self.host_bytes)
 
     @property
     def offloads(self) -> bool:
@@ -149,7 +151,7 @@ class PlanRow:
     def option(self) -> Option:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         room = -1.0 if self.need is None else self.room
-        return Option.of(self.trial.spec, room, self.host.room, self.expected)
+        return Option(self.trial.spec, room, self.host.room, self.expected)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -176,7 +178,7 @@ class PlanRow:
     @property
     def scaled_bytes(self) -> int | None:
         """What is needed of the scarcer memory, in bytes of the device's: one figure to hold against one capacity."""
-        return None if self.need is None else round((1 - self.room) * self.capacity.device_bytes)
+        return None if self.need is None else round((1 - self.room) * self.device_bytes)
 
 
 def evidence_words(rows: Iterable[PlanRow]) -> str:
@@ -187,3 +189,26 @@ def evidence_words(rows: Iterable[PlanRow]) -> str:
 def recommended(rows: Iterable[PlanRow], within: float | None = None) -> Choice[PlanRow] | None:
     """The row to take first, by the one rule (zerobench.report.choice); None where none fits with room."""
     return choose(rows, lambda row: row.option, within)
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a training takes with a row, at one length of the step."""
+
+    days: float
+    gpu_hours: float
+    cost: float | None
+    """None without a price."""
+    most_energy_kwh: float | None
+    """None where the GPU's power is not known."""
+
+
+def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[TrainingCost, TrainingCost, TrainingCost] | None:
+    """At the low end of the step's interval, at the expected step and at the high end; None without expected time."""
+    expected, spec = row.expected, row.trial.spec
+
+    def at(step_s: float) -> TrainingCost:
+        hours = training.gpu_hours(step_s, spec)
+        return TrainingCost(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))
+
+    return None if expected is None else (at(expected.low_s), at(expected.step_s), at(expected.high_s))

@@ -10,14 +10,12 @@ from typing import Any
 
 from zerobench import store
 from zerobench.records import Status
-from zerobench.report.capacity import Capacity
 from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import Environment, predicted_with
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
 from zerobench.report.plan.why import why_not
-from zerobench.report.render.layout import TableTrial
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
 from zerobench.report.tables.model import Table
@@ -58,24 +56,28 @@ MOST_REASONS = 5
 """Sentences that a losing row gets; the weightiest come first."""
 
 
-def read_plan(path: Path, cluster: Cluster) -> tuple[list[TableTrial], list[PlanRow]]:
-    """The trials of the run at `path` by their names, and a row for each whose figures are whole.
+Named = tuple[str, Trial]
+"""A trial behind the name that tables give it."""
+
+
+def read_plan(path: Path, cluster: Cluster) -> tuple[list[Named], list[PlanRow]]:
+    """The trials of the run at `path` with their names, and a row for each whose figures are whole.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
-    shown = [
-        TableTrial(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)
-    ]
-    rows = [plan_row(labelled, cluster) for labelled in shown if is_whole(labelled.trial)]
-    return shown, rows
+    shown = list(zip(labels([trial.spec for trial in trials]), trials, strict=True))
+    return [*shown], [plan_row(trial, label, cluster) for label, trial in shown if is_whole(trial)]
 
 
-def plan_row(shown: TableTrial, cluster: Cluster) -> PlanRow:
+def plan_row(trial: Trial, label: str, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
-    setup = (shown.trial, cluster.gpu, cluster.links)
-    capacity = Capacity(cluster.device_memory_bytes, cluster.host_memory_bytes)
-    return PlanRow(shown, capacity, step_bound(*setup), expected_step(*setup))
+    setup, device_bytes, host_bytes = (
+        (trial, cluster.gpu, cluster.links),
+        cluster.device_memory_bytes,
+        cluster.host_memory_bytes,
+    )
+    return PlanRow(label, trial, device_bytes, host_bytes, step_bound(*setup), expected_step(*setup))
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ def plan_view(
         others = _others(shown)
         if search is not None:
             rows = named_rows(search.rows)
-            skipped = [labelled for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
-            shown = [*(row.shown for row in rows), *skipped]
+            skipped = [named for named in shown if named[1].record.status is Status.SKIPPED]
+            shown = [*((row.label, row.trial) for row in rows), *skipped]
             others = [search.words, *others]
         choice = recommended(rows, None if search is None else search.within)
         best = None if choice is None else choice.best
@@ -126,14 +128,14 @@ def plan_view(
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """`rows` of a search, named together."""
     names = labels([row.trial.spec for row in rows])
-    return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, names, strict=True)]
+    return [replace(row, label=name) for row, name in zip(rows, names, strict=True)]
 
 
-def _others(shown: Sequence[TableTrial]) -> list[str]:
+def _others(shown: Sequence[Named]) -> list[str]:
     """A line for the trials without figures."""
-    skipped = [labelled.trial for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
+    skipped = [trial for _, trial in shown if trial.record.status is Status.SKIPPED]
     lines = [f"{len(skipped)} skipped: {plain('; '.join(_reasons(skipped)))}"] if skipped else []
-    failed = len(shown) - len(skipped) - sum(is_whole(labelled.trial) for labelled in shown)
+    failed = len(shown) - len(skipped) - sum(is_whole(trial) for _, trial in shown)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
 
 
@@ -151,7 +153,7 @@ def _reasons(skipped: Iterable[Trial]) -> list[str]:
 
 
 def _details(
-    shown: Sequence[TableTrial],
+    shown: Sequence[Named],
     rows: Sequence[PlanRow],
     best: PlanRow | None,
     cluster: Cluster,
@@ -161,8 +163,8 @@ def _details(
     yield _header(shown, rows, environment)
     yield from memory_tables(rows, cluster)
     yield from time_tables(rows, training)
-    ended = [labelled for labelled in shown if completed(labelled.trial) or not is_whole(labelled.trial)]
-    yield outcomes_table([trial_figures(labelled.trial).beside(labelled.label, None, None) for labelled in ended])
+    ended = [named for named in shown if completed(named[1]) or not is_whole(named[1])]
+    yield outcomes_table([trial_figures(trial).beside(label, None, None) for label, trial in ended])
     if rows:
         yield from losers(rows, best)
         yield from _expected_terms(best)
@@ -171,14 +173,14 @@ def _details(
     yield Part("Not included", points=[*([NOT_IN_FORMULAS] if unplayed else []), *NOT_INCLUDED])
 
 
-def _header(shown: Sequence[TableTrial], rows: Sequence[PlanRow], environment: Environment) -> Part:
+def _header(shown: Sequence[Named], rows: Sequence[PlanRow], environment: Environment) -> Part:
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{counted(len(rows), 'configuration')} predicted{how}"]
-    skipped = sum(labelled.trial.record.status is Status.SKIPPED for labelled in shown)
+    skipped = sum(trial.record.status is Status.SKIPPED for _, trial in shown)
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
-    specs = [labelled.trial.spec for labelled in shown]
+    specs = [trial.spec for _, trial in shown]
     words = (*shared_lines(specs), *predicted_with(environment, specs))
     return Part("Plan", ", ".join(counts), text=list(words))
 
@@ -187,9 +189,9 @@ def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     reasons_by_row = [(row, why_not(held, row)) for row in rows if row is not held]
-    lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in reasons_by_row if reasons]
+    lines = [f"{row.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in reasons_by_row if reasons]
     if lines:
-        yield Part(f"Why not the others, compared with {plain(held.shown.label)}", points=lines)
+        yield Part(f"Why not the others, compared with {plain(held.label)}", points=lines)
 
 
 def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
@@ -199,11 +201,11 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     expected = best.expected
     lines = [f"{name}: {format_seconds(took)} ({took / expected.step_s:.0%})" for name, took in expected.parts.items()]
     granted = [f"assumed: {words}" for words in expected.assumptions]
-    yield Part(f"Expected step time of {plain(best.shown.label)}", points=[*lines, *granted])
+    yield Part(f"Expected step time of {plain(best.label)}", points=[*lines, *granted])
 
 
 def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
     """How the recommended row's bound comes about, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
         terms = [term for term in best.bound.terms if not term.endswith(": none")]
-        yield Part(f"Lower bound of the step time of {plain(best.shown.label)}", points=terms)
+        yield Part(f"Lower bound of the step time of {plain(best.label)}", points=terms)

@@ -46,7 +46,7 @@ def name_of(spec: TrialSpec) -> str:
 
 
 def _does_not_fit(row: PlanRow) -> Iterator[str]:
-    need, capacity_bytes = row.need, row.capacity.device_bytes
+    need, capacity_bytes = row.need, row.device_bytes
     over_bytes = 0 if need is None else need.total_bytes - capacity_bytes
     if row.trial.record.status is Status.OUT_OF_DEVICE_MEMORY and over_bytes <= 0:
         yield "ran out of device memory"

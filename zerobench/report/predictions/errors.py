@@ -10,7 +10,7 @@ Three mistakes stand apart from the statistics, because each costs a person more
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -47,66 +47,59 @@ class CellError:
         return error
 
 
-@dataclass(frozen=True)
-class ErrorStatistics:
-    """The errors of some cells. The relative error of a cell is (predicted - measured) / measured."""
-
-    num_cells: int
-    """Cells with an error: those of which something was measured."""
-    median: float | None
-    """The median of the ABSOLUTE relative errors (of an even number, the mean of the middle two)."""
-    worst_over: CellError | None
-    """The cell with the largest error above 0; None where no prediction was too large."""
-    worst_under: CellError | None
-    """The cell with the error farthest below 0; None where no prediction was too small."""
-
-    @classmethod
-    def of(cls, cells: Iterable[CellError]) -> ErrorStatistics:
-        """The statistics of the cells that have an error; the first of equally bad cells is the worst."""
-        known = [error for error in cells if error.cell.error is not None]
-        errors = [error.error for error in known]
-        highest = max(known, key=lambda error: error.error, default=None)
-        lowest = min(known, key=lambda error: error.error, default=None)
-        return cls(
-            num_cells=len(known),
-            median=statistics.median(map(abs, errors)) if errors else None,
-            worst_over=highest if highest is not None and highest.error > 0 else None,
-            worst_under=lowest if lowest is not None and lowest.error < 0 else None,
-        )
+When = tuple[StepKind, Phase] | None
+"""A phase, or all of them."""
 
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """A line of the error table: one world, place and quantity, in one phase or, with None, in all of them."""
+    """A line of the error table: one world, place and quantity, in one phase or, with None, in all of them.
+
+    The relative error of a cell is (predicted - measured) / measured.
+    """
 
     evidence: Evidence
     against: Evidence
     """Pair.against."""
     place: Place
     quantity: Quantity
-    when: tuple[StepKind, Phase] | None
-    errors: ErrorStatistics
+    when: When
+    num_cells: int
+    """Cells with an error: those of which something was measured."""
+    median: float
+    """The median of the ABSOLUTE relative errors (of an even number, the mean of the middle two)."""
+    worst_over: CellError | None
+    """The cell with the largest error above 0, the first of equals; None where no prediction was too large."""
+    worst_under: CellError | None
+    """The cell with the error farthest below 0, the first of equals; None where no prediction was too small."""
 
 
 def error_rows(pairs: Sequence[Pair]) -> list[ErrorRow]:
     """The error table over the totals of all pairs: world, what it is held against, place, quantity, then phases, then
-    all phases together.
+    all phases together; nothing of what has no cell with an error.
     """
-    totals = [CellError(pair, cell) for pair in pairs for cell in pair.totals.values()]
+    totals = [CellError(pair, cell) for pair in pairs for cell in pair.totals.values() if cell.error is not None]
     rows = []
     for kind in product(Evidence, (Evidence.MEASURED, Evidence.SOLO), Place, Quantity):
         these = [f for f in totals if (f.pair.predicted.spec.evidence, f.pair.against) == kind[:2]]
         these = [f for f in these if (f.cell.place, f.cell.quantity) == kind[2:]]
-        rows += [ErrorRow(*kind, *row) for row in _by_phase(these)]
+        phases: list[tuple[When, list[CellError]]] = [
+            (when, [f for f in these if (f.cell.step, f.cell.phase) == when]) for when in PHASES
+        ]
+        rows += [_row(kind, when, errors) for when, errors in [*phases, (None, these)] if errors]
     return rows
 
 
-def _by_phase(errors: Sequence[CellError]) -> list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]]:
-    """The statistics of each phase that has a cell with an error, and of all."""
-    phases = [(when, [f for f in errors if (f.cell.step, f.cell.phase) == when]) for when in PHASES]
-    known = [(when, ErrorStatistics.of(cells)) for when, cells in phases]
-    rows: list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]] = [(w, row) for w, row in known if row.num_cells]
-    return [*rows, (None, ErrorStatistics.of(errors))] if rows else []
+def _row(kind: tuple[Evidence, Evidence, Place, Quantity], when: When, known: Sequence[CellError]) -> ErrorRow:
+    highest, lowest = max(known, key=lambda one: one.error), min(known, key=lambda one: one.error)
+    return ErrorRow(
+        *kind,
+        when,
+        num_cells=len(known),
+        median=statistics.median(abs(one.error) for one in known),
+        worst_over=highest if highest.error > 0 else None,
+        worst_under=lowest if lowest.error < 0 else None,
+    )
 
 
 def under_predictions(pairs: Sequence[Pair], beyond: float = UNDER_PREDICTION) -> list[CellError]:

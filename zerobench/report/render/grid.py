@@ -1,4 +1,4 @@
-"""A table of the page: a caption, headers, and rows of text that the template escapes."""
+"""Tables of the page: captions, headers, and rows of text that the template escapes; figures have theirs as columns."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import TypeVar
 from zerobench.report.column_units import MISSING
 from zerobench.report.figure import Columns
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.model import Column
+from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.tables.part import Listing
 
 T = TypeVar("T")
 
@@ -66,6 +67,30 @@ def grid(
     kept = [column for column, keep in zip(cells, says_any, strict=True) if keep]
     lines = zip(*kept, strict=True)
     return Grid(caption, headers, [Row(line, kind(row)) for line, row in zip(lines, rows, strict=True)])
+
+
+def table_grid(table: Table[T]) -> Grid:
+    """The table with its caption, which says how all figures came to be; where rows differ in it, each row does."""
+    evidence = {line.trial.evidence_text: line.trial.is_predicted for line in table.lines}
+    differs = len(evidence) > 1 and any(evidence.values())
+    columns: list[Column[Line[T]]] = [
+        Column("trial", lambda line: line.trial.label, is_text=True),
+        Column("figures are", lambda line: line.trial.evidence_text if differs else "", is_text=True),
+        *(column.over(lambda line: line.figures) for column in table.for_files),
+    ]
+    alike = [f"All figures are {text}." for text, is_predicted in evidence.items() if is_predicted and not differs]
+    return grid(" ".join([table.caption_for_files, *alike]), columns, table.lines, lambda line: line.trial.kind)
+
+
+def listing_grid(caption: str, listing: Listing[T]) -> Grid:
+    """The listing with its caption."""
+    return grid(caption, listing.columns, listing.rows, listing.kind)
+
+
+def table_columns(table: Table[T]) -> Columns:
+    """The cells of the table, the trial's label first."""
+    columns = {"trial": [line.trial.label for line in table.lines]}
+    return columns | {column.header: [column.cell(line.figures) for line in table.lines] for column in table.for_files}
 
 
 def columns_grid(caption: str, columns: Columns) -> Grid:

@@ -50,7 +50,7 @@ def document(heading: str, parts: Sequence[Part], level: int) -> str:
         for block in (
             [f"{'#' * (level + 1)} {prose(part.title)}"],
             [paragraph(part.caption)] if part.caption else [],
-            list(listing_lines(part.table)) if isinstance(part.table, Listing) else [],
+            list(listing_lines(part.table)) if part.table else [],
             bullets(part.points),
             [f"- **!** {prose(line)}" for line in part.warnings],
         ):

@@ -1,4 +1,8 @@
-"""Tables and parts in a terminal, with as many columns as it has room for."""
+"""Tables and parts in a terminal: a title, one line that says how to read it, numbers, then what to know.
+
+They have as many columns as the terminal has room for. Text comes from sweep files and records, so all of it is put
+into rich as Text: nothing in it is markup.
+"""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,11 +16,10 @@ from rich.text import Text
 
 from zerobench.report.column_units import plain
 from zerobench.report.figures.name import TrialName
-from zerobench.report.render.layout import Section, bullets, mark
 from zerobench.report.tables.model import WIDE, Column, Mark, Table, figures_of
-from zerobench.report.tables.part import Listing, Part, VerdictSentence
+from zerobench.report.tables.part import Part, VerdictSentence
 
-__all__ = ["Console", "lines_section", "part_section", "print_parts", "print_sections", "sections"]
+__all__ = ["Console", "print_lines", "print_parts", "rendered"]
 
 T = TypeVar("T")
 
@@ -24,50 +27,65 @@ _WIDEST_TEXT = 24
 """Columns of terminal that a text is given where they are short, before it wraps."""
 
 
-def sections(table: Table[T], width: int) -> Iterator[Section]:
-    """The table for `width` columns of terminal; nothing where it has no lines."""
-    if table.lines:
-        more = [table.more] if table.more and width >= WIDE else []
-        below = [_below(line) for line in (*table.below, *more)]
-        caption = table.caption if width >= WIDE or table.narrow_caption is None else table.narrow_caption
-        yield Section(table.heading or table.title, caption, _table(table, width), below)
+def print_parts(parts: Iterable[Part | Table[Any]], console: Console | None = None) -> None:
+    """Print the parts for as many columns as `console`, or else standard output, has."""
+    console = console or Console(highlight=False)
+    print_lines(rendered(parts, console.width), console)
 
 
-def lines_section(title: str, caption: str, lines: Sequence[str | Mark] = ()) -> Section:
-    """Lines under a title: each as it stands, or as a mark."""
-    return Section(title, caption, lines=[mark(line.text) if isinstance(line, Mark) else Text(line) for line in lines])
-
-
-def print_sections(sections: Sequence[Section], console: Console) -> None:
-    """Print the sections; where the terminal lacks a character, with a question mark in its place."""
+def print_lines(lines: Sequence[Text | Grid], console: Console) -> None:
+    """Print what was rendered; where the terminal lacks a character, with a question mark in its place."""
     encoding = console.encoding
     with nullcontext() if encoding.startswith("utf") else console.capture() as capture:
-        for section in sections:
-            section.print(console)
+        for line in lines:
+            console.print(line)
     if capture is not None:
         console.file.write(capture.get().encode(encoding, "replace").decode(encoding))
 
 
-def _below(line: str | Mark) -> Text:
-    """A line below a table."""
-    return mark(line.text) if isinstance(line, Mark) else Text(plain(line), style="dim")
+def rendered(parts: Iterable[Part | Table[Any]], width: int) -> list[Text | Grid]:
+    """The parts for `width` columns of terminal, an empty line after each; nothing of a table without lines."""
+    shown = (_table(part, width) if isinstance(part, Table) else _part(part, width) for part in parts)
+    return [line for lines in shown for line in lines]
 
 
-def part_section(part: Part, width: int) -> Section:
-    """The part for `width` columns of terminal; points without a table before them are a list."""
-    grid = None if part.table is None else _table(part.table, width)
-    lines = [*map(_line, part.text), *(Text(plain(line), style="dim") for line in part.quiet)]
-    if grid is None and part.points:
-        grid = bullets(part.points)
-    else:
-        lines += [Text(f"- {plain(line)}") for line in part.points]
-    return Section(part.title, part.caption, grid, [*lines, *map(mark, part.warnings)])
+def _titled(title: str, caption: str, lines: Iterable[Text | Grid]) -> Iterator[Text | Grid]:
+    yield Text(title, style="bold")
+    if caption:
+        yield Text(caption, style="dim")
+    yield from lines
+    yield Text()
 
 
-def print_parts(parts: Iterable[Part | Table[Any] | Section], console: Console | None = None) -> None:
-    """Print the parts for as many columns as `console`, or else standard output, has."""
-    console = console or Console(highlight=False)
-    print_sections([section for part in parts for section in _sections(part, console.width)], console)
+def _table(table: Table[T], width: int) -> Iterator[Text | Grid]:
+    if table.lines:
+        is_wide = width >= WIDE
+        more = [table.more] if table.more and is_wide else []
+        caption = table.caption if is_wide or table.narrow_caption is None else table.narrow_caption
+        grid = _grid(table.columns, figures_of(table.lines), [line.trial for line in table.lines], width)
+        below = (_mark(each.text) if isinstance(each, Mark) else _quiet(each) for each in (*table.below, *more))
+        yield from _titled(table.heading or table.title, caption, [grid, *below])
+
+
+def _part(part: Part, width: int) -> Iterator[Text | Grid]:
+    """Points without a table before them are a list, the lines of each under its first."""
+    grids = [_grid(part.table.columns, part.table.rows, [], width)] if part.table else []
+    points = [Text(f"- {plain(line)}") for line in part.points]
+    if points and not grids:
+        grids, points = [Grid.grid(padding=(0, 1))], []
+        for sentence in part.points:
+            grids[0].add_row(Text("-"), Text(plain(sentence), overflow="fold"))
+    text = [*map(_line, part.text), *map(_quiet, part.quiet)]
+    yield from _titled(part.title, part.caption, [*grids, *text, *points, *map(_mark, part.warnings)])
+
+
+def _quiet(text: str) -> Text:
+    return Text(plain(text), style="dim")
+
+
+def _mark(text: str) -> Text:
+    """A line that explains a mark."""
+    return Text(f"! {plain(text)}", style="yellow")
 
 
 def screen_width() -> int:
@@ -84,23 +102,14 @@ def in_width(lines: Iterable[str]) -> str:
     )
 
 
-def _sections(part: Part | Table[Any] | Section, width: int) -> Iterable[Section]:
-    if isinstance(part, Table):
-        return sections(part, width)
-    return [part_section(part, width) if isinstance(part, Part) else part]
-
-
-def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
-    if isinstance(table, Listing):
-        return _grid(table.columns, table.rows, [], width)
-    return _grid(table.columns, figures_of(table.lines), [line.trial for line in table.lines], width)
-
-
 def _grid(columns: Sequence[Column[T]], rows: Sequence[T], trials: Sequence[TrialName], width: int) -> Grid:
     """Texts wrap, numbers never do. `trials` are those that rows are of, whose labels come first; the rows of one that
     is not believed are struck through.
     """
-    headers = [(column, _wide(column) if width >= WIDE else column.narrow) for column in columns]
+    headers = [
+        (column, (column.wide if column.wide != "" else column.header) if width >= WIDE else column.narrow)
+        for column in columns
+    ]
     kept = [(column, header) for column, header in headers if header is not None]
     cells = [[plain(column.cell(row)) for column, _ in kept] for row in rows]
     labels = [Text(trial.label) if trial.is_believed else Text(f"! {trial.label}", style="red") for trial in trials]
@@ -122,10 +131,6 @@ def _grid(columns: Sequence[Column[T]], rows: Sequence[T], trials: Sequence[Tria
         style = "" if not trials or trials[index].is_believed else "red strike"
         grid.add_row(*labels[index : index + 1], *(Text(cell, style=style) for cell in line))
     return grid
-
-
-def _wide(column: Column[T]) -> str | None:
-    return column.header if column.wide == "" else column.wide
 
 
 def _needed(lines: Sequence[Sequence[str]], wraps: Sequence[bool]) -> int:

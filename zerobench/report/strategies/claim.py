@@ -60,12 +60,10 @@ class ClaimRows:
         """The one of `strategy`."""
         return next(iter(self.of(strategy)), None)
 
-    def like(self, row: ComparedSide, strategy: str) -> ComparedSide | None:
-        """The plain trial of `strategy` on as many ranks as `row`, else on the most."""
-        alike = [worker for worker in self.workers if worker.spec.strategy == strategy and _is_plain(worker.spec)]
-        return next(
-            (worker for worker in alike if worker.spec.world_size == row.spec.world_size), self.row_of(strategy)
-        )
+    def ddp_like(self, row: ComparedSide) -> ComparedSide | None:
+        """The plain trial of `ddp` on as many ranks as `row`, else on the most."""
+        alike = (one for one in self.workers if one.spec.strategy == "ddp" and _is_plain(one.spec))
+        return next((one for one in alike if one.spec.world_size == row.spec.world_size), self.row_of("ddp"))
 
 
 def _is_plain(spec: TrialSpec) -> bool:

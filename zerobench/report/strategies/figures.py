@@ -14,16 +14,13 @@ from zerobench.report.step_time.links import Flow
 from zerobench.report.strategies.moved import by_closed_form, counted
 from zerobench.report.trials import Trial, completed, roles
 from zerobench.spec.roles import Role
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import Evidence
 
 
 @dataclass(frozen=True)
 class Figures:
     """Figures of one side. Bytes of one rank in the steady step, seconds of a timed one. None: not available."""
 
-    run_id: str
-    trial_id: str
-    spec: TrialSpec
     role: str
     num_ranks: int
     device_name: str
@@ -83,9 +80,6 @@ def _side(trial: Trial, role: str) -> Figures:
     peak = largest_peak(trial, StepKind.STEADY, Place.DEVICE, role)
     built = ranks[0].parameters
     return Figures(
-        run_id=trial.record.run_id,
-        trial_id=trial.record.trial_id,
-        spec=trial.spec,
         role=role,
         num_ranks=len(ranks),
         device_name=ranks[0].device_name,

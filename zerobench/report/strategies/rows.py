@@ -8,26 +8,25 @@ speed-up over ranks, servers and all. Under weak scaling, where the run has a si
 share, it is the throughput of one rank over that process's.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from zerobench.grouped import grouped
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.parity import Parity
 from zerobench.report.strategies.figures import Figures
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, TrialSpec
 from zerobench.sweeping.axes import SPEED
 
-Key = tuple[str, str]
-"""run_id and trial_id."""
-
 
 @dataclass(frozen=True)
 class ComparedSide:
     """One side of a trial, beside the others of its work. None: not available, or there is nothing to compare with."""
 
-    label: str
+    trial: TrialFigures
     figures: Figures
-    parity: Parity | None
     speed_up: float | None
     weak_efficiency: float | None
     saved_fraction: float | None
@@ -35,7 +34,15 @@ class ComparedSide:
 
     @property
     def spec(self) -> TrialSpec:
-        return self.figures.spec
+        return self.trial.spec
+
+    @property
+    def label(self) -> str:
+        return self.trial.label
+
+    @property
+    def parity(self) -> Parity | None:
+        return self.trial.parity
 
     @property
     def is_reference(self) -> bool:
@@ -59,7 +66,7 @@ class ComparedSide:
     @property
     def is_believed(self) -> bool:
         """Whether its losses and gradients do not speak against its figures."""
-        return self.parity is None or self.parity.agrees
+        return self.trial.is_believed
 
 
 def is_reference(spec: TrialSpec) -> bool:
@@ -68,25 +75,17 @@ def is_reference(spec: TrialSpec) -> bool:
     return info is not None and info.is_reference
 
 
-def compare(
-    figures: Sequence[Figures], labels: Mapping[Key, str], parities: Mapping[Key, Parity | None]
-) -> list[ComparedSide]:
+def compare(trials: Iterable[TrialFigures]) -> list[ComparedSide]:
     """The rows of all sides whose work a single process of the same run did too, in their order.
 
-    Repeats of a trial stand beside each other; `labels` names all trials, `parities` those that were judged.
+    Repeats of a trial stand beside each other.
     """
-    groups = _Groups(figures)
+    sides = [_Side(trial, figures) for trial in trials for figures in trial.compared]
+    groups = _Groups(sides)
     return [
-        ComparedSide(
-            label=labels[figure.run_id, figure.trial_id],
-            figures=figure,
-            parity=parities.get((figure.run_id, figure.trial_id)),
-            speed_up=groups.speed_up(figure),
-            weak_efficiency=groups.weak_efficiency(figure),
-            saved_fraction=groups.saved(figure),
-        )
-        for figure in figures
-        if groups.has_reference(figure)
+        ComparedSide(*side, groups.speed_up(side), groups.weak_efficiency(side), groups.saved(side))
+        for side in sides
+        if groups.has_reference(side)
     ]
 
 
@@ -95,59 +94,55 @@ def is_comparison(rows: Sequence[ComparedSide]) -> bool:
     return any(row.spec.zero_stage is None and not row.is_reference for row in rows)
 
 
-def _work(figures: Figures, rank_batch: int | None = None) -> Hashable:
-    """What must be equal for seconds to be compared; with `rank_batch` for another global batch than the trial's."""
-    spec = figures.spec
-    batch = spec.global_batch_size if rank_batch is None else rank_batch
-    same = spec.model_copy(
-        update={"num_nodes": 1, "gpus_per_node": 1, "micro_batch_size": batch, "gradient_accumulation_steps": 1}
-    ).parity_hash
-    how = (getattr(spec, axis) for axis in SPEED)
-    return (figures.run_id, figures.device_name, same, *how)
+class _Side(NamedTuple):
+    trial: TrialFigures
+    figures: Figures
+
+    def work(self, batch: int) -> Hashable:
+        """What must be equal for seconds to be compared, of a global batch of that size."""
+        spec = self.trial.spec
+        same = spec.model_copy(
+            update={"num_nodes": 1, "gpus_per_node": 1, "micro_batch_size": batch, "gradient_accumulation_steps": 1}
+        ).parity_hash
+        return (self.trial.run_id, self.figures.device_name, same, *(getattr(spec, axis) for axis in SPEED))
 
 
 class _Groups:
     """The single processes and the plain data parallelism of each piece of work."""
 
-    def __init__(self, figures: Sequence[Figures]) -> None:
-        self._work = {id(figure): _work(figure) for figure in figures}
-        self._singles: dict[Hashable, list[Figures]] = {}
-        self._ddp: dict[Hashable, list[Figures]] = {}
-        for figure in figures:
-            if is_reference(figure.spec):
-                self._singles.setdefault(self._work[id(figure)], []).append(figure)
-            elif figure.spec.strategy == "ddp" and figure.spec.compression is Compression.NONE:
-                self._ddp.setdefault(self._work[id(figure)], []).append(figure)
+    def __init__(self, sides: Sequence[_Side]) -> None:
+        self._work = {id(side): side.work(side.trial.spec.global_batch_size) for side in sides}
+        specs = [(side, side.trial.spec) for side in sides]
+        plain_ddp = [s for s, spec in specs if spec.strategy == "ddp" and spec.compression is Compression.NONE]
+        self._singles = grouped([s for s, spec in specs if is_reference(spec)], lambda side: self._work[id(side)])
+        self._ddp = grouped(plain_ddp, lambda side: self._work[id(side)])
 
-    def has_reference(self, figures: Figures) -> bool:
-        return self._work[id(figures)] in self._singles
+    def has_reference(self, side: _Side) -> bool:
+        return self._work[id(side)] in self._singles
 
-    def speed_up(self, figures: Figures) -> float | None:
+    def speed_up(self, side: _Side) -> float | None:
         """None on a server, which trains nothing, and for a throughput that is void."""
-        single_s = self._single_s(self._work[id(figures)])
+        single_s, figures = self._single_s(self._work[id(side)]), side.figures
         if single_s is None or figures.step_s is None or figures.tokens_per_s is None:
             return None
         return single_s / figures.step_s
 
-    def weak_efficiency(self, figures: Figures) -> float | None:
-        share, rest = divmod(figures.spec.global_batch_size, figures.spec.world_size)
-        if rest or figures.spec.world_size == 1 or figures.tokens_per_s is None:
+    def weak_efficiency(self, side: _Side) -> float | None:
+        spec, tokens_per_s = side.trial.spec, side.figures.tokens_per_s
+        share, rest = divmod(spec.global_batch_size, spec.world_size)
+        if rest or spec.world_size == 1 or tokens_per_s is None:
             return None
-        single_s = self._single_s(_work(figures, share))
-        tokens = share * figures.spec.sequence_length
-        return None if single_s is None else figures.tokens_per_s / figures.spec.world_size * single_s / tokens
+        single_s = self._single_s(side.work(share))
+        tokens = share * spec.sequence_length
+        return None if single_s is None else tokens_per_s / spec.world_size * single_s / tokens
 
-    def saved(self, figures: Figures) -> float | None:
-        known = [ddp for ddp in self._ddp.get(self._work[id(figures)], []) if ddp.states_bytes]
-        known.sort(key=lambda ddp: ddp.spec.world_size != figures.spec.world_size)
-        if not known or figures.states_bytes is None:
+    def saved(self, side: _Side) -> float | None:
+        known = [ddp for ddp in self._ddp.get(self._work[id(side)], []) if ddp.figures.states_bytes]
+        known.sort(key=lambda ddp: ddp.trial.spec.world_size != side.trial.spec.world_size)
+        if not known or side.figures.states_bytes is None:
             return None
-        return 1 - figures.states_bytes / (known[0].states_bytes or 1)
+        return 1 - side.figures.states_bytes / (known[0].figures.states_bytes or 1)
 
     def _single_s(self, work: Hashable) -> float | None:
-        times = [
-            figures.step_s
-            for figures in self._singles.get(work, [])
-            if figures.step_s is not None and figures.tokens_per_s
-        ]
-        return min(times, default=None)
+        singles = [side.figures for side in self._singles.get(work, [])]
+        return min((one.step_s for one in singles if one.step_s is not None and one.tokens_per_s), default=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerobench.report.column_units import MISSING
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.parity import Parity
-from zerobench.report.tables.model import Column, Mark, Table, lines_of, of_part
+from zerobench.report.tables.model import Column, Table, lines_of, of_part
 
 TITLE = "Loss parity"
 HOW_TO_READ = (
@@ -74,15 +74,12 @@ def _verdict(trial: TrialFigures, references: set[str], names: dict[str, str]) -
     return "reference" if trial.trial_id in references else "no reference"
 
 
-def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
+def disbelieved(trials: Sequence[TrialFigures]) -> list[str]:
     """A line for each trial whose losses or gradients speak against it, to stand above all tables."""
     names = _names(trials)
     return [
-        Mark(
-            f"{trial.label}: {trial.parity.disagreeing} differ from those of "
-            f"{names.get(trial.parity.reference, trial.parity.reference)} by {_apart(trial.parity)}: figures "
-            "invalid"
-        )
+        f"{trial.label}: {trial.parity.disagreeing} differ from those of "
+        f"{names.get(trial.parity.reference, trial.parity.reference)} by {_apart(trial.parity)}: figures invalid"
         for trial in trials
         if trial.parity is not None and not trial.parity.agrees
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from zerobench.report.tables.model import Column, Table
+from zerobench.report.tables.model import Column
 from zerobench.units import counted
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Part:
 
     title: str
     caption: str = ""
-    table: Table[Any] | Listing[Any] | None = None
+    table: Listing[Any] | None = None
     text: Sequence[str | VerdictSentence] = ()
     """Lines that stand as they are."""
     quiet: Sequence[str] = ()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
-from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.plan.takes import TrainingCost, takes
+from zerobench.report.plan.rows import PlanRow, TrainingCost, evidence_words, takes
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table, unit_column
 from zerobench.report.tables.part import Part
@@ -60,7 +59,7 @@ def one_answer(row: PlanRow, cluster: Cluster) -> PlanAnswer:
 
 def _taken(best: PlanRow) -> str:
     """Its name, and its strategy where that is in no name because all have it."""
-    strategy, label = best.trial.spec.strategy, plain(best.shown.label)
+    strategy, label = best.trial.spec.strategy, plain(best.label)
     return label if strategy in label.split() else f"{strategy} {label}"
 
 
@@ -153,7 +152,7 @@ def _nearest(rows: Sequence[PlanRow]) -> str:
         if not space.has_room
     ]
     if len(rows) > 1:
-        which = f"{plain(nearest.shown.label)}, the closest,"
+        which = f"{plain(nearest.label)}, the closest,"
         return f"None of {len(rows)} fits with {ROOM:.0%} room. {which} needs {' and '.join(needs)}."
     found = f"It has less than {ROOM:.0%} room" if nearest.fits else "It does not fit"
     return f"{found}: it needs {' and '.join(needs)}."

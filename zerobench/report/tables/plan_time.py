@@ -71,7 +71,7 @@ def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow
     unit = time_unit([row.step_s for row in rows])
     most: Callable[[PlanRow], str] = of_part(lambda row: row.bound, lambda bound: show_whole(bound.tokens_per_s))
     columns: list[Column[PlanRow]] = [
-        *(_term(name, unit) for name in _TERMS if any(_term_s(row, name) for row in rows)),
+        *(_term(*names, unit) for names in _TERMS.items() if any(_term_s(row, names[0]) for row in rows)),
         Column("step", lambda row: unit.show(row.step_s), narrow="step"),
         Column("most tokens/s", most, narrow=None if training else "tok/s"),
         Column("largest part", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
@@ -89,8 +89,8 @@ _TERMS = {"compute": "compute", "communication": "comm", "optimizer": "optim", "
 """The terms of a bound, with their short names."""
 
 
-def _term(name: str, unit: Unit) -> Column[PlanRow]:
-    return Column(name, lambda row: unit.show(_term_s(row, name)), narrow=_TERMS[name])
+def _term(name: str, short: str, unit: Unit) -> Column[PlanRow]:
+    return Column(name, lambda row: unit.show(_term_s(row, name)), narrow=short)
 
 
 def _term_s(row: PlanRow, name: str) -> float | None:

@@ -28,7 +28,7 @@ def predicted_parts(pairs: Sequence[Pair], names: Names, width: int) -> Iterator
         rows = [row for pair in pairs for row in _phase_rows(pair, place, names)]
         if rows:
             yield _by_phase(place, rows, width, unforeseen=max(pair.unforeseen_bytes(place) for pair in pairs))
-        if blocks := _peaks(pairs, place):
+        if blocks := [(pair, key) for pair in pairs if (key := _peak(pair, place)) is not None]:
             yield _by_category(place, blocks, names, width)
     if lines := left_out_lines(pairs, names):
         yield Part(f"{TITLE}: not compared", warnings=lines)
@@ -126,13 +126,11 @@ class _Line:
     """By the names of `_COLUMNS`, and `peak`."""
 
 
-def _peaks(pairs: Sequence[Pair], place: Place) -> list[tuple[Pair, Key]]:
-    """Each pair with the total at the largest measured peak of a steady step, if that phase was predicted too."""
-    return [(pair, key) for pair in pairs if (key := _peak(pair, place)) is not None]
-
-
 def _peak(pair: Pair, place: Place) -> Key | None:
-    """None too where a side knows no categories there, so that there would be nothing to show."""
+    """The total at the largest measured peak of a steady step, if that phase was predicted too.
+
+    None too where a side knows no categories there, so that there would be nothing to show.
+    """
     steady = [
         cell
         for (step, _, where, quantity), cell in pair.totals.items()

@@ -30,7 +30,7 @@ def run_frontier_table(
         ),
         "too large": of_part(lambda row: row.measured, lambda frontier: axis_value(frontier.too_large, axis)),
         "needs": lambda row: unit.show(_needed(row)),
-        "room, %": lambda row: show_percent(_room(row, limit)),
+        "room, %": of_part(_needed, lambda needed: show_percent(1 - needed / limit.capacity_bytes)),
         "tokens/s": lambda row: show_whole(row.speed.tokens_per_s if row.speed else None),
         "TFLOP/s": lambda row: show_number(row.speed.tflops_per_gpu if row.speed else None),
         "tries": of_part(lambda row: row.measured, lambda frontier: str(len(frontier.tries))),
@@ -40,7 +40,7 @@ def run_frontier_table(
     kept = [column for column in columns if column.name not in set(_left_out(columns, rows, width))]
     speed = ", ".join(column.name for column in kept if column.name in {"tokens/s", "TFLOP/s"})
     title = f"Measured: largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
-    lines = [Line(TrialName("", "", row.label, Evidence.MEASURED.value, device), row) for row in rows]
+    lines = [Line(TrialName("", row.label, Evidence.MEASURED.value, device), row) for row in rows]
     return Table(title, _caption(limit, device or "the CPU", unit.name, speed), kept, lines)
 
 
@@ -92,8 +92,3 @@ def _error(row: RunFrontierRow) -> str:
 
 def _needed(row: RunFrontierRow) -> int | None:
     return None if row.measured is None or row.measured.largest is None else row.measured.largest.peak_bytes
-
-
-def _room(row: RunFrontierRow, limit: Limit) -> float | None:
-    needed_bytes = _needed(row)
-    return None if needed_bytes is None else 1 - needed_bytes / limit.capacity_bytes

@@ -1,9 +1,9 @@
 """Ways of distributed training beside one process that trains the same global batch, and what is claimed of them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole, time_unit
-from zerobench.report.figures.name import TrialName
 from zerobench.report.parity import Parity
 from zerobench.report.strategies.claim import Claim, Verdict
 from zerobench.report.strategies.claims import claims
@@ -34,7 +34,9 @@ WHERE_FROM = (
 
 def strategies_table(rows: Sequence[ComparedSide]) -> Table[ComparedSide]:
     """A row for each side of a trial; none without a single process, or with nothing but ZeRO's stages beside it."""
-    lines = [Line(_name(row), row) for row in rows] if is_comparison(rows) else []
+    of = [f"{row.label}: server" if row.figures.is_server else row.label for row in rows]
+    named = [Line(replace(row.trial.name, label=label), row) for row, label in zip(rows, of, strict=True)]
+    lines = named if is_comparison(rows) else []
     return Table(TITLE, HOW_TO_READ, list(_columns(rows)), lines, more=WHERE_FROM)
 
 
@@ -64,12 +66,6 @@ def claims_part(rows: Sequence[ComparedSide]) -> Iterator[Part]:
     if judgements:
         more = [f"Not covered by this run: {'; '.join(silent)}."] if silent else []
         yield Part(CLAIMS_TITLE, text=sentences, quiet=more)
-
-
-def _name(row: ComparedSide) -> TrialName:
-    """A server's row says whose it is."""
-    label = f"{row.label}: server" if row.figures.is_server else row.label
-    return TrialName.of(row.figures.run_id, row.spec, label, row.parity)
 
 
 def _columns(rows: Sequence[ComparedSide]) -> Iterator[Column[ComparedSide]]:

@@ -6,16 +6,16 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
 from zerobench.report.compare.causes import causes
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import MemoryChange, Peak, where_name
+from zerobench.report.compare.memory import MemoryChange, where_name
 from zerobench.report.memory_difference import CategoryDifference
-from zerobench.report.tables.model import Column
+from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, first
 from zerobench.units import format_bytes
 
 _MOST_CATEGORIES = 2 * MOST_NAMED
 
 
-_CategoryRow = tuple[Peak, CategoryDifference]
+_CategoryRow = tuple[MemoryChange, CategoryDifference]
 """One category that differs at one peak."""
 
 
@@ -25,7 +25,7 @@ def memory_parts(comparison: Comparison) -> Iterator[Part]:
     if not rows:
         return
     yield _totals(rows)
-    every = ((row, difference) for row in rows for difference in row.change.differences)
+    every = ((row, difference) for row in rows for difference in row.differences)
     if differing := [parts for parts in every if parts[1].category is not Category.TOTAL]:
         yield _categories(differing, causes(comparison, rows))
 
@@ -39,14 +39,12 @@ _PLACES = {
 """What the peaks of a place are of."""
 
 
-def _totals(rows: Sequence[Peak]) -> Part:
-    listed = [
-        row for row in rows if not row.change.is_equal or row.change.where == (Place.DEVICE.value, StepKind.STEADY)
-    ]
+def _totals(rows: Sequence[MemoryChange]) -> Part:
+    listed = [row for row in rows if not row.is_equal or row.where == (Place.DEVICE.value, StepKind.STEADY)]
     shown, more = first(sorted(listed, key=lambda row: -row.growth))
-    unit = byte_unit(size for row in shown for size in (row.change.base.largest_bytes, row.change.new.largest_bytes))
-    equal = sum(row.change.is_equal for row in rows)
-    places = dict.fromkeys(where_name(row.change.where).partition(" ")[0] for row in shown)
+    unit = byte_unit(size for row in shown for size in (row.base.largest_bytes, row.new.largest_bytes))
+    equal = sum(row.is_equal for row in rows)
+    places = dict.fromkeys(where_name(row.where).partition(" ")[0] for row in shown)
     legend = "; ".join(f"{place}: {_PLACES[place]}" for place in places if place in _PLACES)
     caption = (
         f"Largest rank, median repeat{f'. {legend}' if legend else ''}. {equal} of {len(rows)} peaks identical in "
@@ -56,23 +54,28 @@ def _totals(rows: Sequence[Peak]) -> Part:
     return Part(title, caption, Listing(_total_columns(unit), shown), points=more, warnings=_spreads(shown))
 
 
-def _total_columns(unit: Unit) -> list[Column[Peak]]:
-    def more(row: Peak) -> str:
-        return ("+" if row.change.more_bytes > 0 else "") + unit.show(row.change.more_bytes)
+def _total_columns(unit: Unit) -> list[Column[MemoryChange]]:
+    def more(row: MemoryChange) -> str:
+        return ("+" if row.more_bytes > 0 else "") + unit.show(row.more_bytes)
 
     return [
         *_WHERE,
-        Column("BASE", lambda row: unit.show(row.change.base.instant.total_bytes), narrow="BASE"),
-        Column("NEW", lambda row: unit.show(row.change.new.instant.total_bytes), narrow="NEW"),
+        Column("BASE", lambda row: unit.show(row.base.instant.total_bytes), narrow="BASE"),
+        Column("NEW", lambda row: unit.show(row.new.instant.total_bytes), narrow="NEW"),
         Column("difference", more, narrow="diff"),
-        Column("%", lambda row: _percent(row.change), narrow="%"),
-        Column("largest part", _largest, narrow="largest part", is_text=True),
+        Column("%", _percent, narrow="%"),
+        Column(
+            "largest part",
+            of_part(lambda row: row.largest, lambda category: category.words),
+            narrow="largest part",
+            is_text=True,
+        ),
     ]
 
 
-_WHERE: Sequence[Column[Peak]] = (
+_WHERE: Sequence[Column[MemoryChange]] = (
     Column("trial", lambda row: row.label, narrow="trial", is_text=True),
-    Column("peak of", lambda row: where_name(row.change.where), narrow="peak of", is_text=True),
+    Column("peak of", lambda row: where_name(row.where), narrow="peak of", is_text=True),
 )
 
 
@@ -82,18 +85,14 @@ def _percent(change: MemoryChange) -> str:
     return "0" if change.more_bytes == 0 else show_percent(change.fraction, 2, signed=True).removesuffix("%")
 
 
-def _largest(row: Peak) -> str:
-    return row.change.largest.words if row.change.largest else MISSING
-
-
-def _spreads(rows: Sequence[Peak]) -> list[str]:
+def _spreads(rows: Sequence[MemoryChange]) -> list[str]:
     """A sentence for each peak that repeats of the same software do not agree on."""
     return [
-        f"{row.label}: {where_name(row.change.where)}: not deterministic: repeats of BASE differ by up to "
-        f"{format_bytes(row.change.base.spread_bytes)}, of NEW by up to {format_bytes(row.change.new.spread_bytes)}"
-        + ("; the runs differ by no more" if row.change.is_within_spread else "")
+        f"{row.label}: {where_name(row.where)}: not deterministic: repeats of BASE differ by up to "
+        f"{format_bytes(row.base.spread_bytes)}, of NEW by up to {format_bytes(row.new.spread_bytes)}"
+        + ("; the runs differ by no more" if row.is_within_spread else "")
         for row in rows
-        if row.change.base.spread_bytes or row.change.new.spread_bytes
+        if row.base.spread_bytes or row.new.spread_bytes
     ]
 
 

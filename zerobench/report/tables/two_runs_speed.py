@@ -1,7 +1,6 @@
 """The table of step times of two runs: what each trial's test is about, and whether it could have said more."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from zerobench.report.column_units import MISSING, Unit, show_percent, time_unit
 from zerobench.report.compare.comparison import Comparison
@@ -13,17 +12,13 @@ from zerobench.report.tables.model import Column, in_unit
 from zerobench.report.tables.part import Listing, Part, few, first
 from zerobench.units import counted
 
-
-class _Row(NamedTuple):
-    """One trial that both runs timed."""
-
-    label: str
-    speed: SpeedChange
+_Row = tuple[str, SpeedChange]
+"""The label of a trial that both runs timed, and its times."""
 
 
 def speed_parts(comparison: Comparison) -> Iterator[Part]:
     """The step times of both runs, and losses and gradients that speak against comparing them."""
-    rows = [_Row(same.label, same.speed) for same in comparison.same if same.speed is not None]
+    rows = [(same.label, same.speed) for same in comparison.same if same.speed is not None]
     if rows:
         yield _times(rows, [*_other_steps(comparison)])
     for what, far in (
@@ -47,7 +42,7 @@ def _other_steps(comparison: Comparison) -> Iterator[str]:
 
 def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
     shown, more = first(rows)
-    unit = time_unit(value for row in shown for value in (median(row.speed.base_s), median(row.speed.new_s)))
+    unit = time_unit(value for row in shown for value in (median(row[1].base_s), median(row[1].new_s)))
     caption = (
         "Medians of the repeats' median steps. change: Hodges-Lehmann ratio of NEW to BASE with "
         "its 95% interval, + is slower; p: two-sided Mann-Whitney U test over repeats in "
@@ -64,20 +59,20 @@ def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
 
 def _chance(rows: Sequence[_Row]) -> str:
     """What many tests do by chance."""
-    tested = sum(row.speed.can_be_judged for row in rows)
+    tested = sum(row[1].can_be_judged for row in rows)
     return "" if tested < 2 else f" Expected false positives among {tested} trials: {tested * SIGNIFICANCE:.1f}."
 
 
 def _columns(unit: Unit) -> list[Column[_Row]]:
     return [
-        Column("trial", lambda row: row.label, narrow="trial", is_text=True),
-        Column("tested", lambda row: _tested(row.speed), narrow="tested", is_text=True),
-        Column("BASE", in_unit(unit, lambda row: median(row.speed.base_s)), narrow="BASE"),
-        Column("NEW", in_unit(unit, lambda row: median(row.speed.new_s)), narrow="NEW"),
-        Column("change", lambda row: show_percent(row.speed.change.ratio - 1, signed=True), narrow="change"),
-        Column("95% interval", lambda row: _interval(row.speed.change), narrow="95%"),
-        Column("p", lambda row: f"{row.speed.change.p_value:.2g}", narrow="p"),
-        Column("verdict", lambda row: row.speed.verdict, narrow="verdict", is_text=True),
+        Column("trial", lambda row: row[0], narrow="trial", is_text=True),
+        Column("tested", lambda row: _tested(row[1]), narrow="tested", is_text=True),
+        Column("BASE", in_unit(unit, lambda row: median(row[1].base_s)), narrow="BASE"),
+        Column("NEW", in_unit(unit, lambda row: median(row[1].new_s)), narrow="NEW"),
+        Column("change", lambda row: show_percent(row[1].change.ratio - 1, signed=True), narrow="change"),
+        Column("95% interval", lambda row: _interval(row[1].change), narrow="95%"),
+        Column("p", lambda row: f"{row[1].change.p_value:.2g}", narrow="p"),
+        Column("verdict", lambda row: row[1].verdict, narrow="verdict", is_text=True),
     ]
 
 
@@ -102,6 +97,6 @@ def _warnings(rows: Sequence[_Row]) -> Iterator[str]:
         "too few": f"p < {SIGNIFICANCE} is impossible with so few repeats",
     }
     for verdict, words in meanings.items():
-        if names := [row.label for row in rows if row.speed.verdict == verdict]:
+        if names := [row[0] for row in rows if row[1].verdict == verdict]:
             yield f"{verdict} ({listed(names)}): {words}; run both with --repeats {repeats_needed()} or more"
-    yield from few([f"void: {row.label}: {row.speed.void}" for row in rows if row.speed.void is not None])
+    yield from few([f"void: {row[0]}: {row[1].void}" for row in rows if row[1].void is not None])

@@ -120,12 +120,12 @@ def _error_columns(names: Names) -> list[Column[ErrorRow]]:
 
     return [
         Column("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
-        Column("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
-        Column("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
-        Column("over", of_part(lambda row: row.errors.worst_over, off), narrow="over"),
-        Column("under", of_part(lambda row: row.errors.worst_under, off), narrow="under"),
-        Column("worst over", of_part(lambda row: row.errors.worst_over, name), is_text=True),
-        Column("worst under", of_part(lambda row: row.errors.worst_under, name), is_text=True),
+        Column("cells", lambda row: str(row.num_cells), narrow="cells"),
+        Column("median", lambda row: show_error(row.median).removeprefix("+"), narrow="median"),
+        Column("over", of_part(lambda row: row.worst_over, off), narrow="over"),
+        Column("under", of_part(lambda row: row.worst_under, off), narrow="under"),
+        Column("worst over", of_part(lambda row: row.worst_over, name), is_text=True),
+        Column("worst under", of_part(lambda row: row.worst_under, name), is_text=True),
     ]
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from zerobench import store
 from zerobench.collection import no_collection
@@ -21,13 +22,12 @@ from zerobench.report.nvml_view import why_no_nvml
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.recovery import loss_distance
-from zerobench.report.render.layout import Section, TableTrial, bullets
-from zerobench.report.render.terminal import Console, lines_section, part_section, print_sections, sections
-from zerobench.report.strategies.figures import figures_of
-from zerobench.report.strategies.rows import ComparedSide, compare
-from zerobench.report.tables.model import Line
+from zerobench.report.render.terminal import Console, print_lines, rendered
+from zerobench.report.strategies.rows import compare
+from zerobench.report.tables.model import Line, Table
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
 from zerobench.report.tables.parity import disbelieved
+from zerobench.report.tables.part import Part
 from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.speed import speed_table
 from zerobench.report.tables.strategies import claims_part, strategies_table
@@ -37,6 +37,7 @@ from zerobench.report.views import Document, in_order
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_count
 
+Shown = Part | Table[Any]
 MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
 
@@ -55,95 +56,69 @@ def show_run(path: Path, console: Console | None = None, most_trials: int = MOST
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
         answer = headline(run_figures([run])) if 0 < len(trials) <= most_trials else []
-        above = [] if console.is_terminal else answer
-        parts = _report(run, trials, trials[:most_trials], above, console.width)
-    if len(trials) > most_trials:
-        more, folder = counted(len(trials) - most_trials, "more trial"), plain(str(run.folder.path))
-        parts.append(lines_section(more, f"In {folder}: trials.csv, memory.csv. Summary of all: zerobench report"))
-    if answer and console.is_terminal:  # what stands above the tables has left the screen when they end
-        parts.append(lines_section("Summary", answer[0], answer[1:]))
-    print_sections(parts, console)
+        parts = _report(run, trials, trials[:most_trials], [] if console.is_terminal else answer, console.width)
+        if len(trials) > most_trials:
+            more, folder = counted(len(trials) - most_trials, "more trial"), plain(str(run.folder.path))
+            parts.append(Part(more, f"In {folder}: trials.csv, memory.csv. Summary of all: zerobench report"))
+        if answer and console.is_terminal:  # what stands above the tables has left the screen when they end
+            parts.append(Part("Summary", answer[0], text=answer[1:]))
+        lines = rendered(parts, console.width)
+    print_lines(lines, console)
 
 
 def _report(
     run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], answer: Sequence[str], width: int
-) -> list[Section]:
+) -> list[Shown]:
     """The header of the whole run, which opens with the `answer`, then the tables of the trials in `head`."""
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
-    shown = [TableTrial(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
     figures = [
-        trial_figures(labelled.trial).beside(labelled.label, labelled.parity, loss_distance(labelled.trial, head))
-        for labelled in shown
+        trial_figures(trial).beside(name, judge.judge(trial), loss_distance(trial, head))
+        for trial, name in zip(head, names, strict=False)
     ]
-    predicted = _predicted(trials, head, names, judge, width)
-    return [
-        _header(run, trials, head, figures, answer, shared_lines(specs)),
-        *_sections(shown, figures, predicted, energies(run), width),
-    ]
+    rows = compare(figures)
+    own: Mapping[str, Iterable[Shown]] = {
+        "predictions": _predicted(trials, head, names, judge, width),
+        "driver": _driver(list(zip(head, figures, strict=True))),
+        "speed": [speed_table(figures, energies(run))],
+        "compared": [strategies_table(rows)],
+        "claims": claims_part(rows),
+        "notes": _notes(head, names),
+    }
+    tables = in_order(Document.TERMINAL, figures, own, lambda _, table: [table])
+    return [_header(run, trials, head, figures, answer, shared_lines(specs)), *chain.from_iterable(tables)]
 
 
 def _predicted(
     trials: Sequence[Trial], head: Sequence[Trial], names: Sequence[str], judge: ParityJudge, width: int
-) -> Iterator[Section]:
+) -> Iterable[Part]:
     """Predictions of the work of `head`; a run that was all measured has none, and is not searched for them."""
     if all(trial.spec.evidence is Evidence.MEASURED for trial in trials):
-        return iter(())
+        return ()
     work = {trial.spec.config_hash for trial in head}
     pairs = join((trial for trial in trials if trial.spec.config_hash in work), judge)
     by_id = {trial.spec.trial_id: name for trial, name in zip(trials, names, strict=True)}
-    return (part_section(part, width) for part in predicted_parts(pairs, by_id, width))
+    return predicted_parts(pairs, by_id, width)
 
 
-def _sections(
-    shown: Sequence[TableTrial],
-    figures: Sequence[TrialFigures],
-    predicted: Iterable[Section],
-    joules: Mapping[str, float],
-    width: int,
-) -> Iterator[Section]:
-    rows = _compared(shown)
-    own: Mapping[str, Iterable[Section]] = {
-        "predictions": predicted,
-        "driver": _driver(shown, figures, width),
-        "speed": sections(speed_table(figures, joules), width),
-        "compared": sections(strategies_table(rows), width),
-        "claims": (part_section(part, width) for part in claims_part(rows)),
-        "notes": _notes(shown),
-    }
-    return chain.from_iterable(in_order(Document.TERMINAL, figures, own, lambda _, table: sections(table, width)))
-
-
-def _compared(shown: Iterable[TableTrial]) -> list[ComparedSide]:
-    """The sides of the trials, beside each other where a single process did their work."""
-    key = {(labelled.trial.record.run_id, labelled.trial.record.trial_id): labelled for labelled in shown}
-    return compare(
-        [side for labelled in key.values() for side in figures_of(labelled.trial)],
-        {name: labelled.label for name, labelled in key.items()},
-        {name: labelled.parity for name, labelled in key.items()},
-    )
-
-
-def _driver(shown: Sequence[TableTrial], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
+def _driver(shown: Sequence[tuple[Trial, TrialFigures]]) -> Iterator[Shown]:
     """What the driver saw of the trials, of ranks and from outside; without any, why where it might have."""
-    both = [(labelled.trial, row.name) for labelled, row in zip(shown, figures, strict=True)]
-    rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
-    reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
-    if not rows and reasons and any(rank.device_type == "cuda" for trial, _ in both for rank in trial.ranks):
-        yield lines_section("NVML", f"No driver readings: {plain(listed(reasons))}.")
-    yield from sections(nvml_table(rows, reasons), width)
-    watched = [Line(name, row) for trial, name in both for row in watched_rows(trial)]
-    why_not = why_no_nvml(trial for trial, _ in both if trial.record.host and not trial.ranks)
-    yield from sections(watched_table(watched, why_not), width)
+    rows = [Line(figures.name, row) for trial, figures in shown for row in (nvml_rows(trial) if trial.ranks else ())]
+    reasons = why_no_nvml(trial for trial, _ in shown if trial.ranks)
+    if not rows and reasons and any(rank.device_type == "cuda" for trial, _ in shown for rank in trial.ranks):
+        yield Part("NVML", f"No driver readings: {plain(listed(reasons))}.")
+    yield nvml_table(rows, reasons)
+    watched = [Line(figures.name, row) for trial, figures in shown for row in watched_rows(trial)]
+    yield watched_table(watched, why_no_nvml(trial for trial, _ in shown if trial.record.host and not trial.ranks))
 
 
-def _notes(shown: Sequence[TableTrial]) -> Iterator[Section]:
+def _notes(head: Sequence[Trial], names: Sequence[str]) -> Iterator[Part]:
     """Each sentence once."""
-    notes = each_once((labelled.label, sentence) for labelled in shown for sentence in sentences(labelled.trial))
-    if notes:
-        lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in notes.items()]
+    said = ((name, sentence) for trial, name in zip(head, names, strict=False) for sentence in sentences(trial))
+    if notes := each_once(said):
         caption = "Buffer sizes in elements, DeepSpeed's departures from the paper, unavailable figures."
-        yield Section("Notes", caption, bullets(lines))
+        points = [f"{sentence} ({who_says(who, len(head), 6)})" for sentence, who in notes.items()]
+        yield Part("Notes", caption, points=points)
 
 
 def _header(
@@ -153,7 +128,7 @@ def _header(
     figures: Sequence[TrialFigures],
     answer: Sequence[str],
     shared: Sequence[str],
-) -> Section:
+) -> Part:
     """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
     counts = Counter(trial.record.status.words for trial in trials)
     ended = [f"{count} {status}" for status, count in counts.most_common()]
@@ -163,7 +138,7 @@ def _header(
     engine = predicted_with(run.environment, (trial.spec for trial in head))
     first, *rest = [*answer, total]
     lines = [*rest, *shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
-    return lines_section(f"Run {plain(run.run_id)}", first, [*lines, *disbelieved(figures)])
+    return Part(f"Run {plain(run.run_id)}", first, text=lines, warnings=disbelieved(figures))
 
 
 def _devices(head: Sequence[Trial]) -> list[str]:
