@@ -10,7 +10,7 @@ from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Pr
 from zerobench.sweeping.environment_rules import ENVIRONMENT_RULES
 from zerobench.sweeping.optimizer_rules import STRATEGY_OPTIMIZER_RULES
 from zerobench.sweeping.pipeline_rules import PIPELINE_RULES, RPC_RULES
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 from zerobench.sweeping.zeropp_rules import ZEROPP_RULES
 from zerobench.units import counted, format_bytes
 
@@ -41,6 +41,27 @@ def _too_few_processes(s: Situation) -> str | None:
     return None
 
 
+def _workers_cannot_share_batch(s: Situation) -> str | None:
+    workers, trial = num_workers(s.trial), s.trial
+    micro_batches = trial.world_size * trial.gradient_accumulation_steps
+    if not num_servers(trial) or workers < 1 or micro_batches % workers == 0:
+        return None
+    return (
+        f"{trial.strategy} on {trial.world_size} ranks: {workers} workers cannot evenly share a step's "
+        f"{micro_batches} micro-batches (world_size x gradient_accumulation_steps); set "
+        f"gradient_accumulation_steps to a multiple of {workers}"
+    )
+
+
+def _consistency_needs_server(s: Situation) -> str | None:
+    if s.trial.consistency is Consistency.SYNC or num_servers(s.trial):
+        return None
+    return (
+        f"consistency {s.trial.consistency} at {s.trial.strategy}: only parameter-server workers can run "
+        "asynchronously; use parameter-server"
+    )
+
+
 def _offload_needs_engine(s: Situation) -> str | None:
     info = strategy_info(s.trial.strategy)
     if s.offloads and info.zero_stage is None and not {"offload_optimizer", "offload_param"} & set(info.axes):
@@ -60,9 +81,39 @@ def _fsdp_offloads_together(s: Situation) -> str | None:
     )
 
 
+def _tensor_not_divisible(s: Situation) -> str | None:
+    why = why_not_cut(s.trial, s.trial.world_size) if s.trial.strategy == "tensor" else None
+    return None if why is None else f"tensor on {s.trial.world_size} ranks: {why}"
+
+
+def _autotp_not_divisible(s: Situation) -> str | None:
+    parts = model_parallel_size(s.trial)
+    if s.trial.zero_stage is None or parts == 1:
+        return None
+    what = f"{AUTOTP_SIZE} {parts} at {s.trial.strategy}"
+    if s.trial.world_size % parts:
+        return f"{what}: {s.trial.world_size} ranks cannot be divided into groups of {parts}"
+    if s.trial.evidence is not Evidence.MEASURED:
+        return f"{what} {s.trial.evidence}: AutoTP is not predicted; use strategy tensor"
+    vocabulary = dimensions(s.trial.model).vocab_size
+    if vocabulary is not None and vocabulary % parts:
+        return f"{what}: a vocabulary of {vocabulary} splits unevenly; pad it, or use strategy tensor"
+    why = why_not_cut(s.trial, parts)
+    return None if why is None else f"{what}: {why}"
+
+
 def _compression_needs_ddp(s: Situation) -> str | None:
     if s.trial.compression is not Compression.NONE and "compression" not in strategy_info(s.trial.strategy).axes:
         return f"compression {s.trial.compression} at {s.trial.strategy}: compression hooks need ddp"
+    return None
+
+
+def _compression_needs_values(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.NONE and s.trial.evidence.is_predicted:
+        return (
+            f"compression {s.trial.compression} {s.trial.evidence}: hook memory appears over real steps; "
+            "use measured or solo"
+        )
     return None
 
 
@@ -97,76 +148,11 @@ def _compression_needs_warmup(s: Situation) -> str | None:
     return None
 
 
-def _compression_needs_values(s: Situation) -> str | None:
-    if s.trial.compression is not Compression.NONE and s.trial.evidence.is_predicted:
-        return (
-            f"compression {s.trial.compression} {s.trial.evidence}: hook memory appears over real steps; "
-            "use measured or solo"
-        )
-    return None
-
-
-def _workers_cannot_share_batch(s: Situation) -> str | None:
-    workers, trial = num_workers(s.trial), s.trial
-    micro_batches = trial.world_size * trial.gradient_accumulation_steps
-    if not num_servers(trial) or workers < 1 or micro_batches % workers == 0:
-        return None
-    return (
-        f"{trial.strategy} on {trial.world_size} ranks: {workers} workers cannot evenly share a step's "
-        f"{micro_batches} micro-batches (world_size x gradient_accumulation_steps); set "
-        f"gradient_accumulation_steps to a multiple of {workers}"
-    )
-
-
-def _consistency_needs_server(s: Situation) -> str | None:
-    if s.trial.consistency is Consistency.SYNC or num_servers(s.trial):
-        return None
-    return (
-        f"consistency {s.trial.consistency} at {s.trial.strategy}: only parameter-server workers can run "
-        "asynchronously; use parameter-server"
-    )
-
-
-def _tensor_not_divisible(s: Situation) -> str | None:
-    why = why_not_cut(s.trial, s.trial.world_size) if s.trial.strategy == "tensor" else None
-    return None if why is None else f"tensor on {s.trial.world_size} ranks: {why}"
-
-
-def _autotp_not_divisible(s: Situation) -> str | None:
-    parts = model_parallel_size(s.trial)
-    if s.trial.zero_stage is None or parts == 1:
-        return None
-    what = f"{AUTOTP_SIZE} {parts} at {s.trial.strategy}"
-    if s.trial.world_size % parts:
-        return f"{what}: {s.trial.world_size} ranks cannot be divided into groups of {parts}"
-    if s.trial.evidence is not Evidence.MEASURED:
-        return f"{what} {s.trial.evidence}: AutoTP is not predicted; use strategy tensor"
-    vocabulary = dimensions(s.trial.model).vocab_size
-    if vocabulary is not None and vocabulary % parts:
-        return f"{what}: a vocabulary of {vocabulary} splits unevenly; pad it, or use strategy tensor"
-    why = why_not_cut(s.trial, parts)
-    return None if why is None else f"{what}: {why}"
-
-
-STRATEGY_RULES: dict[str, Rule] = PIPELINE_RULES | {
-    "strategy_unavailable": _strategy_unavailable,
-    "strategy_not_in_this_world": _strategy_not_in_this_world,
-    **ENVIRONMENT_RULES,
-    "too_few_processes": _too_few_processes,
-    "workers_cannot_share_batch": _workers_cannot_share_batch,
-    "consistency_needs_server": _consistency_needs_server,
-    "offload_needs_engine": _offload_needs_engine,
-    "fsdp_offloads_together": _fsdp_offloads_together,
-    "tensor_not_divisible": _tensor_not_divisible,
-    "autotp_not_divisible": _autotp_not_divisible,
-    **ZEROPP_RULES,
-    **RPC_RULES,
-    "compression_needs_ddp": _compression_needs_ddp,
-    "compression_needs_values": _compression_needs_values,
-    "compression_needs_fp32": _compression_needs_fp32,
-    "bf16_compression_needs_nccl": _bf16_compression_needs_nccl,
-    "powersgd_needs_one_bucket": _powersgd_needs_one_bucket,
-    "compression_needs_warmup": _compression_needs_warmup,
+STRATEGY_RULES = {
+    **PIPELINE_RULES,
+    **rules_of(
+        globals(), before={"too_few_processes": ENVIRONMENT_RULES, "compression_needs_ddp": ZEROPP_RULES | RPC_RULES}
+    ),
     **STRATEGY_OPTIMIZER_RULES,
 }
 """Asked before the other rules, in this order."""
