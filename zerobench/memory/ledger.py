@@ -36,6 +36,8 @@ from zerobench.memory.sites import Site, SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
 from zerobench.records import Category, HostStanding, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
+_NOTED_BYTES = 64 * 1024
+"""Nameless storages below this are counted and not commented on."""
 _UNSEEN = "no tensor seen (another thread, or C++)"
 _Verdict = tuple[Place, Category | None]
 _Part = tuple[Storage, bool]
@@ -264,6 +266,11 @@ class Ledger:
         """Where the largest storages without a name were allocated, with their bytes at a phase's end or peak."""
         ranked = sorted(self._unattributed_sites.items(), key=lambda item: -item[1])
         return ranked[:count]
+
+    def unattributed_notes(self) -> list[str]:
+        """A sentence on each of the largest; below a size they are counted and not commented on."""
+        noted = (item for item in self.unattributed_sites() if item[1] >= _NOTED_BYTES)
+        return [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
 
     def _account(self, step: StepKind, phase: Phase) -> None:
         verdicts: dict[Storage, _Verdict] = {}

@@ -23,27 +23,12 @@ UNKNOWN_CORES = 2**20
 """Cores of a node that nobody counted: no trial is skipped for want of them."""
 
 _KEY = re.compile(r"[a-z][a-z-]*")
+_ALIKE = ("nodes", "gpus-per-node", "partition", "account", "qos", "time", "constraint", "reservation", "mem")
 _OURS = {
     "array": "--throttle and --trials-per-job",
-    "nodes": "--nodes",
-    "gpus-per-node": "--gpus-per-node",
-    "partition": "--partition",
-    "account": "--account",
-    "qos": "--qos",
-    "time": "--time",
-    "constraint": "--constraint",
-    "reservation": "--reservation",
-    "mem": "--mem",
-    "dependency": None,
-    "output": None,
-    "error": None,
-    "open-mode": None,
-    "signal": None,
-    "job-name": None,
-    "parsable": None,
     "test-only": "--dry-run",
-    "wait": None,
-    "wrap": None,
+    **{name: f"--{name}" for name in _ALIKE},
+    **dict.fromkeys(("dependency", "output", "error", "open-mode", "signal", "job-name", "parsable", "wait", "wrap")),
     "kill-on-invalid-dep": None,
 }
 """sbatch's options that zerobench sets itself, and the option of its own to use."""

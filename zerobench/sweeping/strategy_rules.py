@@ -3,6 +3,7 @@
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
+from zerobench.spec.host_memory import element_bytes
 from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
@@ -132,7 +133,7 @@ def _bf16_compression_needs_nccl(s: Situation) -> str | None:
 def _powersgd_needs_one_bucket(s: Situation) -> str | None:
     if s.trial.compression is not Compression.POWERSGD or s.on_gpu or s.num_params is None:
         return None
-    needed = s.num_params * (4 if s.trial.precision is Precision.FP32 else 2)
+    needed = s.num_params * element_bytes(s.trial)
     if (s.trial.bucket_bytes or 0) >= needed:
         return None
     return (
