@@ -371,15 +371,8 @@ class Ledger:
         old = self._process.get((step, phase))
         if old is not None and peak is not None:
             peak = max(peak, old.peak_rss_bytes or 0)
-        self._process[step, phase] = ProcessMemory(
-            step=step,
-            phase=phase,
-            rss_bytes=host.resident_bytes(),
-            pss_bytes=host.proportional_bytes(),
-            peak_rss_bytes=peak,
-            malloc_bytes=host.malloc_bytes(),
-            pinned_bytes=cuda.pinned_bytes() if self._device.type == "cuda" else None,
-        )
+        pinned = cuda.pinned_bytes() if self._device.type == "cuda" else None
+        self._process[step, phase] = host.process_memory(step, phase, peak, pinned)
 
     def _hook_gradients(self, model: torch.nn.Module) -> list[Any]:
         """Name each gradient when it is accumulated, before any hook of the engine moves or frees it."""

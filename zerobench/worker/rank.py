@@ -28,7 +28,6 @@ from zerobench.memory.reachable import walk_reachable
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
-from zerobench.spec.adapter import is_wide
 from zerobench.spec.backward import backward_pass
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
@@ -184,7 +183,7 @@ class RankRun:
             ds_config=ds_config,
             shape_model=prepare_model(trial, device.torch_device, self.world.attention, self.folder.weights),
             fill_weights=lambda model: fill_weights(
-                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded, widens=is_wide(trial.adapter)
+                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded, widens=trial.widens_adapters
             ),
             heard=self.world.traffic.collective,
             norms=self._norms,
