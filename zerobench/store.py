@@ -374,14 +374,21 @@ def read_json(path: Path) -> Document:
 
     Raises UserError: the file cannot be read or is no JSON object.
     """
+    return _mapping(path, lambda: _from_json(path.read_bytes()), "an object")
+
+
+def _mapping(
+    path: Path, read: Callable[[], Any], kind: str, torn: tuple[type[Exception], ...] = (ValueError, RecursionError)
+) -> Document:
+    """What `read` makes of the file at `path`, which is torn or corrupt where that raises one of `torn`."""
     try:
-        document = _from_json(path.read_bytes())
+        document = read()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except torn as error:
         raise TornError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
-        raise TornError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not an object")
+        raise TornError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not {kind}")
     return document
 
 
@@ -455,15 +462,10 @@ def read_sweep(path: Path) -> Document:
 
     from zerobench.spec.plain import load_bounded  # noqa: PLC0415 -- as above
 
-    try:
-        document = load_bounded(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
-        raise TornError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise TornError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not a mapping")
-    return document
+    def read() -> Any:
+        return load_bounded(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+
+    return _mapping(path, read, "a mapping", (ValueError, RecursionError, OverflowError, yaml.YAMLError))
 
 
 def runs_under(reports: Path) -> list[Path]:

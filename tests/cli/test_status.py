@@ -41,7 +41,7 @@ def view(run: RunFolder, states: JobStates | None, submission: Submission) -> li
         RunFacts(plan=plan, traces=traces, now_s=NOW_S, jobs=submission.jobs, tasks=tasks, states=states)
     )
     screen = io.StringIO()
-    Console(file=screen, width=80, highlight=False).print(status_view(run, submission, status))
+    Console(file=screen, width=80, highlight=False).print(status_view(run, submission, status, {}))
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]
     assert max(map(len, lines)) <= 80
     return lines

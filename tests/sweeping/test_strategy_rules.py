@@ -85,6 +85,10 @@ def test_the_strategies_own_rules_are_asked_before_the_others():
     from zerobench.sweeping.rules import RULES
 
     assert list(RULES)[: len(STRATEGY_RULES)] == list(STRATEGY_RULES)
+    order = ["strategy_not_in_this_world", "environment_needs_one_node", "too_few_processes", "zeropp_needs_stage_3"]
+    order += ["rpc_not_in_torch", "compression_needs_ddp", "nvme_needs_libaio", "swap_buffers_run_out"]
+    order += ["precision_needs_device", "optimizer_not_on_nvme", "sequence_exceeds_positions"]
+    assert [name for name in RULES if name in order] == order
 
 
 def test_a_field_that_came_later_changes_the_hash_only_where_it_says_something():

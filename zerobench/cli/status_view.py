@@ -7,7 +7,6 @@ Text, without control characters.
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -59,14 +58,13 @@ _WAITS = {
 
 Names = Mapping[str, str]
 """Of trials, as other tables have them, by their ids."""
-_NO_NAMES: Names = MappingProxyType({})
 
 
-def status_view(run: RunFolder, submission: Submission, status: RunStatus, names: Names = _NO_NAMES) -> RenderableType:
+def status_view(run: RunFolder, submission: Submission, status: RunStatus, names: Names) -> RenderableType:
     return Group(headline(run, status), details(submission, status, names))
 
 
-def details(submission: Submission, status: RunStatus, names: Names = _NO_NAMES) -> RenderableType:
+def details(submission: Submission, status: RunStatus, names: Names) -> RenderableType:
     """What stands below the line of counts."""
     parts = list(_about_slurm(submission, status))
     trials = (_running(status, names), _waiting(status), _failed(status, names), _undone(status, names))

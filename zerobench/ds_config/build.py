@@ -152,14 +152,7 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
             f"optimizer: {info.name} runs on the {where}, but offload_optimizer is "
             f"{trial.offload_optimizer}; choices: {', '.join(info.instead)}"
         )
-    values = trial.hyperparameters
-    by_name = {
-        "lr": values.learning_rate,
-        "betas": [values.adam_beta1, values.adam_beta2],
-        "eps": values.adam_epsilon,
-        "weight_decay": values.weight_decay,
-    }
-    params = {name: by_name[name] for name in info.deepspeed.hyperparameters} | info.deepspeed.settings
+    params = trial.hyperparameters.by_torch_names(*info.deepspeed.hyperparameters) | info.deepspeed.settings
     return {"optimizer": {"type": info.deepspeed.type, "params": params}}
 
 

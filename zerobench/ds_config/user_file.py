@@ -18,6 +18,7 @@ from zerobench.ds_config.keys import canonical
 from zerobench.errors import UserError
 from zerobench.resources import shipped
 from zerobench.spec.architecture import dimensions
+from zerobench.spec.optimizers import TORCH_NAMES
 from zerobench.spec.trial import Precision, TrialSpec
 
 _LARGEST_FILE_BYTES = 2**20
@@ -146,10 +147,7 @@ def _trainer_answers(trial: TrialSpec) -> dict[str, Any]:
     answers = {
         "bf16.enabled": trial.precision is Precision.BF16,
         "fp16.enabled": trial.precision is Precision.FP16,
-        "optimizer.params.lr": hyperparameters.learning_rate,
-        "optimizer.params.betas": [hyperparameters.adam_beta1, hyperparameters.adam_beta2],
-        "optimizer.params.eps": hyperparameters.adam_epsilon,
-        "optimizer.params.weight_decay": hyperparameters.weight_decay,
+        **{f"optimizer.params.{name}": value for name, value in hyperparameters.by_torch_names(*TORCH_NAMES).items()},
         "scheduler.params.warmup_min_lr": 0,
         "scheduler.params.warmup_max_lr": hyperparameters.learning_rate,
         "scheduler.params.warmup_num_steps": max(1, hyperparameters.warmup_steps),

@@ -7,6 +7,7 @@ from typing import Any
 
 from zerobench.ds_config.build import build_ds_config
 from zerobench.ds_config.check import AUTO
+from zerobench.spec.optimizers import TORCH_NAMES
 from zerobench.spec.trial import Precision, TrialSpec
 
 _OF_A_BENCHMARK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown")
@@ -17,7 +18,6 @@ _BY_TRAINER = (
     "gradient_clipping",
 )
 """What transformers' Trainer fills in where it stands as `auto` (integrations/deepspeed.py, trainer_config_process)."""
-_PARAMS_BY_TRAINER = ("lr", "betas", "eps", "weight_decay")
 
 
 def written_config(trial: TrialSpec, *, for_trainer: bool = False) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _for_trainer(config: Mapping[str, Any]) -> dict[str, Any]:
     auto |= {name: config[name] | {"enabled": AUTO} for name in ("bf16", "fp16") if name in config}
     if "optimizer" in config:
         params = config["optimizer"]["params"]
-        filled = {name: AUTO if name in _PARAMS_BY_TRAINER else value for name, value in params.items()}
+        filled = {name: AUTO if name in TORCH_NAMES else value for name, value in params.items()}
         auto["optimizer"] = config["optimizer"] | {"params": filled}
     return dict(config) | auto
 

@@ -15,14 +15,13 @@ from typing import Any
 
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Kind
+from zerobench.spec.allocator import VARIABLES
 from zerobench.spec.trial import OFFLOADS
 
 UNLOCKED = "pin_memory false"
 """What it says of the change whose cost in time nobody knows: copies of memory that is not page-locked are slower."""
 _CPU = {"device": "cpu", "pin_memory": True}
 _MICRO_BATCH, _PASSES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""torch's allocator reads its settings from the first of these that is set."""
 _EXPANDABLE = "expandable_segments:True"
 
 Change = Callable[[Draft], tuple[str, Draft] | None]
@@ -85,7 +84,7 @@ def _in_order(start: Draft, alone: Sequence[Change], together: Sequence[Change])
 
 def _expandable(draft: Draft, environ: Mapping[str, str]) -> tuple[str, Draft] | None:
     """Segments that grow, so that what is free is in one piece."""
-    name = next((name for name in ALLOCATOR_VARIABLES if environ.get(name)), ALLOCATOR_VARIABLES[0])
+    name = next((name for name in VARIABLES if environ.get(name)), VARIABLES[0])
     set_before = draft.variables.get(name) or environ.get(name, "")
     if "expandable_segments" in set_before:
         return None

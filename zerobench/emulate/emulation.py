@@ -18,7 +18,7 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records import Failure, HostSummary, RankRecord, Status, read_or_none
 from zerobench.redaction import redact_arguments
-from zerobench.running.readable import read_readable
+from zerobench.running.readable import readable_ranks
 from zerobench.running.stop import Stop, stop_on_signals
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
@@ -65,7 +65,7 @@ def emulate(request: EmulationRequest, say: Say) -> Emulation:
     except UserError:
         shutil.rmtree(run.path, ignore_errors=True)  # nothing was played
         raise
-    records = {record.rank: record for record in read_readable(folder.rank_records(), RankRecord)[0]}
+    records = {record.rank: record for record in readable_ranks(folder)}
     made.verdict = _judge(stage, accounts, records, say, interrupted=made.interrupted)
     _write(made, folder, trial, records, begun_s)
     return made

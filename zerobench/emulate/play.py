@@ -17,8 +17,8 @@ from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder, write_whole
 from zerobench.records import RankRecord, read_or_none
-from zerobench.running.outcome import how_ended
-from zerobench.running.readable import read_readable
+from zerobench.running.outcome import as_a_shell_tells, how_ended
+from zerobench.running.readable import readable_ranks
 
 _MODULE = "zerobench.emulate.inside"
 
@@ -80,9 +80,8 @@ def read_account(part: Part, returncode: int) -> Account:
     """What the process left, or that it left nothing. Raises UserError: the command is not one that can be played."""
     account = read_or_none(part.account, Account)
     if account is None:
-        code = 128 - returncode if returncode < 0 else returncode
         message = f"its process {how_ended(returncode)} without a result"
-        return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=message)
+        return Account(rank=part.rank, end=End.FAILED, exit_code=as_a_shell_tells(returncode) or 1, message=message)
     if account.end is End.REFUSED:
         raise UserError(account.message or "COMMAND: cannot be emulated")
     if returncode and account.exit_code == 0:  # it died while Python was ending
@@ -127,8 +126,7 @@ def play_aside(
             check=False,
         )
         account = read_account(part, process.returncode)
-        records = read_readable(folder.rank_records(), RankRecord)[0]
-        return PlayedRank(account, next((record for record in records if record.rank == rank), None))
+        return PlayedRank(account, next((record for record in readable_ranks(folder) if record.rank == rank), None))
 
 
 @contextmanager

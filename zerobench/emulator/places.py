@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from zerobench.emulator.build import sources_digest
 from zerobench.emulator.outdated import PREFIX
 from zerobench.environments import Environment
 from zerobench.errors import UserError
+from zerobench.spec.toolchain import version_texts
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,11 @@ class Torch:
 
 def torch_in(folder: Path) -> Torch | None:
     """The torch that lies in a `site-packages`; None: there is none."""
-    try:
-        text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
-    except OSError:
+    texts = version_texts(folder / "torch")
+    if texts is None:
         return None
-    version = _assigned(text, "__version__") or ""
-    return Torch(folder / "torch", version.split("+")[0], version, _assigned(text, "cuda"), _assigned(text, "hip"))
+    version = texts.get("__version__", "")
+    return Torch(folder / "torch", version.split("+")[0], version, texts.get("cuda"), texts.get("hip"))
 
 
 def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
@@ -53,11 +52,6 @@ def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
     if torch is None:
         raise UserError(f"emulator: no torch is installed for {sys.executable}")
     return torch
-
-
-def _assigned(text: str, name: str) -> str | None:
-    match = re.search(rf"^{name}\b[^=\n]*=\s*'([^'\n]*)'", text, re.MULTILINE)
-    return match[1] if match else None
 
 
 @dataclass(frozen=True)

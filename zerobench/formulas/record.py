@@ -72,6 +72,7 @@ from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.components import component_of
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
+from zerobench.spec.host_memory import element_bytes
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of, workspace_of
@@ -92,7 +93,7 @@ from zerobench.spec.tensors import (
     quantised_elements,
     stage_tensors,
 )
-from zerobench.spec.trial import Evidence, Offload, Precision, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 from zerobench.sweeping.adapter_rules import frozen_words, why_no_closed_form
 
 DEVICE_TYPE = "formula"
@@ -407,8 +408,7 @@ def fsdp_shards(trial: TrialSpec) -> Shards:
     root, block = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer), sum(layer)
     if trial.adapter is None:
         return Shards(root, block, num_blocks, trial.reshard_after_forward, *_trained_parts(trial))
-    element = 4 if trial.precision is Precision.FP32 else 2
-    stored = frozen_tensors(trial.model, base_of(trial.adapter), element)[0]
+    stored = frozen_tensors(trial.model, base_of(trial.adapter), element_bytes(trial))[0]
     codes, weights = quantised_elements(trial.model, base_of(trial.adapter)), sum(parameter_tensors(trial.model))
     block -= (weights - sum(stored)) // num_blocks if codes else 0
     added = sum(adapter_tensors(trial.model, lora_of(trial.adapter)))

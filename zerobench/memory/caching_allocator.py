@@ -169,11 +169,6 @@ class CachingAllocator(AllocatorCounters):
         self._latest_first = latest_first
         self._next_address = 1 << _ADDRESS_BITS - 1
 
-    @property
-    def num_segments(self) -> int:
-        """Pieces of memory held from the driver."""
-        return len(self._segments)
-
     def _give(self, nbytes: int, stream: int) -> _Block:
         size = block_bytes(nbytes)
         pool = self._pool(stream, size)

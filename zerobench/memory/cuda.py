@@ -22,7 +22,7 @@ from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.occupied import peak_occupied
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.storages import Storage
-from zerobench.records import Category, DeviceMemory, Phase, StepKind
+from zerobench.records import Category
 
 _HISTORY_ENTRIES = 4_000_000
 _ALLOCATION = "alloc"
@@ -161,31 +161,6 @@ def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -
     result.own_peak[None] = max(result.own_peak[None], result.live[None], result.at_peak[None])
     result.total_peak = totals.peak_bytes
     return result
-
-
-def device_memory(
-    device: torch.device,
-    step: StepKind,
-    phase: Phase,
-    *,
-    nvml_used_bytes: int | None,
-    nvml_process_bytes: int | None,
-    peak_occupied_bytes: int | None,
-) -> DeviceMemory:
-    """The allocator's and the driver's figures at the end of a phase, beside those that its history told."""
-    stats = PHASE.stats(device)
-    return DeviceMemory(
-        step=step,
-        phase=phase,
-        allocated_bytes=stats["allocated_bytes.all.current"],
-        peak_allocated_bytes=stats["allocated_bytes.all.peak"],
-        reserved_bytes=stats["reserved_bytes.all.current"],
-        peak_reserved_bytes=stats["reserved_bytes.all.peak"],
-        alloc_retries=stats["num_alloc_retries"],
-        nvml_used_bytes=nvml_used_bytes,
-        nvml_process_bytes=nvml_process_bytes,
-        peak_occupied_bytes=peak_occupied_bytes,
-    )
 
 
 def pinned_bytes() -> int | None:

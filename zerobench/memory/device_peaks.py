@@ -45,13 +45,7 @@ class DevicePeaks:
 
     def watch(self) -> None:
         """Keep what others reset, from now on."""
-
-        def keep() -> None:
-            for index in range(torch.cuda.device_count()):
-                peaks = {name: value for name, value in self.stats(index).items() if name.endswith(_PEAK)}
-                self._kept[index] = peaks
-
-        before_resets(keep)
+        before_resets(self._keep)
 
     def begin(self, device: torch.device) -> None:
         """Let the peaks begin anew."""

@@ -14,6 +14,8 @@ import resource
 from functools import cache
 from pathlib import Path
 
+from zerobench.records import Phase, ProcessMemory, StepKind
+
 MAPPED_FROM_BYTES = 32 << 20
 """From which on malloc maps each block anew where it may keep what is freed: glibc's own largest bound."""
 # malloc.h
@@ -50,9 +52,9 @@ def address_space() -> tuple[int, int] | None:
     return int(os.pread(_statm(), 200, 0).split()[0]) * _PAGE_BYTES, limit
 
 
-def proportional_bytes() -> int | None:
+def proportional_bytes(pid: int | str = "self") -> int | None:
     """Proportional set size now: shared pages divided among their sharers. Milliseconds for a large process."""
-    return _field(Path("/proc/self/smaps_rollup"), "Pss:")
+    return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
 
 
 def reset_peak_resident() -> bool:
@@ -67,9 +69,22 @@ def reset_peak_resident() -> bool:
     return True
 
 
-def peak_resident_bytes() -> int | None:
+def peak_resident_bytes(pid: int | str = "self") -> int | None:
     """Largest resident set size since the start or the last reset (VmHWM)."""
-    return _field(Path("/proc/self/status"), "VmHWM:")
+    return _field(Path(f"/proc/{pid}/status"), "VmHWM:")
+
+
+def process_memory(step: StepKind, phase: Phase, peak_rss_bytes: int | None, pinned_bytes: int | None) -> ProcessMemory:
+    """What the kernel and malloc say now, at the end of a phase."""
+    return ProcessMemory(
+        step=step,
+        phase=phase,
+        rss_bytes=resident_bytes(),
+        pss_bytes=proportional_bytes(),
+        peak_rss_bytes=peak_rss_bytes,
+        malloc_bytes=malloc_bytes(),
+        pinned_bytes=pinned_bytes,
+    )
 
 
 def mapped_bytes(folder: Path) -> int:
@@ -112,8 +127,9 @@ def unpin_malloc() -> bool:
 
 
 def _field(path: Path, name: str) -> int | None:
+    """A size in kB that the kernel tells of a process, in bytes; None where it does not tell us."""
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)

@@ -36,6 +36,8 @@ from zerobench.memory.sites import Site, SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
 from zerobench.records import Category, HostStanding, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
+_NOTED_BYTES = 64 * 1024
+"""Nameless storages below this are counted and not commented on."""
 _UNSEEN = "no tensor seen (another thread, or C++)"
 _Verdict = tuple[Place, Category | None]
 _Part = tuple[Storage, bool]
@@ -265,6 +267,11 @@ class Ledger:
         ranked = sorted(self._unattributed_sites.items(), key=lambda item: -item[1])
         return ranked[:count]
 
+    def unattributed_notes(self) -> list[str]:
+        """A sentence on each of the largest; below a size they are counted and not commented on."""
+        noted = (item for item in self.unattributed_sites() if item[1] >= _NOTED_BYTES)
+        return [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
+
     def _account(self, step: StepKind, phase: Phase) -> None:
         verdicts: dict[Storage, _Verdict] = {}
 
@@ -364,15 +371,8 @@ class Ledger:
         old = self._process.get((step, phase))
         if old is not None and peak is not None:
             peak = max(peak, old.peak_rss_bytes or 0)
-        self._process[step, phase] = ProcessMemory(
-            step=step,
-            phase=phase,
-            rss_bytes=host.resident_bytes(),
-            pss_bytes=host.proportional_bytes(),
-            peak_rss_bytes=peak,
-            malloc_bytes=host.malloc_bytes(),
-            pinned_bytes=cuda.pinned_bytes() if self._device.type == "cuda" else None,
-        )
+        pinned = cuda.pinned_bytes() if self._device.type == "cuda" else None
+        self._process[step, phase] = host.process_memory(step, phase, peak, pinned)
 
     def _hook_gradients(self, model: torch.nn.Module) -> list[Any]:
         """Name each gradient when it is accumulated, before any hook of the engine moves or frees it."""

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerobench.memory import cuda
 from zerobench.memory.block_io import BlockIo, read_block_io, swap_file_bytes
 from zerobench.memory.device import Clock, Device
+from zerobench.memory.device_peaks import PHASE
 from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
@@ -151,11 +151,16 @@ class DeviceRows:
     def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None) -> None:
         """Read both; the ledger has had the last figure from the allocator's history."""
         reading = self._nvml.read(power=False) if self._nvml is not None else None
+        stats = PHASE.stats(self._device.torch_device)
         self.keep(
-            cuda.device_memory(
-                self._device.torch_device,
-                step,
-                phase,
+            DeviceMemory(
+                step=step,
+                phase=phase,
+                allocated_bytes=stats["allocated_bytes.all.current"],
+                peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+                reserved_bytes=stats["reserved_bytes.all.current"],
+                peak_reserved_bytes=stats["reserved_bytes.all.peak"],
+                alloc_retries=stats["num_alloc_retries"],
                 nvml_used_bytes=None if reading is None else reading.used_bytes,
                 nvml_process_bytes=None if self._nvml is None else self._nvml.process_bytes(os.getpid()),
                 peak_occupied_bytes=peak_occupied_bytes,

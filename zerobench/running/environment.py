@@ -6,7 +6,6 @@ Versions come from the packages' metadata: nothing heavy is imported, and what i
 import importlib.metadata
 import os
 import platform
-import re
 import socket
 import subprocess
 import time
@@ -23,6 +22,7 @@ from zerobench.memory.nvml import list_devices
 from zerobench.memory.topology import gpu_topology
 from zerobench.running.machine import machine
 from zerobench.running.variables import kept_variables
+from zerobench.spec.toolchain import torch_build
 
 PACKAGES = (
     "torch",
@@ -41,7 +41,6 @@ PACKAGES = (
 """Packages whose versions bear on the figures or on their reading; NVIDIA's own libraries are added to them."""
 
 _GIT_PATIENCE_S = 10.0
-_ASSIGNED_TEXT = re.compile(r"""^(\w+)\b[^=\n]*=\s*["']([^"']*)["']""", re.MULTILINE)
 
 
 def capture_environment() -> dict[str, Any]:
@@ -86,17 +85,6 @@ def packages() -> dict[str, str | None]:
         if distribution.metadata["Name"]
     }
     return versions | {name: version_of(name) for name in sorted(names) if name.startswith("nvidia-")}
-
-
-def torch_build() -> dict[str, str | None]:
-    """What torch was built for, read from the text of torch/version.py: `cuda`, `hip`, `git_version`."""
-    try:
-        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
-        source = Path(str(path)).read_text(encoding="utf-8")
-    except (importlib.metadata.PackageNotFoundError, OSError):
-        source = ""
-    assigned = {match[1]: match[2] for match in _ASSIGNED_TEXT.finditer(source)}
-    return {name: assigned.get(name) for name in ("cuda", "hip", "git_version")}
 
 
 def _own_commit() -> dict[str, Any] | None:

@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.records import Failure, RankRecord, Start, Status, TrialRecord, read_or_none
+from zerobench.records import Failure, Start, Status, TrialRecord, read_or_none
 from zerobench.running import tree
 from zerobench.running.executor import Executor, Interruption
 from zerobench.running.launcher import launched_processes
 from zerobench.running.logs import redact_logs
+from zerobench.running.readable import readable_ranks
 from zerobench.running.recovery import remove_checkpoints
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -38,7 +39,7 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     Raises OSError: the folder cannot be written.
     """
     start = read_start(folder)
-    ranks = [rank for path in folder.rank_records() if (rank := read_or_none(path, RankRecord)) is not None]
+    ranks = readable_ranks(folder)
     expected = launched_processes(trial)
     whole = trial.checkpoint is None or trial.evidence is not Evidence.MEASURED  # else a second launch was to come
     completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)

@@ -218,6 +218,11 @@ def _left_no_record(ending: Ending) -> Outcome:
     )
 
 
+def as_a_shell_tells(returncode: int) -> int:
+    """The exit status of a process that subprocess knows: 128 and the signal's number where one ended it."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
 def how_ended(code: int | None) -> str:
     """An exit status as the verb of a sentence."""
     if code is None:

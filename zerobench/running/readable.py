@@ -10,7 +10,15 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from zerobench.folder import TrialFolder
+from zerobench.records import RankRecord
+
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def readable_ranks(folder: TrialFolder) -> list[RankRecord]:
+    """The rank records of a trial that can be read."""
+    return read_readable(folder.rank_records(), RankRecord)[0]
 
 
 def read_readable(paths: Iterable[Path], model: type[Model]) -> tuple[list[Model], list[str]]:

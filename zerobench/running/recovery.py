@@ -31,7 +31,7 @@ from zerobench.records import Failure, RankRecord, Recovery, Status, TrialRecord
 from zerobench.running.launcher import MARK, launched_processes
 from zerobench.running.logs import last_line
 from zerobench.running.quiet import Quiet
-from zerobench.running.readable import read_readable
+from zerobench.running.readable import readable_ranks
 from zerobench.running.setup import lay_out_trial
 from zerobench.running.stop import Stop
 from zerobench.running.trial_record import skipped_record
@@ -59,7 +59,7 @@ def run_twice(trial: TrialSpec, folder: TrialFolder, run_id: str, launch: Launch
         if lacks is not None:
             return skipped_record(trial, run_id, "checkpoint_room", lacks, launched_processes(trial))
         first = launch(trial, folder)
-        ranks = _ranks(folder)
+        ranks = readable_ranks(folder)
         killed = next((rank for rank in ranks if rank.killed_at_s is not None), None)
         if stop.asked or (killed is None and first.status is not Status.COMPLETED):
             return first
@@ -107,7 +107,7 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
             return recovery.model_copy(update={"status": Status.CRASH, "reason": converted.reason})
     _lay_out(resumed, folder.resumed, checkpoint, universal=needs_universal(trial))
     second = launch(resumed, folder.resumed)
-    return _ended(recovery, second, _position(checkpoint), _ranks(folder.resumed))
+    return _ended(recovery, second, _position(checkpoint), readable_ranks(folder.resumed))
 
 
 def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, universal: bool) -> None:
@@ -205,12 +205,6 @@ def _both(first: TrialRecord, recovery: Recovery) -> TrialRecord:
     reason = f"resumed from step {recovery.from_step}: {recovery.reason or recovery.status}"
     failure = Failure(message=reason)
     return first.model_copy(update={**held, "status": recovery.status, "reason": reason, "failure": failure})
-
-
-def _ranks(folder: TrialFolder) -> list[RankRecord]:
-    """The rank records of a launch that can be read."""
-    read, _ = read_readable(folder.rank_records(), RankRecord)
-    return read
 
 
 def _position(checkpoint: Path) -> Position:

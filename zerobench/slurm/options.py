@@ -23,27 +23,12 @@ UNKNOWN_CORES = 2**20
 """Cores of a node that nobody counted: no trial is skipped for want of them."""
 
 _KEY = re.compile(r"[a-z][a-z-]*")
+_ALIKE = ("nodes", "gpus-per-node", "partition", "account", "qos", "time", "constraint", "reservation", "mem")
 _OURS = {
     "array": "--throttle and --trials-per-job",
-    "nodes": "--nodes",
-    "gpus-per-node": "--gpus-per-node",
-    "partition": "--partition",
-    "account": "--account",
-    "qos": "--qos",
-    "time": "--time",
-    "constraint": "--constraint",
-    "reservation": "--reservation",
-    "mem": "--mem",
-    "dependency": None,
-    "output": None,
-    "error": None,
-    "open-mode": None,
-    "signal": None,
-    "job-name": None,
-    "parsable": None,
     "test-only": "--dry-run",
-    "wait": None,
-    "wrap": None,
+    **{name: f"--{name}" for name in _ALIKE},
+    **dict.fromkeys(("dependency", "output", "error", "open-mode", "signal", "job-name", "parsable", "wait", "wrap")),
     "kill-on-invalid-dep": None,
 }
 """sbatch's options that zerobench sets itself, and the option of its own to use."""
@@ -80,37 +65,28 @@ class ContainerRuntime(StrEnum):
 
 
 class SubmitOptions(Spec):
-    """All that is asked for; None is sbatch's, or the template's, own default."""
+    """All that is asked for, each as its option's help has it; None is sbatch's, or the template's, own default."""
 
     nodes: Annotated[Positive, Field(le=MAX_RANKS)] = 1
-    """The most nodes that a trial may take."""
     gpus_per_node: Annotated[Count, Field(le=MAX_RANKS)] | None = None
-    """GPUs of one node that trials may use; 0 for nodes without, whose ranks are CPU processes."""
     gpu: Text | None = None
     """The nodes' GPU by its name in the hardware catalogue."""
     cpus_per_node: Positive | None = None
-    """Cores of one node."""
     partition: Text | None = None
     cpu_partition: Text | None = None
-    """Where predictions and the report run, which need no GPU; None: where the trials run."""
     account: Text | None = None
     qos: Text | None = None
     time: Text | None = None
-    """Time limit of one job, as sbatch takes it."""
     constraint: Text | None = None
     reservation: Text | None = None
     mem: Text | None = None
-    """Memory of one node; None: all of it."""
     container: Text | None = None
-    """An image in which the ranks run."""
     container_runtime: ContainerRuntime = ContainerRuntime.PYXIS
     launcher: Launcher = Launcher.SRUN
     python: Text | None = None
-    """The interpreter of the ranks."""
     trials_per_job: Positive | None = None
     """Trials of one array task; None: see grouping."""
     throttle: Positive | None = None
-    """Tasks of one array that run at a time."""
     sbatch: tuple[Text, ...] = ()
     """Any other option of sbatch, `KEY=VALUE` or `KEY`."""
 

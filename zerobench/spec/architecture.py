@@ -103,7 +103,7 @@ _ALIASES: dict[str, dict[str, str]] = {
 }
 """Second spellings that a config class takes (its `attribute_map`)."""
 
-_SPELLINGS: dict[str, tuple[str, ...]] = {
+SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
@@ -149,7 +149,7 @@ def dimensions(spec: ModelSpec) -> Dimensions:
     config = complete(spec)
     sizes = {
         name: next((config[key] for key in keys if isinstance(config.get(key), int)), None)
-        for name, keys in _SPELLINGS.items()
+        for name, keys in SPELLINGS.items()
     }
     hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
     if sizes["head_dim"] is None and hidden_size and num_heads:
@@ -202,7 +202,7 @@ def check_dimensions(spec: ModelSpec, where: str) -> None:
     """
     _check_aliases(spec, where)
     config = complete(spec)
-    for name, keys in _SPELLINGS.items():
+    for name, keys in SPELLINGS.items():
         for key in keys:
             _check_size(config.get(key), f"{where}: {key}", _LARGEST.get(name, _LARGEST_SIZE))
     _check_given(spec, config, where)
@@ -230,7 +230,7 @@ def _check_aliases(spec: ModelSpec, where: str) -> None:
 def _check_given(spec: ModelSpec, config: dict[str, Any], where: str) -> None:
     """A null takes the place of a default, and no model can be built of it; of some sizes it says: the usual one."""
     for key, usual in DEFAULTS.get(spec.model_type, {}).items():
-        named = any(key in keys for name, keys in _SPELLINGS.items() if name not in _MAY_BE_NULL)
+        named = any(key in keys for name, keys in SPELLINGS.items() if name not in _MAY_BE_NULL)
         if named and usual is not None and config[key] is None:
             raise UserError(f"{where}: {key}: null; must be a positive integer; without the key: {usual}")
 

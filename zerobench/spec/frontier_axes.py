@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.architecture import dimensions, max_positions, position_limit
+from zerobench.spec.architecture import SPELLINGS, dimensions, max_positions, position_limit
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -15,8 +15,6 @@ MOST_SEQUENCES = 2**16
 MOST_TOKENS = 2**24
 MOST_DEPTH = 16
 """How many times deeper a model is tried at most: predictions take time with every layer."""
-
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,8 @@ def _num_layers(trial: TrialSpec) -> int:
 def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
     """`model` with another number of layers, by its own config's key; lists with an entry a layer follow."""
     config = dict(model.hf_config)
-    key = next((key for key in _LAYERS if key in config), _LAYERS[0])
+    spellings = SPELLINGS["num_layers"]
+    key = next((key for key in spellings if key in config), spellings[0])
     before = dimensions(model).num_layers
     for name, value in config.items():
         if isinstance(value, list) and value and len(value) == before:

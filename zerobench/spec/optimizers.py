@@ -240,9 +240,10 @@ _ADAMS_MOMENTS = (
 _NO_KERAS = "not set up for Keras; use adamw or sgd"
 _NEVER_SWAPPED = "not verified with states on NVMe; use cpu"
 _IN_BLOCKS: dict[str, Any] = {"element_bytes": 1, "block_elements": 256, "least_elements": 4096}
-_BETAS = ("lr", "betas", "eps", "weight_decay")
+TORCH_NAMES = ("lr", "betas", "eps", "weight_decay")
+"""What torch and DeepSpeed call the hyperparameters of AdamW."""
 _adam = partial(OptimizerInfo, family="adamw", states=_ADAMS_MOMENTS, states_title="Adam's moments")
-_deepspeeds_adam = partial(DeepSpeedOptimizer, type="AdamW", other_types=("Adam",), hyperparameters=_BETAS)
+_deepspeeds_adam = partial(DeepSpeedOptimizer, type="AdamW", other_types=("Adam",), hyperparameters=TORCH_NAMES)
 
 _ADAMW = _adam(
     name=Optimizer.ADAMW,
@@ -376,7 +377,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             states_title="Muon's momentum buffers",
             deepspeed=DeepSpeedOptimizer(
                 type="Muon",
-                hyperparameters=_BETAS,
+                hyperparameters=TORCH_NAMES,
                 settings={"torch_adam": True},
                 class_name="MuonWithAuxAdam",
                 stage_3_settings={"reduce_scatter": False},  # stage3.py, __init__

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zerobench.records import StepKind
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import StepsSpec, TrialSpec
+
+UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
+"""The kinds of steps in which memory is accounted for, and as what."""
 
 
 class PlannedStep(NamedTuple):

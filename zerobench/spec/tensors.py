@@ -318,13 +318,7 @@ def _opt(config: dict[str, Any]) -> Layout:
 
 _LAYOUTS: dict[str, Callable[[dict[str, Any]], Layout]] = {
     "gpt2": _gpt2,
-    "llama": _llama_like,
-    "mistral": _llama_like,
-    "mixtral": _llama_like,
-    "gemma2": _llama_like,
-    "phi3": _llama_like,
-    "qwen2": _llama_like,
-    "qwen3": _llama_like,
+    **dict.fromkeys(("llama", "mistral", "mixtral", "gemma2", "phi3", "qwen2", "qwen3"), _llama_like),
     "gpt_neox": _gpt_neox,
     "opt": _opt,
 }

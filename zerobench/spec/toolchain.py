@@ -15,6 +15,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+_ASSIGNED_TEXT = re.compile(r"""^(\w+)\b[^=\n]*=\s*["']([^"']*)["']""", re.MULTILINE)
 _AIO_PROGRAM = "#include <libaio.h>\nint main(void) { return io_destroy(0); }\n"
 
 
@@ -33,15 +34,25 @@ def torch_has_rpc() -> bool:
     return folder is None or (sys.platform == "linux" and (folder / "distributed" / "rpc").is_dir())
 
 
-def torch_cuda_version() -> str | None:
-    """`13.0`: the CUDA that the installed torch was built for, read from its version.py; None where for none."""
+def torch_build() -> dict[str, str | None]:
+    """What the installed torch was built for, read from the text of its version.py: `cuda`, `hip`, `git_version`."""
     folder = package_folder("torch")
+    assigned = (None if folder is None else version_texts(folder)) or {}
+    return {name: assigned.get(name) for name in ("cuda", "hip", "git_version")}
+
+
+def version_texts(folder: Path) -> dict[str, str] | None:
+    """The texts that version.py of the torch in `folder` assigns, by name; None where there is no such file."""
     try:
-        text = "" if folder is None else (folder / "version.py").read_text(encoding="utf-8")
+        text = (folder / "version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]*)", text, re.MULTILINE)
-    return None if match is None else match[1]
+    return {match[1]: match[2] for match in _ASSIGNED_TEXT.finditer(text)}
+
+
+def torch_cuda_version() -> str | None:
+    """`13.0`: the CUDA that the installed torch was built for; None where for none."""
+    return torch_build()["cuda"]
 
 
 def torch_has_cuda() -> bool:

@@ -220,6 +220,12 @@ class HyperparameterSpec(Spec):
     seed: int = 1234
     """Seeds the weights, the data and every random generator."""
 
+    def by_torch_names(self, *names: str) -> dict[str, Any]:
+        """Those that torch and DeepSpeed call so: lr, betas, eps, weight_decay."""
+        betas = [self.adam_beta1, self.adam_beta2]
+        values = {"lr": self.learning_rate, "betas": betas, "eps": self.adam_epsilon, "weight_decay": self.weight_decay}
+        return {name: values[name] for name in names}
+
 
 FINE_TUNING = HyperparameterSpec(learning_rate=2e-5, weight_decay=0.0, adam_beta2=0.999)
 """Of full fine-tuning, as Stanford Alpaca and most recipes since have them; the defaults are of pre-training."""

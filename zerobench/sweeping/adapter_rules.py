@@ -7,18 +7,18 @@ from zerobench.spec.resume import needs_universal
 from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import Compile, Evidence, Offload, Precision, TrialSpec
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 
 def _frozen_needs_loop(s: Situation) -> str | None:
-    what = _frozen_axis(s)
+    what = frozen_words(s.trial)
     if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
         return None
     return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {strategies_with('frozen')}"
 
 
 def _frozen_is_not_cut(s: Situation) -> str | None:
-    what = _frozen_axis(s)
+    what = frozen_words(s.trial)
     if what is None or autotp_size(s.trial) == 1:
         return None
     return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
@@ -33,7 +33,7 @@ def why_no_closed_form(trial: TrialSpec) -> str | None:
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
     why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
-    return None if why is None else f"{_frozen_axis(s)} formula: {why}"
+    return None if why is None else f"{frozen_words(s.trial)} formula: {why}"
 
 
 def _frozen_is_found(s: Situation) -> str | None:
@@ -48,11 +48,11 @@ def _frozen_is_found(s: Situation) -> str | None:
     if 0 < trained < len(weights):
         return None
     which = "every" if trained == 0 else "no"
-    return f"{_frozen_axis(s)}: found in {which} parameter's name; names: {weights[0].name} to {weights[-1].name}"
+    return f"{frozen_words(s.trial)}: found in {which} parameter's name; names: {weights[0].name} to {weights[-1].name}"
 
 
 def _frozen_is_not_saved(s: Situation) -> str | None:
-    what = _frozen_axis(s)
+    what = frozen_words(s.trial)
     if what is None or s.trial.checkpoint is None:
         return None
     if s.trial.zero_stage is None:
@@ -65,6 +65,12 @@ def _frozen_is_not_saved(s: Situation) -> str | None:
     return None
 
 
+def _adapter_freezes_all(s: Situation) -> str | None:
+    if s.trial.adapter is None or s.trial.frozen is None:
+        return None
+    return f"frozen {s.trial.frozen!r} with adapter {s.trial.adapter}: the adapter freezes all weights of the model"
+
+
 def _base_is_not_divided(s: Situation) -> str | None:
     divided = s.trial.strategy == "fsdp" or s.trial.zero_stage == 3
     if base_of(s.trial.adapter) != "int8" or not divided:
@@ -72,14 +78,6 @@ def _base_is_not_divided(s: Situation) -> str | None:
     return (
         f"adapter {s.trial.adapter} at {s.trial.strategy}: bitsandbytes holds the whole int8 matrix beside the divided "
         "parameter (nn/modules.py, Linear8bitLt, state.CB); use nf4, or a strategy that divides no parameters"
-    )
-
-
-def _base_is_not_compiled(s: Situation) -> str | None:
-    if base_of(s.trial.adapter) is None or s.trial.compile is Compile.NONE:
-        return None
-    return (
-        f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
     )
 
 
@@ -102,14 +100,12 @@ def _why_not_wide(trial: TrialSpec) -> str | None:
     return f"{what}; use single, ddp or fsdp, or leave -fp32 out"
 
 
-def _adapter_freezes_all(s: Situation) -> str | None:
-    if s.trial.adapter is None or s.trial.frozen is None:
+def _base_is_not_compiled(s: Situation) -> str | None:
+    if base_of(s.trial.adapter) is None or s.trial.compile is Compile.NONE:
         return None
-    return f"frozen {s.trial.frozen!r} with adapter {s.trial.adapter}: the adapter freezes all weights of the model"
-
-
-def _frozen_axis(s: Situation) -> str | None:
-    return frozen_words(s.trial)
+    return (
+        f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
+    )
 
 
 def frozen_words(trial: TrialSpec) -> str | None:
@@ -119,15 +115,5 @@ def frozen_words(trial: TrialSpec) -> str | None:
     return None if trial.frozen is None else f"frozen {trial.frozen!r}"
 
 
-ADAPTER_RULES: dict[str, Rule] = {
-    "frozen_needs_loop": _frozen_needs_loop,
-    "frozen_is_not_cut": _frozen_is_not_cut,
-    "frozen_has_no_formula": _frozen_has_no_formula,
-    "frozen_is_found": _frozen_is_found,
-    "frozen_is_not_saved": _frozen_is_not_saved,
-    "adapter_freezes_all": _adapter_freezes_all,
-    "base_is_not_divided": _base_is_not_divided,
-    "wide_is_not_cast": _wide_is_not_cast,
-    "base_is_not_compiled": _base_is_not_compiled,
-}
+ADAPTER_RULES = rules_of(globals())
 """Asked with those of settings for speed."""

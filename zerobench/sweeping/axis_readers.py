@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
 from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
+from zerobench.ds_config.user_file import leaves
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.base import validated
 from zerobench.spec.batch_ramp import RampRequest
@@ -51,7 +51,7 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"ds_config: {as_written(raw)}: not a mapping of DeepSpeed keys; for example {_EXAMPLE}")
     flat: dict[str, Any] = {}
-    for name, value in _leaves(raw):
+    for name, value in leaves(raw):
         path = resolve_key(name)
         if path in flat:
             raise UserError(f"ds_config: {name}: {path} is given twice")
@@ -69,14 +69,6 @@ def full_key(name: str, option: str) -> str:
 
 
 _EXAMPLE = "{reduce_bucket_size: 5e8}"
-
-
-def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in raw.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def model(_: str, raw: object) -> list[Any]:

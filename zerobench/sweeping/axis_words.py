@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from zerobench.spec.trial import Compile, Evidence, Offload, TfStrategy, TrialSpec, Weights
-from zerobench.sweeping.axis import Column, ColumnKind, Label
+from zerobench.sweeping.axis import Axis, Column, ColumnKind, Label, Reader
 
 COMPILED = {Compile.MODEL: "the model", Compile.BLOCKS: "each block"}
 LOADED = {
@@ -68,6 +68,24 @@ def unusual(
         return lambda spec: "" if (value := getattr(spec, field)) == usual else text(value)
 
     return Label(unless_usual(short), unless_usual(sentence), legend, always=always)
+
+
+def told_alike(
+    name: str,
+    read: Reader,
+    example: str,
+    about: str,
+    short: Callable[[Any], str],
+    sentence: Callable[[Any], str],
+    legend: str = "",
+    *,
+    kind: ColumnKind = str,
+    always: bool = True,
+    **more: Any,
+) -> Axis:
+    """The row of an axis whose values but the default are written alike in the names of trials and of lines."""
+    columns = (column(name, kind, short, silent=plain_value(TrialSpec.model_fields[name].default)),)
+    return Axis(name, read, example, about, columns, unusual(name, short, sentence, legend, always=always), **more)
 
 
 def offload_name(spec: TrialSpec) -> str:

@@ -9,7 +9,7 @@ from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.spec.trial import Offload
 from zerobench.sweeping.ramp_rules import RAMP_RULES
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 from zerobench.sweeping.strategy_rules import STRATEGY_RULES
 
 _OF_THE_RESUMED = (
@@ -29,7 +29,7 @@ def _strategy_saves_nothing(s: Situation) -> str | None:
     return f"checkpoint at {info.name}: not supported"
 
 
-def _swapped_states(s: Situation) -> str | None:
+def _checkpoint_of_swapped_states(s: Situation) -> str | None:
     if s.trial.checkpoint is None or not s.swaps:
         return None
     if s.trial.offload_optimizer is not Offload.NVME:
@@ -66,7 +66,7 @@ def _fault_out_of_place(s: Situation) -> str | None:
     return None
 
 
-def _bound_to_its_ranks(s: Situation) -> str | None:
+def _checkpoint_bound_to_its_ranks(s: Situation) -> str | None:
     info, ranks = strategy_info(s.trial.strategy), resume_world_size(s.trial)
     if ranks == s.trial.world_size:
         return None
@@ -80,7 +80,7 @@ def _bound_to_its_ranks(s: Situation) -> str | None:
     return f"checkpoint.resume_world_size {ranks} at {info.name}: {info.bound_to_ranks}"
 
 
-def _universal_needs_adam(s: Situation) -> str | None:
+def _universal_checkpoint_needs_adam(s: Situation) -> str | None:
     if not needs_universal(s.trial) or OPTIMIZERS[s.trial.optimizer].has_adams_moments:
         return None
     return (
@@ -89,7 +89,7 @@ def _universal_needs_adam(s: Situation) -> str | None:
     )
 
 
-def _universal_takes_no_cut_partitions(s: Situation) -> str | None:
+def _universal_checkpoint_takes_no_cut_partitions(s: Situation) -> str | None:
     if not needs_universal(s.trial) or s.trial.zero_stage != 3 or autotp_size(s.trial) == 1:
         return None
     return (
@@ -121,14 +121,5 @@ def _resumed_cannot_run(s: Situation) -> str | None:
     return None if why is None else f"{what}: {why}"
 
 
-CHECKPOINT_RULES: dict[str, Rule] = {
-    "strategy_saves_nothing": _strategy_saves_nothing,
-    "checkpoint_of_swapped_states": _swapped_states,
-    "nothing_to_resume": _nothing_to_resume,
-    "fault_out_of_place": _fault_out_of_place,
-    "checkpoint_bound_to_its_ranks": _bound_to_its_ranks,
-    "universal_checkpoint_needs_adam": _universal_needs_adam,
-    "universal_checkpoint_takes_no_cut_partitions": _universal_takes_no_cut_partitions,
-    "resumed_cannot_run": _resumed_cannot_run,
-}
+CHECKPOINT_RULES = rules_of(globals())
 """Asked of measured trials, after the rules of the strategies, in this order. A prediction writes nothing."""

@@ -6,7 +6,7 @@ from zerobench.spec.trial import Compression, Evidence
 from zerobench.sweeping import axis_readers as read
 from zerobench.sweeping import axis_words as words
 from zerobench.sweeping.axis import Axis, Column, Label, Visibility
-from zerobench.sweeping.axis_words import column, number, same, unusual
+from zerobench.sweeping.axis_words import column, number, same, told_alike, unusual
 from zerobench.units import brief, format_bytes
 
 ENGINE_AXES = (
@@ -24,41 +24,35 @@ ENGINE_AXES = (
         ),
         sets_up_engine=True,
     ),
-    Axis(
+    told_alike(
         "compression",
         read.choice(Compression),
         "none",
         "ddp: none, fp16, bf16, powersgd, onebit",
-        (column("compression", silent="none"),),
-        unusual("compression", str, lambda value: f"gradients compressed by {value}", always=True),
+        str,
+        lambda value: f"gradients compressed by {value}",
     ),
-    Axis(
+    told_alike(
         "reshard_after_forward",
         read.switch,
         "true",
         "fsdp: free gathered parameters after a block's forward pass",
-        (column("reshard_after_forward", bool, lambda _: "kept", silent=True),),
-        unusual(
-            "reshard_after_forward",
-            lambda _: "kept",
-            lambda _: "parameters kept gathered after forward",
-            "kept: parameters stay gathered after forward (reshard_after_forward false)",
-        ),
+        lambda _: "kept",
+        lambda _: "parameters kept gathered after forward",
+        "kept: parameters stay gathered after forward (reshard_after_forward false)",
+        always=False,
+        kind=bool,
         sets_up_engine=True,
     ),
-    Axis(
+    told_alike(
         "zero_init",
         read.switch,
         "true",
         "zero3: partitioned during construction (zero.Init); false: built in full on each rank",
-        (column("zero_init", bool, lambda _: "whole", silent=True),),
-        unusual(
-            "zero_init",
-            lambda _: "whole",
-            lambda _: "built in full on each rank, then partitioned",
-            "whole: stage 3 of a model built in full on every rank first (zero_init false)",
-            always=True,
-        ),
+        lambda _: "whole",
+        lambda _: "built in full on each rank, then partitioned",
+        "whole: stage 3 of a model built in full on every rank first (zero_init false)",
+        kind=bool,
         sets_up_engine=True,
         visibility=Visibility.NEVER,
     ),
@@ -94,32 +88,26 @@ ENGINE_AXES = (
         (column("quantized_gradients", bool, lambda _: "qgZ", silent=False),),
         said_by="hpz_partition_size",
     ),
-    Axis(
+    told_alike(
         "mics_shard_size",
         read.or_null(read.group),
         "null",
         "fsdp: size of the group that states are sharded over (MiCS; torch's HSDP)",
-        (column("mics_shard_size", int, lambda value: f"mics={value}"),),
-        unusual(
-            "mics_shard_size",
-            lambda value: f"mics={value}",
-            lambda value: f"states sharded over {value} ranks",
-            "mics=: size of the group that states are sharded over",
-            always=True,
-        ),
+        lambda value: f"mics={value}",
+        lambda value: f"states sharded over {value} ranks",
+        "mics=: size of the group that states are sharded over",
+        kind=int,
     ),
-    Axis(
+    told_alike(
         "threads_per_rank",
         read.or_null(read.positive),
         "null",
         "CPU threads per rank; null: cores per node / ranks per node",
-        (column("threads_per_rank", int, lambda value: f"t{value}"),),
-        unusual(
-            "threads_per_rank",
-            lambda value: f"t{value}",
-            lambda value: f"threads per rank {value}",
-            "t: CPU threads per rank",
-        ),
+        lambda value: f"t{value}",
+        lambda value: f"threads per rank {value}",
+        "t: CPU threads per rank",
+        always=False,
+        kind=int,
         changes_speed=True,
     ),
     Axis(

@@ -6,7 +6,7 @@ from zerobench.spec.roles import num_servers
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Attention, Compression, Consistency, Precision, TfStrategy
 from zerobench.sweeping.optimizer_rules import optimizer_refused
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 _KERAS_MODELS = ("gpt2", "llama")
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
@@ -100,15 +100,5 @@ def _tensorflow_has_one_of_each(s: Situation) -> str | None:
     return None
 
 
-ENVIRONMENT_RULES: dict[str, Rule] = {
-    "environment_needs_one_node": _environment_needs_one_node,
-    "environment_needs_cpu": _environment_needs_cpu,
-    "horovod_needs_fp32": _horovod_needs_fp32,
-    "horovod_compresses_to_fp16": _horovod_compresses_to_fp16,
-    "tensorflow_needs_a_tpu": _tensorflow_needs_a_tpu,
-    "tensorflow_server_waits_for_all": _tensorflow_server_waits_for_all,
-    "tensorflow_needs_its_models": _tensorflow_needs_its_models,
-    "tensorflow_needs_fp32": _tensorflow_needs_fp32,
-    "tensorflow_has_one_of_each": _tensorflow_has_one_of_each,
-}
+ENVIRONMENT_RULES = rules_of(globals())
 """Asked among the rules of strategies (strategy_rules.py)."""

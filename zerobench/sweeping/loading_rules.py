@@ -4,7 +4,7 @@ from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 
 def _asked(trial: TrialSpec) -> str:
@@ -46,10 +46,5 @@ _NOT_PLAYED = {
 }
 
 
-LOADING_RULES: dict[str, Rule] = {
-    "loading_needs_transformers": _loading_needs_transformers,
-    "loading_is_not_cut": _loading_is_not_cut,
-    "loading_does_not_quantise": _loading_does_not_quantise,
-    "loading_is_played_or_measured": _loading_is_played_or_measured,
-}
+LOADING_RULES = rules_of(globals())
 """Asked with those of adapters."""

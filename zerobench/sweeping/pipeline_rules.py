@@ -9,7 +9,7 @@ from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.pipeline import why_not_divided
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Evidence, PipelineSchedule, Precision
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Rule, Situation, rules_of
 from zerobench.units import counted
 
 
@@ -38,6 +38,13 @@ def _deepspeed_pipeline_unties(s: Situation) -> str | None:
     )
 
 
+def _deepspeed_pipeline_cuts_no_matrices(s: Situation) -> str | None:
+    parts = autotp_size(s.trial)
+    if not _is_deepspeeds(s) or parts == 1:
+        return None
+    return f"pipeline_schedule deepspeed with {AUTOTP_SIZE} {parts}: the stages use all ranks; use AutoTP at zero0"
+
+
 def _deepspeed_pipeline_leaves_fp16_unscaled(s: Situation) -> str | None:
     """runtime/engine.py, backward; runtime/fp16/unfused_optimizer.py, step, whose norm is taken of gradients, which do
     not say of which stage they are (runtime/utils.py, get_weight_norm).
@@ -51,25 +58,12 @@ def _deepspeed_pipeline_leaves_fp16_unscaled(s: Situation) -> str | None:
     )
 
 
-def _deepspeed_pipeline_cuts_no_matrices(s: Situation) -> str | None:
-    parts = autotp_size(s.trial)
-    if not _is_deepspeeds(s) or parts == 1:
-        return None
-    return f"pipeline_schedule deepspeed with {AUTOTP_SIZE} {parts}: the stages use all ranks; use AutoTP at zero0"
-
-
 def _is_deepspeeds(s: Situation) -> bool:
     has_schedules = "pipeline_schedule" in strategy_info(s.trial.strategy).axes
     return has_schedules and s.trial.pipeline_schedule is PipelineSchedule.DEEPSPEED
 
 
-PIPELINE_RULES: dict[str, Rule] = {
-    "blocks_not_divisible": _blocks_not_divisible,
-    "deepspeed_pipeline_needs_ranks": _deepspeed_pipeline_needs_ranks,
-    "deepspeed_pipeline_unties": _deepspeed_pipeline_unties,
-    "deepspeed_pipeline_cuts_no_matrices": _deepspeed_pipeline_cuts_no_matrices,
-    "deepspeed_pipeline_leaves_fp16_unscaled": _deepspeed_pipeline_leaves_fp16_unscaled,
-}
+PIPELINE_RULES = rules_of(globals())
 """Asked among those of every strategy (strategy_rules.py)."""
 
 
@@ -83,17 +77,17 @@ def _of_rpc(rule: Callable[[Situation], str | None]) -> Rule:
     return rule_of_rpc
 
 
-def _not_in_torch(s: Situation) -> str | None:
+def _rpc_not_in_torch(s: Situation) -> str | None:
     return None if s.machine.has_rpc else "here: this torch has no torch.distributed.rpc; use pipeline"
 
 
-def _no_gpus(s: Situation) -> str | None:
+def _rpc_not_on_gpus(s: Situation) -> str | None:
     if s.on_gpu:
         return "on GPUs: torch's RPC is not verified on GPUs; use pipeline, or CPU ranks (DS_ACCELERATOR=cpu)"
     return None
 
 
-def _one_node(s: Situation) -> str | None:
+def _rpc_on_one_node(s: Situation) -> str | None:
     if s.trial.num_nodes > 1:
         return (
             f"on {s.trial.num_nodes} nodes: RPC executes code from the network, so it is limited to one "
@@ -102,7 +96,7 @@ def _one_node(s: Situation) -> str | None:
     return None
 
 
-def _tied(s: Situation) -> str | None:
+def _rpc_not_tied(s: Situation) -> str | None:
     if complete(s.trial.model).get("tie_word_embeddings"):
         return (
             "with tied embeddings: distributed autograd does not sum their gradients across stages; use "
@@ -111,10 +105,5 @@ def _tied(s: Situation) -> str | None:
     return None
 
 
-RPC_RULES: dict[str, Rule] = {
-    "rpc_not_in_torch": _of_rpc(_not_in_torch),
-    "rpc_not_on_gpus": _of_rpc(_no_gpus),
-    "rpc_on_one_node": _of_rpc(_one_node),
-    "rpc_not_tied": _of_rpc(_tied),
-}
+RPC_RULES = {name: _of_rpc(rule) for name, rule in rules_of(globals()).items() if name.startswith("rpc_")}
 """Asked with the other strategies' rules, in this order."""

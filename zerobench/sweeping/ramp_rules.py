@@ -8,7 +8,7 @@ from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 _MOST_STEPS = 100_000
 """Steps that are looked ahead for the end of a ramp."""
@@ -84,11 +84,5 @@ def _product(trial: TrialSpec) -> str:
     )
 
 
-RAMP_RULES: dict[str, Rule] = {
-    "ramp_needs_variable_accumulation": _ramp_needs_variable_accumulation,
-    "ramp_has_no_formula": _ramp_has_no_formula,
-    "ramp_starts_above_batch": _ramp_starts_above_batch,
-    "ramp_not_divisible": _ramp_not_divisible,
-    "ramp_outlasts_trial": _ramp_outlasts_trial,
-}
+RAMP_RULES = rules_of(globals())
 """Asked after the rules of strategies, in this order."""

@@ -27,7 +27,7 @@ from zerobench.sweeping.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.sweeping.loading_rules import LOADING_RULES
 from zerobench.sweeping.optimizer_rules import COMPILER_RULES, OPTIMIZER_RULES
 from zerobench.sweeping.ramp_rules import RAMP_RULES
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 from zerobench.sweeping.speed_rules import SPEED_RULES
 from zerobench.sweeping.strategy_rules import STRATEGY_RULES
 from zerobench.sweeping.swap_rules import SWAP_RULES
@@ -56,6 +56,23 @@ def why_skipped(situation: Situation) -> Skip | None:
         if reason is not None:
             return Skip(rule=name, reason=one_line(reason))
     return None
+
+
+def _model_is_not_causal(s: Situation) -> str | None:
+    if is_causal_model(s.trial.model):
+        return None
+    kind = s.trial.model.model_type
+    return (
+        f"model {s.trial.model.name}: transformers has no causal language model of type {kind}; sweeps "
+        "train causal language models only; for your own script use zerobench watch"
+    )
+
+
+def _rope_type_is_unknown(s: Situation) -> str | None:
+    if not (unknown := unknown_rope_type(s.trial.model)):
+        return None
+    kind, known = unknown
+    return f"model {s.trial.model.name}: rope_type {kind!r} is not known to transformers; choices: {', '.join(known)}"
 
 
 def _offload_needs_stage_1(s: Situation) -> str | None:
@@ -133,23 +150,6 @@ def _rank_exceeds_world(s: Situation) -> str | None:
     return None
 
 
-def _model_is_not_causal(s: Situation) -> str | None:
-    if is_causal_model(s.trial.model):
-        return None
-    kind = s.trial.model.model_type
-    return (
-        f"model {s.trial.model.name}: transformers has no causal language model of type {kind}; sweeps "
-        "train causal language models only; for your own script use zerobench watch"
-    )
-
-
-def _rope_type_is_unknown(s: Situation) -> str | None:
-    if not (unknown := unknown_rope_type(s.trial.model)):
-        return None
-    kind, known = unknown
-    return f"model {s.trial.model.name}: rope_type {kind!r} is not known to transformers; choices: {', '.join(known)}"
-
-
 def _sequence_exceeds_positions(s: Situation) -> str | None:
     limit = position_limit(s.trial.model)
     if limit is not None and s.trial.sequence_length > limit:
@@ -174,18 +174,6 @@ def _sdpa_needs_model(s: Situation) -> str | None:
     return f"attention sdpa: transformers' {s.trial.model.model_type} has none; use eager or flash_attention_2"
 
 
-def _flash_attention_needs_gpu(s: Situation) -> str | None:
-    if s.trial.attention is not Attention.FLASH_ATTENTION_2:
-        return None
-    if not s.on_gpu:
-        return "attention flash_attention_2: needs GPUs; use sdpa"
-    if s.trial.precision is Precision.FP32:
-        return "attention flash_attention_2 with precision fp32: supports fp16 and bf16 only"
-    if s.trial.evidence.needs_device and not s.machine.has_flash_attention:
-        return "attention flash_attention_2: the package flash-attn is not installed"
-    return None
-
-
 def _emulated_needs_gpu(s: Situation) -> str | None:
     if s.trial.evidence is Evidence.EMULATED and not s.on_gpu:
         return "evidence emulated: emulation needs a GPU (--set gpu=h200)"
@@ -199,6 +187,18 @@ def _all_ranks_need_emulation(s: Situation) -> str | None:
         return f"rank all with evidence {s.trial.evidence}: only emulated trials run all ranks; give one rank"
     if s.trial.world_size > MOST_PEERS:
         return f"rank all with {s.trial.world_size} ranks: at most {MOST_PEERS} run together; give one rank"
+    return None
+
+
+def _flash_attention_needs_gpu(s: Situation) -> str | None:
+    if s.trial.attention is not Attention.FLASH_ATTENTION_2:
+        return None
+    if not s.on_gpu:
+        return "attention flash_attention_2: needs GPUs; use sdpa"
+    if s.trial.precision is Precision.FP32:
+        return "attention flash_attention_2 with precision fp32: supports fp16 and bf16 only"
+    if s.trial.evidence.needs_device and not s.machine.has_flash_attention:
+        return "attention flash_attention_2: the package flash-attn is not installed"
     return None
 
 
@@ -232,36 +232,14 @@ def _host_memory(s: Situation) -> str | None:
     )
 
 
-RULES: dict[str, Rule] = {
+RULES = {
     **STRATEGY_RULES,
     **RAMP_RULES,
     **CHECKPOINT_RULES,
     **SPEED_RULES,
     **ADAPTER_RULES,
     **LOADING_RULES,
-    "model_is_not_causal": _model_is_not_causal,
-    "rope_type_is_unknown": _rope_type_is_unknown,
-    "offload_needs_stage_1": _offload_needs_stage_1,
-    "param_offload_needs_stage_3": _param_offload_needs_stage_3,
-    "nvme_needs_stage_3": _nvme_needs_stage_3,
-    "nvme_needs_path": _nvme_needs_path,
-    "nvme_needs_libaio": _nvme_needs_libaio,
-    **SWAP_RULES,
-    "precision_needs_device": _precision_needs_device,
-    "nodes_exceed_machine": _nodes_exceed_machine,
-    "ranks_exceed_gpus": _ranks_exceed_gpus,
-    "ranks_exceed_cores": _ranks_exceed_cores,
-    "rank_exceeds_world": _rank_exceeds_world,
-    **OPTIMIZER_RULES,
-    "sequence_exceeds_positions": _sequence_exceeds_positions,
-    "step_exceeds_records": _step_exceeds_records,
-    "sdpa_needs_model": _sdpa_needs_model,
-    "emulated_needs_gpu": _emulated_needs_gpu,
-    "all_ranks_need_emulation": _all_ranks_need_emulation,
-    "flash_attention_needs_gpu": _flash_attention_needs_gpu,
-    "ds_config_contradicts": _ds_config_contradicts,
-    "ds_config_not_obeyed": _ds_config_not_obeyed,
-    "host_memory": _host_memory,
+    **rules_of(globals(), before={"precision_needs_device": SWAP_RULES, "sequence_exceeds_positions": OPTIMIZER_RULES}),
 }
 """In the order they are asked; the first that speaks is the one reported."""
 

@@ -1,7 +1,8 @@
 """What rules look at: a trial, the machine that it is laid out for, and the size of its model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
@@ -43,3 +44,15 @@ class Situation:
 
 Rule = Callable[[Situation], str | None]
 """The reason why the situation cannot run, or None."""
+
+
+def rules_of(module: Mapping[str, Any], before: Mapping[str, Mapping[str, Rule]] | None = None) -> dict[str, Rule]:
+    """The rules that a module holds, by their names without the underscore, in the order in which they stand: its
+    private functions of a situation alone that give a reason or None. `before` has others come before some of them.
+    """
+    made: dict[str, Rule] = {}
+    for name, value in module.items():
+        said = getattr(value, "__annotations__", {}) if name.startswith("_") else {}
+        if list(said) == ["s", "return"] and str(said["return"]) == "str | None":
+            made |= {**(before or {}).get(name[1:], {}), name[1:]: value}
+    return made

@@ -8,7 +8,7 @@ from zerobench.spec.batch import autotp_size
 from zerobench.spec.recomputation import OPERATIONS
 from zerobench.spec.strategy import strategies_with, strategy_info
 from zerobench.spec.trial import Compile, CrossEntropy, Precision
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 PLAIN_HEADS = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose loss is one matrix and a cross entropy of what it gives, and nothing between (transformers 5,
@@ -104,13 +104,5 @@ def _kept_operations_need_no_bias(s: Situation) -> str | None:
 _WITHOUT_BIAS = ("gpt2", "llama", "mistral")
 """Model types whose linear layers have a bias only where their configuration says so; GPT-2's are no nn.Linear."""
 
-SPEED_RULES: dict[str, Rule] = {
-    "cross_entropy_needs_whole_head": _cross_entropy_needs_whole_head,
-    "cross_entropy_needs_plain_head": _cross_entropy_needs_plain_head,
-    "liger_needs_gpu": _liger_needs_gpu,
-    "compile_needs_own_loop": _compile_needs_own_loop,
-    "compile_needs_device": _compile_needs_device,
-    "kept_operations_need_eager_mode": _kept_operations_need_eager_mode,
-    "kept_operations_need_no_bias": _kept_operations_need_no_bias,
-}
+SPEED_RULES = rules_of(globals())
 """Asked with those of the strategies."""

@@ -3,6 +3,7 @@
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
+from zerobench.spec.host_memory import element_bytes
 from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
@@ -10,7 +11,7 @@ from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Pr
 from zerobench.sweeping.environment_rules import ENVIRONMENT_RULES
 from zerobench.sweeping.optimizer_rules import STRATEGY_OPTIMIZER_RULES
 from zerobench.sweeping.pipeline_rules import PIPELINE_RULES, RPC_RULES
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 from zerobench.sweeping.zeropp_rules import ZEROPP_RULES
 from zerobench.units import counted, format_bytes
 
@@ -41,71 +42,6 @@ def _too_few_processes(s: Situation) -> str | None:
     return None
 
 
-def _offload_needs_engine(s: Situation) -> str | None:
-    info = strategy_info(s.trial.strategy)
-    if s.offloads and info.zero_stage is None and not {"offload_optimizer", "offload_param"} & set(info.axes):
-        return f"{s.offloads} at {s.trial.strategy}: it cannot offload; use zero1 to zero3"
-    return None
-
-
-def _fsdp_offloads_together(s: Situation) -> str | None:
-    places = {s.trial.offload_optimizer, s.trial.offload_param}
-    if s.trial.strategy != "fsdp" or places in ({Offload.NONE}, {Offload.CPU}):
-        return None
-    if Offload.NVME in places:
-        return f"{s.offloads} at fsdp: FSDP2 offloads to the CPU only; use zero3"
-    return (
-        f"{s.offloads} alone at fsdp: CPUOffloadPolicy offloads parameters, gradients and optimizer "
-        "states together; set both offload_optimizer and offload_param to cpu"
-    )
-
-
-def _compression_needs_ddp(s: Situation) -> str | None:
-    if s.trial.compression is not Compression.NONE and "compression" not in strategy_info(s.trial.strategy).axes:
-        return f"compression {s.trial.compression} at {s.trial.strategy}: compression hooks need ddp"
-    return None
-
-
-def _compression_needs_fp32(s: Situation) -> str | None:
-    if s.trial.compression in _BEYOND_FP32 and s.trial.precision is not Precision.FP32:
-        return f"compression {s.trial.compression} with precision {s.trial.precision}: gradients are 16-bit already"
-    return None
-
-
-def _bf16_compression_needs_nccl(s: Situation) -> str | None:
-    if s.trial.compression is Compression.BF16 and not s.on_gpu:
-        return "compression bf16 on gloo: torch's hook needs NCCL and GPUs; use fp16"
-    return None
-
-
-def _powersgd_needs_one_bucket(s: Situation) -> str | None:
-    if s.trial.compression is not Compression.POWERSGD or s.on_gpu or s.num_params is None:
-        return None
-    needed = s.num_params * (4 if s.trial.precision is Precision.FP32 else 2)
-    if (s.trial.bucket_bytes or 0) >= needed:
-        return None
-    return (
-        "compression powersgd on gloo: torch's hook hangs with several buckets (callbacks in different "
-        f"order per rank); set bucket_bytes to {needed} or more ({format_bytes(needed)}: all gradients)"
-    )
-
-
-def _compression_needs_warmup(s: Situation) -> str | None:
-    if s.trial.compression.starts_late and s.trial.steps.warmup < 1:
-        late = "compression starts with the third step, after the memory step"
-        return f"compression {s.trial.compression} with steps.warmup 0: {late}"
-    return None
-
-
-def _compression_needs_values(s: Situation) -> str | None:
-    if s.trial.compression is not Compression.NONE and s.trial.evidence.is_predicted:
-        return (
-            f"compression {s.trial.compression} {s.trial.evidence}: hook memory appears over real steps; "
-            "use measured or solo"
-        )
-    return None
-
-
 def _workers_cannot_share_batch(s: Situation) -> str | None:
     workers, trial = num_workers(s.trial), s.trial
     micro_batches = trial.world_size * trial.gradient_accumulation_steps
@@ -124,6 +60,25 @@ def _consistency_needs_server(s: Situation) -> str | None:
     return (
         f"consistency {s.trial.consistency} at {s.trial.strategy}: only parameter-server workers can run "
         "asynchronously; use parameter-server"
+    )
+
+
+def _offload_needs_engine(s: Situation) -> str | None:
+    info = strategy_info(s.trial.strategy)
+    if s.offloads and info.zero_stage is None and not {"offload_optimizer", "offload_param"} & set(info.axes):
+        return f"{s.offloads} at {s.trial.strategy}: it cannot offload; use zero1 to zero3"
+    return None
+
+
+def _fsdp_offloads_together(s: Situation) -> str | None:
+    places = {s.trial.offload_optimizer, s.trial.offload_param}
+    if s.trial.strategy != "fsdp" or places in ({Offload.NONE}, {Offload.CPU}):
+        return None
+    if Offload.NVME in places:
+        return f"{s.offloads} at fsdp: FSDP2 offloads to the CPU only; use zero3"
+    return (
+        f"{s.offloads} alone at fsdp: CPUOffloadPolicy offloads parameters, gradients and optimizer "
+        "states together; set both offload_optimizer and offload_param to cpu"
     )
 
 
@@ -148,25 +103,57 @@ def _autotp_not_divisible(s: Situation) -> str | None:
     return None if why is None else f"{what}: {why}"
 
 
-STRATEGY_RULES: dict[str, Rule] = PIPELINE_RULES | {
-    "strategy_unavailable": _strategy_unavailable,
-    "strategy_not_in_this_world": _strategy_not_in_this_world,
-    **ENVIRONMENT_RULES,
-    "too_few_processes": _too_few_processes,
-    "workers_cannot_share_batch": _workers_cannot_share_batch,
-    "consistency_needs_server": _consistency_needs_server,
-    "offload_needs_engine": _offload_needs_engine,
-    "fsdp_offloads_together": _fsdp_offloads_together,
-    "tensor_not_divisible": _tensor_not_divisible,
-    "autotp_not_divisible": _autotp_not_divisible,
-    **ZEROPP_RULES,
-    **RPC_RULES,
-    "compression_needs_ddp": _compression_needs_ddp,
-    "compression_needs_values": _compression_needs_values,
-    "compression_needs_fp32": _compression_needs_fp32,
-    "bf16_compression_needs_nccl": _bf16_compression_needs_nccl,
-    "powersgd_needs_one_bucket": _powersgd_needs_one_bucket,
-    "compression_needs_warmup": _compression_needs_warmup,
+def _compression_needs_ddp(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.NONE and "compression" not in strategy_info(s.trial.strategy).axes:
+        return f"compression {s.trial.compression} at {s.trial.strategy}: compression hooks need ddp"
+    return None
+
+
+def _compression_needs_values(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.NONE and s.trial.evidence.is_predicted:
+        return (
+            f"compression {s.trial.compression} {s.trial.evidence}: hook memory appears over real steps; "
+            "use measured or solo"
+        )
+    return None
+
+
+def _compression_needs_fp32(s: Situation) -> str | None:
+    if s.trial.compression in _BEYOND_FP32 and s.trial.precision is not Precision.FP32:
+        return f"compression {s.trial.compression} with precision {s.trial.precision}: gradients are 16-bit already"
+    return None
+
+
+def _bf16_compression_needs_nccl(s: Situation) -> str | None:
+    if s.trial.compression is Compression.BF16 and not s.on_gpu:
+        return "compression bf16 on gloo: torch's hook needs NCCL and GPUs; use fp16"
+    return None
+
+
+def _powersgd_needs_one_bucket(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.POWERSGD or s.on_gpu or s.num_params is None:
+        return None
+    needed = s.num_params * element_bytes(s.trial)
+    if (s.trial.bucket_bytes or 0) >= needed:
+        return None
+    return (
+        "compression powersgd on gloo: torch's hook hangs with several buckets (callbacks in different "
+        f"order per rank); set bucket_bytes to {needed} or more ({format_bytes(needed)}: all gradients)"
+    )
+
+
+def _compression_needs_warmup(s: Situation) -> str | None:
+    if s.trial.compression.starts_late and s.trial.steps.warmup < 1:
+        late = "compression starts with the third step, after the memory step"
+        return f"compression {s.trial.compression} with steps.warmup 0: {late}"
+    return None
+
+
+STRATEGY_RULES = {
+    **PIPELINE_RULES,
+    **rules_of(
+        globals(), before={"too_few_processes": ENVIRONMENT_RULES, "compression_needs_ddp": ZEROPP_RULES | RPC_RULES}
+    ),
     **STRATEGY_OPTIMIZER_RULES,
 }
 """Asked before the other rules, in this order."""

@@ -18,7 +18,7 @@ from zerobench.spec.host_memory import element_bytes
 from zerobench.spec.sharding import sub_groups
 from zerobench.spec.tensors import block_tensors, parameter_tensors
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 _FP32_BYTES = 4
 
@@ -110,7 +110,4 @@ def _optimizer_buffers_run_out(s: Situation) -> str | None:
     )
 
 
-SWAP_RULES: dict[str, Rule] = {
-    "swap_buffers_run_out": _swap_buffers_run_out,
-    "optimizer_buffers_run_out": _optimizer_buffers_run_out,
-}
+SWAP_RULES = rules_of(globals())

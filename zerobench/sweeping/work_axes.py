@@ -21,7 +21,7 @@ from zerobench.spec.trial import (
 from zerobench.sweeping import axis_readers as read
 from zerobench.sweeping import axis_words as words
 from zerobench.sweeping.axis import Axis, Column, Label, Visibility
-from zerobench.sweeping.axis_words import column, number, same, unusual
+from zerobench.sweeping.axis_words import column, number, same, told_alike, unusual
 from zerobench.units import counted
 
 
@@ -165,7 +165,7 @@ WORK_AXES = (
         same(lambda spec: spec.optimizer.value),
         visibility=Visibility.BY_ENGINE,
     ),
-    Axis(
+    told_alike(
         "adapter",
         read_adapter,
         "none",
@@ -175,26 +175,22 @@ WORK_AXES = (
             "lora-16-nf4, lora-16-int8, or base: nf4: on matrices in 4 or 8 bits (QLoRA); "
             "lora-16-fp32, lora-16-fp32-nf4, or dtype: fp32: in fp32 beside a 16-bit model, as PEFT makes them"
         ),
-        (column("adapter"),),
-        unusual("adapter", str, lambda value: f"{value} on a frozen model", "lora-: rank of the adapters", always=True),
+        str,
+        lambda value: f"{value} on a frozen model",
+        "lora-: rank of the adapters",
         visibility=Visibility.NEVER,
     ),
-    Axis(
+    told_alike(
         "frozen",
         read_frozen,
         "null",
         "regular expression: weights with matching names are frozen",
-        (column("frozen", line=lambda value: f"frozen={value}"),),
-        unusual(
-            "frozen",
-            lambda value: f"frozen={value}",
-            lambda value: f"frozen weights: {value}",
-            "frozen=: weights that are not trained",
-            always=True,
-        ),
+        lambda value: f"frozen={value}",
+        lambda value: f"frozen weights: {value}",
+        "frozen=: weights that are not trained",
         visibility=Visibility.NEVER,
     ),
-    Axis(
+    told_alike(
         "weights",
         read.choice(Weights),
         "drawn",
@@ -202,14 +198,9 @@ WORK_AXES = (
             "drawn in place; loaded: from_pretrained of safetensors in the trial's precision, which the trial writes "
             "and removes; loaded-fp32: the same in fp32"
         ),
-        (column("weights", line=lambda value: f"weights={value}", silent="drawn"),),
-        unusual(
-            "weights",
-            lambda value: f"weights={value}",
-            lambda value: f"weights {words.LOADED[value]}",
-            "weights=: read from safetensors at start-up, in the trial's precision or in fp32",
-            always=True,
-        ),
+        lambda value: f"weights={value}",
+        lambda value: f"weights {words.LOADED[value]}",
+        "weights=: read from safetensors at start-up, in the trial's precision or in fp32",
         visibility=Visibility.NEVER,
     ),
     Axis(
@@ -242,7 +233,7 @@ WORK_AXES = (
         changes_speed=True,
         visibility=Visibility.BY_ENGINE,
     ),
-    Axis(
+    told_alike(
         "cross_entropy",
         read.choice(CrossEntropy),
         "full",
@@ -250,46 +241,31 @@ WORK_AXES = (
             "full, chunked (logits of some tokens at a time), liger (Triton kernel; GPUs), model_dtype "
             "(full logits, never in fp32, as in many custom loops)"
         ),
-        (column("cross_entropy", line=lambda value: f"ce={value}", silent="full"),),
-        unusual(
-            "cross_entropy",
-            lambda value: f"ce={value}",
-            lambda value: f"{value} cross entropy",
-            "ce=: head and loss computed in chunks of tokens; model_dtype: logits never in fp32",
-            always=True,
-        ),
+        lambda value: f"ce={value}",
+        lambda value: f"{value} cross entropy",
+        "ce=: head and loss computed in chunks of tokens; model_dtype: logits never in fp32",
         changes_speed=True,
         visibility=Visibility.NEVER,
     ),
-    Axis(
+    told_alike(
         "compile",
         read.choice(Compile),
         "none",
         "torch.compile: none, blocks (each block), model",
-        (column("compile", line=lambda value: f"compile={value}", silent="none"),),
-        unusual(
-            "compile",
-            lambda value: f"compile={value}",
-            lambda value: f"torch.compile of {words.COMPILED[value]}",
-            "compile=: torch.compile of the model, or of each of its blocks",
-            always=True,
-        ),
+        lambda value: f"compile={value}",
+        lambda value: f"torch.compile of {words.COMPILED[value]}",
+        "compile=: torch.compile of the model, or of each of its blocks",
         changes_speed=True,
         visibility=Visibility.NEVER,
     ),
-    Axis(
+    told_alike(
         "consistency",
         read.choice(Consistency),
         "sync",
         "parameter-server: sync (waits for all workers) or async",
-        (column("consistency", silent="sync"),),
-        unusual(
-            "consistency",
-            str,
-            lambda _: "asynchronous updates",
-            "async: the server applies each gradient on arrival",
-            always=True,
-        ),
+        str,
+        lambda _: "asynchronous updates",
+        "async: the server applies each gradient on arrival",
     ),
     Axis(
         "checkpoint",

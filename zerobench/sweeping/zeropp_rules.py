@@ -4,7 +4,7 @@ from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.strategy import ZEROPP, strategy_info
 from zerobench.spec.trial import Evidence, Offload, Precision
-from zerobench.sweeping.situation import Rule, Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 _BLOCK = 8
 """Elements that a rank's part of a tensor must be a multiple of to be quantized (partition_parameters.py,
@@ -122,16 +122,5 @@ def _zeropp_beyond_formula(s: Situation) -> str | None:
     return f"{_options(s)} formula: no closed form for {what}; use simulated"
 
 
-ZEROPP_RULES: dict[str, Rule] = {
-    "zeropp_needs_stage_3": _zeropp_needs_stage_3,
-    "mics_needs_fsdp": _mics_needs_fsdp,
-    "groups_not_even": _groups_not_even,
-    "zeropp_groups_ignore_autotp": _zeropp_groups_ignore_autotp,
-    "hpz_is_not_swapped": _hpz_is_not_swapped,
-    "quantizer_needs_gpu": _quantizer_needs_gpu,
-    "quantized_parts_not_even": _quantized_parts_not_even,
-    "quantized_gradients_need_nodes": _quantized_gradients_need_nodes,
-    "quantized_gradients_need_fp16": _quantized_gradients_need_fp16,
-    "zeropp_beyond_formula": _zeropp_beyond_formula,
-}
+ZEROPP_RULES = rules_of(globals())
 """In the order they are asked."""

@@ -18,7 +18,7 @@ import psutil
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
-from zerobench.records import HostSummary, NvmlSummary, RankRecord, read_or_none
+from zerobench.records import HostSummary, NvmlSummary, read_or_none
 from zerobench.running import tree
 from zerobench.running.attempt import last_lines
 from zerobench.running.launcher import MARK
@@ -26,7 +26,7 @@ from zerobench.running.logs import redact_logs
 from zerobench.running.oom import read_oom_counters
 from zerobench.running.outcome import Ending, Stopped
 from zerobench.running.ranks import RankWatch, open_pidfd
-from zerobench.running.readable import read_readable
+from zerobench.running.readable import readable_ranks
 from zerobench.running.record_times import written_at_s
 from zerobench.running.stop import Stop
 from zerobench.tracking.host_tree import HostSampler, HostTree
@@ -177,7 +177,7 @@ class Command:
         self._show.progress(CommandProgress(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
 
     def _ending(self, stopped: Stopped | None) -> Ending:
-        records = _rank_records(self.folder)
+        records = readable_ranks(self.folder)
         return Ending(
             ranks_expected=self.num_ranks,
             exit_code=self.returncode,
@@ -206,9 +206,3 @@ class Command:
 def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:
     """What the sampler says by now; None before it has."""
     return read_or_none(folder.nvml_summary(node), NvmlSummary)
-
-
-def _rank_records(folder: TrialFolder) -> list[RankRecord]:
-    """What trackers inside of the command left."""
-    read, _ = read_readable(folder.rank_records(), RankRecord)
-    return read

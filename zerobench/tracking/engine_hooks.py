@@ -40,7 +40,25 @@ class Listener(Protocol):
         """A call raised `error`, which goes on to the caller."""
 
 
-class EngineHooks:
+class Hearing:
+    """Whoever hands on what it hears of calls; calls within a call are not heard."""
+
+    _depth = 0
+
+    @contextmanager
+    def _heard(self, listener: Listener) -> Iterator[None]:
+        """Hand an exception to the listener on its way."""
+        self._depth += 1
+        try:
+            yield
+        except BaseException as error:
+            listener.failed(error)
+            raise
+        finally:
+            self._depth -= 1
+
+
+class EngineHooks(Hearing):
     """The wrapped methods of one engine."""
 
     def __init__(self, engine: Any, listener: Listener) -> None:
@@ -48,7 +66,6 @@ class EngineHooks:
         self._listener = listener
         self._before: dict[str, Any] = {}
         self._ours: dict[str, Any] = {}
-        self._depth = 0
 
     def install(self) -> None:
         """Wrap the methods; what the instance had of its own under these names is kept for `restore`."""
@@ -72,7 +89,7 @@ class EngineHooks:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self._engine.training or self._depth:
                 return call(*args, **kwargs)
-            with self._heard():
+            with self._heard(self._listener):
                 self._listener.forward_begins(args, kwargs)
                 output = call(*args, **kwargs)
                 self._listener.forward_ended(output)
@@ -83,7 +100,7 @@ class EngineHooks:
     def _backward(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._heard():
+            with self._heard(self._listener):
                 self._listener.backward_begins(loss)
                 result = call(loss, *args, **kwargs)
                 self._listener.backward_ended()
@@ -96,7 +113,7 @@ class EngineHooks:
         def step(*args: Any, **kwargs: Any) -> Any:
             if not self._is_boundary():
                 return call(*args, **kwargs)
-            with self._heard():
+            with self._heard(self._listener):
                 self._listener.step_begins()
                 result = call(*args, **kwargs)
                 self._listener.step_ended()
@@ -108,15 +125,3 @@ class EngineHooks:
         """Whether this call of `step` updates: the engine counts micro-steps, unless its user does."""
         managed = getattr(self._engine, "managed_gradient_accumulation", None)
         return bool(self._engine.is_gradient_accumulation_boundary()) or (managed is not None and not managed())
-
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
-        """Hand an exception to the listener on its way; calls within a call are not heard."""
-        self._depth += 1
-        try:
-            yield
-        except BaseException as error:
-            self._listener.failed(error)
-            raise
-        finally:
-            self._depth -= 1

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
 import psutil
 
 from zerobench import control_groups
+from zerobench.memory.host import peak_resident_bytes, proportional_bytes
 from zerobench.records import HostProcess, HostSummary
 
 HEADER = "t_s,num_processes,rss_bytes,pss_bytes,group_bytes\n"
@@ -135,8 +135,8 @@ class HostTree:
             seen = self.seen[key]
         except psutil.Error:
             return None
-        pss = _field(process.pid, "smaps_rollup", "Pss:") if with_pss else None
-        seen.peak_rss_bytes = max(seen.peak_rss_bytes, rss, _field(process.pid, "status", "VmHWM:") or 0)
+        pss = proportional_bytes(process.pid) if with_pss else None
+        seen.peak_rss_bytes = max(seen.peak_rss_bytes, rss, peak_resident_bytes(process.pid) or 0)
         seen.peak_pss_bytes = _larger(seen.peak_pss_bytes, pss)
         return rss, pss
 
@@ -165,7 +165,7 @@ class HostSampler(threading.Thread):
         with self._path.open("w", encoding="utf-8", buffering=1) as file:
             file.write(HEADER)
             while not self._ending.is_set():
-                self._sample(file)
+                file.write(self.tree.sample())
                 number = max(number + 1, int((time.monotonic() - begun_s) / self.tree.interval_s) + 1)
                 self._ending.wait(max(0.0, begun_s + number * self.tree.interval_s - time.monotonic()))
 
@@ -174,18 +174,6 @@ class HostSampler(threading.Thread):
         self._ending.set()
         self.join()
         return self.tree.summary()
-
-    def _sample(self, file: IO[str]) -> None:
-        file.write(self.tree.sample())
-
-
-def _field(pid: int, file: str, name: str) -> int | None:
-    """A size in kB that the kernel tells of a process, in bytes; None where it does not tell us."""
-    try:
-        lines = Path(f"/proc/{pid}/{file}").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
 
 
 def _number(text: str | None) -> int | None:

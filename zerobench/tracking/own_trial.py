@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from zerobench.ds_config.user_file import leaves
 from zerobench.redaction import MARK, is_secret_name, redact_text
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
@@ -50,7 +51,6 @@ def laid_out(trial: TrialSpec, world_size: int, ranks_per_node: int) -> TrialSpe
 
 def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
     """The work of a DeepSpeed engine; `sequence_length` as its batches showed it."""
-    keys = dotted(engine_file(engine)).items()
     fields: dict[str, Any] = {
         **_offloads(engine),
         **_zeropp(engine),
@@ -60,7 +60,7 @@ def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int 
         "precision": _precision(engine),
         "optimizer": _optimizer(engine),
         **_model_settings(engine.module),
-        "ds_config": {k: v for k, v in keys if k != "steps_per_print"},  # accelerate: inf
+        "ds_config": {k: v for k, v in leaves(engine_file(engine)) if k != "steps_per_print"},  # accelerate: inf
     }
     return _of_script(engine.module, f"zero{engine.zero_optimization_stage()}", name, steps, fields)
 
@@ -108,15 +108,6 @@ def engine_file(engine: Any) -> dict[str, Any]:
     """The configuration that the engine was given, as plain values without secrets."""
     plain: dict[str, Any] = _plain("", getattr(_config(engine), "_param_dict", {}))
     return plain
-
-
-def dotted(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under full dotted paths."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        path = f"{prefix}{key}"
-        flat |= dotted(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return flat
 
 
 def _plain(name: str, value: Any) -> Any:

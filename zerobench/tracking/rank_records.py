@@ -36,8 +36,6 @@ PEERS_S = 10.0
 FAILED_PEERS_S = 2.0
 """The same where this rank failed: its peers may hang."""
 _PAUSE_S = 0.02
-_NOTED_BYTES = 64 * 1024
-"""Nameless storages below this are counted and not commented on."""
 _SAMPLER_START_S = 10.0
 _PINNED = "MALLOC_MMAP_THRESHOLD_"
 
@@ -121,8 +119,7 @@ class TrackedRank:
         self.courses = steps.ledger.courses()
         for note in steps.ledger.notes:
             self.note_once(note)
-        noted = (item for item in steps.ledger.unattributed_sites() if item[1] >= _NOTED_BYTES)
-        self.nameless = [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
+        self.nameless = steps.ledger.unattributed_notes()
 
     def note_once(self, note: str) -> None:
         """Add a note that is not there yet."""

@@ -29,9 +29,7 @@ from zerobench.memory.recorder import (
 from zerobench.memory.storages import StorageCounter
 from zerobench.memory.traffic import Traffic
 from zerobench.records import Phase, StepKind, StepTime
-from zerobench.spec.step_plan import leads_to_memory
-
-_UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
+from zerobench.spec.step_plan import UNDER_LEDGER, leads_to_memory
 
 
 class StepPhases:
@@ -72,7 +70,7 @@ class StepPhases:
     @property
     def under_ledger(self) -> bool:
         """Whether the step in hand is accounted for."""
-        return self.is_open and self.kind in _UNDER_LEDGER
+        return self.is_open and self.kind in UNDER_LEDGER
 
     @property
     def phase(self) -> Phase | None:
@@ -87,7 +85,7 @@ class StepPhases:
     @property
     def ledger_is_done(self) -> bool:
         """Whether the step that has just ended was the last one under the ledger."""
-        under = [kind in _UNDER_LEDGER for kind in self.kinds]
+        under = [kind in UNDER_LEDGER for kind in self.kinds]
         return self.index > 0 and under[self.index - 1] and not any(under[self.index :])
 
     def look_back(self, at_start: StorageCounter | None) -> None:
@@ -105,7 +103,7 @@ class StepPhases:
         self.marks.step_index, self.marks.kind = self.index, self.kind
         self.is_open = True
         if self.under_ledger:
-            self.memory.kind = _UNDER_LEDGER[self.kind]
+            self.memory.kind = UNDER_LEDGER[self.kind]
             if self.memory.kind is not StepKind.FIRST:  # of which start-up is a part, and which comes once
                 for account in (self.ledger, self._traffic, self.nvme):
                     account.forget(self.memory.kind)

@@ -18,9 +18,10 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
-from zerobench.records import HostSummary, NvmlSummary, TrialRecord, read_or_none
+from zerobench.records import HostSummary, NvmlSummary, TrialRecord
 from zerobench.redaction import redact_arguments
-from zerobench.running.outcome import Ending
+from zerobench.running.outcome import Ending, as_a_shell_tells
+from zerobench.running.readable import read_readable
 from zerobench.running.stop import stop_on_signals
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.running.variables import untold
@@ -67,7 +68,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
             ending, host, notes = process.run(stop)
     finally:
         nvml = sampler.stop()
-    code = _exit_code(process.returncode)
+    code = as_a_shell_tells(process.returncode)
     try:
         final = _settle_spec(folder, process)
         record = _record(run, folder, final, ending, nvml, host, notes, process.started_at_s)
@@ -115,7 +116,7 @@ def _record(
     status, failure, more = classify_script(ending)
     if trial.num_nodes > 1:
         more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
-    others = [summary for path in folder.nvml_summaries() if (summary := read_or_none(path, NvmlSummary)) is not None]
+    others, _ = read_readable(folder.nvml_summaries(), NvmlSummary)
     record = trial_record(
         trial,
         run.run_id,
@@ -130,7 +131,3 @@ def _record(
         notes=[*notes, *more],
     )
     return write_record(folder, record)
-
-
-def _exit_code(returncode: int) -> int:
-    return 128 - returncode if returncode < 0 else returncode

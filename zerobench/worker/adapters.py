@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerobench.spec.adapter import ALL_LINEAR, is_wide, lora_of
+from zerobench.spec.adapter import ALL_LINEAR, lora_of
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.quantised import QuantisedLinear
 
@@ -60,7 +60,7 @@ def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
     if trial.adapter is None:
         return
     lora = lora_of(trial.adapter)
-    wide = is_wide(trial.adapter)
+    wide = trial.widens_adapters
     there = list(matrices(model))
     chosen = [matrix for matrix in there if not lora.targets or matrix[1] in lora.targets]
     missing = set(lora.targets) - {name for _, name, _ in chosen}

@@ -28,13 +28,12 @@ from zerobench.memory.reachable import walk_reachable
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
-from zerobench.spec.adapter import is_wide
 from zerobench.spec.backward import backward_pass
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_loss_ranks, role_of
-from zerobench.spec.step_plan import PlannedStep, leads_to_memory, plan_steps, why_unsettled
+from zerobench.spec.step_plan import UNDER_LEDGER, PlannedStep, leads_to_memory, plan_steps, why_unsettled
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Compile, CrossEntropy, TrialSpec
 from zerobench.worker.checkpoints import TorchPeers
@@ -50,15 +49,10 @@ from zerobench.worker.weight_files import WeightFiles
 from zerobench.worker.weights import fill_weights
 from zerobench.worker.worlds import make_world
 
-_UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
-
 _UNKNOWN_PROCESS = (
     "batch_ramp: the steady step runs after timed steps, when malloc keeps freed memory: rest_of_process "
     "and resident bytes are not available for it"
 )
-
-_NOTED_BYTES = 64 * 1024
-"""Nameless storages below this are counted and not commented on."""
 
 
 class RankRun:
@@ -189,7 +183,7 @@ class RankRun:
             ds_config=ds_config,
             shape_model=prepare_model(trial, device.torch_device, self.world.attention, self.folder.weights),
             fill_weights=lambda model: fill_weights(
-                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded, widens=is_wide(trial.adapter)
+                model, seed, self.world.generator, dtype, is_loaded=trial.is_loaded, widens=trial.widens_adapters
             ),
             heard=self.world.traffic.collective,
             norms=self._norms,
@@ -244,7 +238,7 @@ class RankRun:
     def _as_kind_needs(self, kind: str, strategy: Strategy, *, leads_to_memory: bool) -> Iterator[None]:
         """What steps of a kind are run under."""
         with ExitStack() as stack:
-            if kind in _UNDER_LEDGER:
+            if kind in UNDER_LEDGER:
                 stack.enter_context(eagerly(self.trial))
                 stack.enter_context(self._ledger.tracking(strategy.module))
             elif leads_to_memory and self.world.trains and self.trial.compile is Compile.NONE:
@@ -256,7 +250,7 @@ class RankRun:
         if kind == "communication":
             return self.world.trains and not self.world.is_alone
         settles = index < strategy_info(self.trial.strategy).settled_after_steps
-        return self.world.trains or kind in _UNDER_LEDGER or settles
+        return self.world.trains or kind in UNDER_LEDGER or settles
 
     def _begin(self, kind: str) -> None:
         """Steps of another kind: timed ones come without the book of the allocator, and without a pinned malloc.
@@ -286,7 +280,7 @@ class RankRun:
         if planned.kind == "memory":  # of several the last one is reported
             for kept in (self._ledger, self.world.traffic, self._nvme):
                 kept.forget(StepKind.STEADY)
-        if planned.kind in _UNDER_LEDGER:
+        if planned.kind in UNDER_LEDGER:
             self._ledger.name_inputs(batches)
         rate = planned_rate(self.trial, planned)
         self._norms.begin(planned.kind)
@@ -300,7 +294,7 @@ class RankRun:
             with watched(device, self.record.communication):
                 loss = strategy.step(batches, rate, self._plain)
         else:
-            loss = strategy.step(batches, rate, self._memory if planned.kind in _UNDER_LEDGER else self._plain)
+            loss = strategy.step(batches, rate, self._memory if planned.kind in UNDER_LEDGER else self._plain)
         self._losses.append(loss)
         self._note_step(strategy, planned)
         self._progress.say(planned.kind, index, device.memory_bytes() or resident_bytes())
@@ -312,7 +306,7 @@ class RankRun:
     def _note_step(self, strategy: Strategy, planned: PlannedStep) -> None:
         rate = strategy.learning_rate()
         self.record.learning_rates += [] if rate is None else [rate]
-        kind = _UNDER_LEDGER.get(planned.kind)
+        kind = UNDER_LEDGER.get(planned.kind)
         if kind is not None:
             self._tell_peak()
         peak = None if kind is None else self._ledger.peak_bytes(kind, Place.DEVICE)
@@ -347,12 +341,7 @@ class RankRun:
         record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
         record.step_trace = self.world.traffic.trace()
-        record.notes += self._ledger.notes
-        record.notes += [
-            f"unattributed: {nbytes:,} bytes allocated at {site}"
-            for site, nbytes in self._ledger.unattributed_sites()
-            if nbytes >= _NOTED_BYTES
-        ]
+        record.notes += [*self._ledger.notes, *self._ledger.unattributed_notes()]
 
     def _gather_losses(self) -> None:
         """Average the losses over the ranks, after all steps and with each checkpoint, so that no step waits for it."""

@@ -156,15 +156,8 @@ class MemoryBook:
         has_host_peak, has_peak = host.reset_peak_resident(), self.counter.start()
         yield
         live, at_peak = self.counter.now(), self.counter.peak() if has_peak else None
-        self._process[step, phase] = ProcessMemory(
-            step=step,
-            phase=phase,
-            rss_bytes=host.resident_bytes(),
-            pss_bytes=host.proportional_bytes(),
-            peak_rss_bytes=host.peak_resident_bytes() if has_host_peak else None,
-            malloc_bytes=host.malloc_bytes(),
-            pinned_bytes=None,
-        )
+        host_peak = host.peak_resident_bytes() if has_host_peak else None
+        self._process[step, phase] = host.process_memory(step, phase, host_peak, pinned_bytes=None)
         self._rows[step, phase] = list(self._account(step, phase, live, at_peak))
 
     def _account(self, step: StepKind, phase: Phase, live: int | None, at_peak: int | None) -> Iterator[MemoryRow]:

@@ -26,7 +26,7 @@ from zerobench.spec.components import component_of
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, role_of
-from zerobench.spec.step_plan import step_kinds
+from zerobench.spec.step_plan import UNDER_LEDGER, step_kinds
 from zerobench.spec.trial import TfStrategy, TrialSpec
 from zerobench.worker_tensorflow.engine import Engine
 from zerobench.worker_tensorflow.memory import MemoryBook
@@ -34,7 +34,6 @@ from zerobench.worker_tensorflow.parameter_server import Server, Worker
 from zerobench.worker_tensorflow.replicated import ReplicatedModel
 from zerobench.worker_tensorflow.start import Start
 
-_UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
 _ONE_GRAPH = (
     "a step is one graph: forward, backward and update are one phase, step, without separate times; "
     "gradient norm unknown"
@@ -145,10 +144,10 @@ class TensorflowRun:
         """One optimizer step. The batch is where it is trained before the step's clock starts."""
         placed = self._engine.place(np.asarray(self._tokens[index]), self._start.learning_rates[index])
         batch = StepBatch(kind=kind, tokens=self.trial.global_batch_tokens)
-        if kind in _UNDER_LEDGER:
-            with self._memory.phase(_UNDER_LEDGER[kind], Phase.STEP):
+        if kind in UNDER_LEDGER:
+            with self._memory.phase(UNDER_LEDGER[kind], Phase.STEP):
                 self._run_step(placed, index, kind)
-            batch.device_peak_bytes = self._memory.peak_bytes(_UNDER_LEDGER[kind], Phase.STEP)
+            batch.device_peak_bytes = self._memory.peak_bytes(UNDER_LEDGER[kind], Phase.STEP)
         else:
             self._run_step(placed, index, kind)
         self.record.batches.append(batch)

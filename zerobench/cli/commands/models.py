@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -63,31 +64,16 @@ def _preset(name: str) -> dict[str, Any]:
     from zerobench.spec.presets import family_of, resolve_model
 
     spec = resolve_model(name)
-    size = dimensions(spec)
-    return {
-        "model": name,
-        "family": family_of(name),
-        "parameters": num_parameters(spec),
-        "num_layers": size.num_layers,
-        "hidden_size": size.hidden_size,
-        "num_heads": size.num_heads,
-        "vocab_size": size.vocab_size,
-        "max_positions": size.max_positions,
-    }
+    told = {"model": name, "family": family_of(name), "parameters": num_parameters(spec)} | asdict(dimensions(spec))
+    return {field: told[field] for field in _HEADERS.values()}
 
 
 def _gpus() -> Answer:
     from zerobench.spec.hardware import load_catalogue
 
     rows: list[dict[str, Any]] = [
-        {
-            "gpu": gpu.name,
-            "memory_bytes": gpu.memory_bytes,
-            "bf16_tflops": gpu.peak_tflops.get("bf16"),
-            "memory_gb_per_s": gpu.memory_gb_per_s,
-            "link": gpu.link,
-            "link_gb_per_s": gpu.link_gb_per_s,
-        }
+        {"gpu": gpu.name, "memory_bytes": gpu.memory_bytes, "bf16_tflops": gpu.peak_tflops.get("bf16")}
+        | {name: getattr(gpu, name) for name in ("memory_gb_per_s", "link", "link_gb_per_s")}
         for gpu in load_catalogue()
     ]
     return Answer(

@@ -7,8 +7,7 @@ want gradients, and gradients are on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -16,12 +15,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zerobench.memory.storages import leave_uncompiled
-from zerobench.tracking.engine_hooks import Listener
+from zerobench.tracking.engine_hooks import Hearing, Listener
 
 ListenerFinder = Callable[[torch.nn.Module], Listener | None]
 
 
-class LoopHooks:
+class LoopHooks(Hearing):
     """Watches all of this process's training, from `install` until `restore`.
 
     `find` is asked for a listener once the model is known; it gives none where somebody else listens to it.
@@ -31,7 +30,6 @@ class LoopHooks:
         self._find = find
         self._root: torch.nn.Module | None = None
         self._listener: Listener | None = None
-        self._depth = 0
         self._undo: list[Callable[[], Any]] = []
 
     def install(self) -> None:
@@ -104,14 +102,3 @@ class LoopHooks:
     def _step_ended(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._listener is not None and not self._depth:
             self._listener.step_ended()
-
-    @contextmanager
-    def _heard(self, listener: Listener) -> Iterator[None]:
-        self._depth += 1
-        try:
-            yield
-        except BaseException as error:
-            listener.failed(error)
-            raise
-        finally:
-            self._depth -= 1

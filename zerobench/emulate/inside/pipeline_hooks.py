@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from zerobench.tracking.engine_hooks import Listener
+from zerobench.tracking.engine_hooks import Hearing, Listener
 
 
-class PipelineHooks:
+class PipelineHooks(Hearing):
     """The instructions of one engine, wrapped on the instance alone."""
 
     def __init__(self, engine: Any, listener: Listener) -> None:
@@ -44,12 +44,9 @@ class PipelineHooks:
     ) -> Callable[..., None]:
         @wraps(run)
         def told(*args: Any, **kwargs: Any) -> None:
-            try:
+            with self._heard(self._listener):
                 before()
                 run(*args, **kwargs)
                 after()
-            except BaseException as error:
-                self._listener.failed(error)
-                raise
 
         return told

@@ -10,6 +10,26 @@ from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.trial import TrialSpec
 
 
+class TensorByTensor(torch.optim.Optimizer):
+    """Updates one tensor after the other, each by a call of `update`: its temporaries are gone before the next one's
+    are there.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override] # it returns no loss
+        """Update all that have a gradient."""
+        if closure is not None:
+            raise ValueError("closure: none is called")
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad, group)
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """One tensor by its gradient."""
+        raise NotImplementedError
+
+
 def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.optim.Optimizer:
     """The trial's optimizer over groups of parameters.
 

@@ -6,13 +6,14 @@ table: they are the square root of the first moment over its block's largest, an
 a small second moment, by which the update is divided, hardly ever becomes zero. Operations are the same everywhere.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
+from zerobench.spec.optimizers import OPTIMIZERS, TORCH_NAMES, Optimizer
 from zerobench.spec.trial import HyperparameterSpec
+from zerobench.worker.optimizers import TensorByTensor
 
 BLOCK = OPTIMIZERS[Optimizer.ADAMW_8BIT].states[0].block_elements or 1
 LEAST = OPTIMIZERS[Optimizer.ADAMW_8BIT].states[0].least_elements
@@ -22,7 +23,7 @@ _SMALLEST = torch.finfo(torch.float32).tiny
 """In place of the scale of a block of zeros."""
 
 
-class AdamW8bit(torch.optim.Optimizer):
+class AdamW8bit(TensorByTensor):
     """The decoupled weight decay and the bias corrections of torch.optim.AdamW."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -32,19 +33,13 @@ class AdamW8bit(torch.optim.Optimizer):
             for name in ("state1", "state2") if "absmax1" in state else ():
                 state[name] = state[name].to(torch.uint8)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override] # it returns no loss
-        """Update every tensor, piece by piece."""
-        if closure is not None:
-            raise ValueError("closure: none is called")
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    if not state:
-                        state.update(_new(parameter))
-                    state["step"] += 1
-                    _update(parameter.view(-1), parameter.grad.reshape(-1), state, group)
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Piece by piece."""
+        state = self.state[parameter]
+        if not state:
+            state.update(_new(parameter))
+        state["step"] += 1
+        _update(parameter.view(-1), gradient.reshape(-1), state, group)
 
 
 def _new(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -142,5 +137,4 @@ def _encode_second(moment: torch.Tensor, codes: torch.Tensor, scale: torch.Tenso
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
     """With the trial's hyperparameters."""
-    settings = {"lr": h.learning_rate, "betas": (h.adam_beta1, h.adam_beta2), "eps": h.adam_epsilon}
-    return AdamW8bit(groups, {**settings, "weight_decay": h.weight_decay})
+    return AdamW8bit(groups, h.by_torch_names(*TORCH_NAMES))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from zerobench.spec.optimizers import TORCH_NAMES
 from zerobench.spec.trial import HyperparameterSpec
 from zerobench.worker.optimizers import name_of
 
@@ -21,9 +22,10 @@ def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Opt
     parameters = [parameter for group in groups for parameter in group["params"]]
     matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
     others = [parameter for parameter in parameters if not _is_matrix(parameter)]
-    same = {"lr": h.learning_rate, "weight_decay": h.weight_decay}
-    adam = {"betas": (h.adam_beta1, h.adam_beta2), "eps": h.adam_epsilon}
-    halves = [{"params": matrices, "use_muon": True, **same}, {"params": others, "use_muon": False, **same, **adam}]
+    halves = [
+        {"params": matrices, "use_muon": True, **h.by_torch_names("lr", "weight_decay")},
+        {"params": others, "use_muon": False, **h.by_torch_names(*TORCH_NAMES)},
+    ]
     optimizer: torch.optim.Optimizer = MuonWithAuxAdam(
         halves, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"foreach": None}
     )

@@ -128,7 +128,7 @@ class _FusedAttention(torch.autograd.Function):
             working = [query.new_empty(_cudnn_workspace(query, key), dtype=torch.float32)]
         else:
             working = _accumulators(query, is_flash=ctx.kernel is Kernel.FLASH)
-            gradients = _like(query), _key_gradient(key, heads), _key_gradient(value, heads)
+            gradients = _like(query), _like(key, heads), _like(value, heads)
             if key.shape[1] != heads:
                 gradients = gradients[0], _like(key), _like(value)
         del working, gradient
@@ -160,14 +160,10 @@ def _cudnn_workspace(query: torch.Tensor, key: torch.Tensor) -> tuple[int]:
     return (batch * heads * length * (dim + 1) + grouped,)
 
 
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    batch, heads, length, dim = tensor.shape
-    return tensor.new_empty((batch, length, heads, dim)).transpose(1, 2)
-
-
-def _key_gradient(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    batch, _, length, dim = tensor.shape
-    return tensor.new_empty((batch, length, heads, dim)).transpose(1, 2)
+def _like(tensor: torch.Tensor, heads: int | None = None) -> torch.Tensor:
+    """Uninitialised, with as many heads or with `heads`."""
+    batch, own, length, dim = tensor.shape
+    return tensor.new_empty((batch, length, heads or own, dim)).transpose(1, 2)
 
 
 def _expanded(tensor: torch.Tensor, heads: int) -> torch.Size:

@@ -122,6 +122,12 @@ def only_learning_rate(*optimizers: torch.optim.Optimizer) -> float:
     return rates.pop()
 
 
+def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Its class, and what its first group has beside parameters."""
+    group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    return {"optimizer": type(optimizer).__name__, **group}
+
+
 def causal_loss(module: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
     """The model's own next-token loss, mean over the batch; nothing else of its output is kept."""
     loss: torch.Tensor = module(input_ids=tokens, labels=tokens).loss

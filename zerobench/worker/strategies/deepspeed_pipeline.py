@@ -18,26 +18,23 @@ import torch.distributed as dist
 
 from zerobench.checkpoint_files import ENGINE
 from zerobench.memory.engine_config import engine_config
-from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
+from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Category, Phase
-from zerobench.worker.optimizers import handed_to_deepspeed
-from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
+from zerobench.worker.strategies.base import Phases
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
-from zerobench.worker.strategies.engine_norm import EngineNorm
 from zerobench.worker.strategies.pipeline import own_part
 from zerobench.worker.strategies.stages import Stage, build_stage
-from zerobench.worker.strategies.zero import undo_start_up_step
+from zerobench.worker.strategies.zero import Zero
 
 
-class DeepSpeedPipeline(Strategy):
-    """deepspeed.initialize over a PipelineModule of which this rank builds one layer: its stage."""
+class DeepSpeedPipeline(Zero):
+    """The engine over a PipelineModule of which this rank builds one layer: its stage."""
 
     waits_between_phases = True
     _phases: Phases
 
     def build(self) -> None:
         """Build this rank's stage, the module of stages and the engine."""
-        import deepspeed
         from deepspeed.pipe import LayerSpec, PipelineModule
 
         world_size = dist.get_world_size()
@@ -45,18 +42,10 @@ class DeepSpeedPipeline(Strategy):
         module = PipelineModule(layers, num_stages=world_size, loss_fn=self._loss, partition_method="uniform")
         for parameter in module.parameters():
             parameter.model_parallel = True  # else all but the first stage are left out of the global norm
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        self._engine, *_ = deepspeed.initialize(
-            model=module,
-            model_parameters=parameters,
-            config=self.job.ds_config,
-            optimizer=handed_to_deepspeed(self.job.trial),
-        )
+        self._make_engine(module)
         self.module = self._stage.model
         self.whole_parameters = self._stage.whole_parameters
         self._engine._INSTRUCTION_MAP = dict(self._in_phases(self._engine._INSTRUCTION_MAP))
-        undo_start_up_step(self._engine.optimizer)
-        self._norm = EngineNorm(self._engine, self.job.norms)
 
     def _build_stage(self, index: int) -> Stage:
         self._stage = build_stage(self.job, index, dist.get_world_size())
@@ -65,8 +54,7 @@ class DeepSpeedPipeline(Strategy):
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """One train_batch of the engine. Returns the loss on the last rank, elsewhere 0."""
         self._phases = phases
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self._set_rate(learning_rate)
         loss: torch.Tensor = self._engine.train_batch((tokens, tokens) for tokens in micro_batches)
         return loss.detach().clone() if self._stage.is_last else torch.zeros_like(loss)
 
@@ -146,18 +134,13 @@ class DeepSpeedPipeline(Strategy):
 
         Of the last stage it keeps the logits too, one micro-batch's in each buffer, until others take their place.
         """
-        yield from walk_deepspeed(self._engine)
+        yield from super().walk()
         held, stage = self._engine.pipe_buffers, self._stage
         received = [] if stage.is_first else [tensor for tensor in held["inputs"] if tensor is not None]
         passing = [self._engine.pipe_recv_buf, *self._engine._grad_layer_buf, *received, *(x.grad for x in received)]
         yield from _named(passing, Category.PIPELINE_BUFFERS)
         yield from _named(held["labels"] + (held["inputs"] if stage.is_first else []), Category.INPUTS)
         yield from _named(held["outputs"] if stage.is_last else [], Category.LOGITS_AND_LOSS)
-
-    def learning_rate(self) -> float | None:
-        """As the engine has it, and the optimizer that the engine wraps."""
-        outer = self._engine.optimizer
-        return only_learning_rate(outer, getattr(outer, "optimizer", outer))
 
     def effective_config(self) -> dict[str, Any]:
         """DeepSpeed's config with every default filled in, and which part of which pipeline this rank is."""

@@ -29,6 +29,7 @@ from zerobench.records import Place
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload
 from zerobench.worker.compilation import blocks, compile_blocks
+from zerobench.worker.mixed_precision import gradients_of
 from zerobench.worker.model import DTYPES
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
@@ -83,7 +84,7 @@ class Fsdp(TorchLoop):
 
     def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
         """As the loop's; the norm is brought together once, where torch's clip_grad_norm_ returns this rank's part."""
-        norm: Any = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm: Any = torch.nn.utils.get_total_norm(gradients_of(parameters))
         whole: torch.Tensor = norm.full_tensor()
         torch.nn.utils.clip_grads_with_norm_(parameters, largest, whole)
         return whole

@@ -14,7 +14,7 @@ they send. All update when the last gradient is there, and their common norm is 
 Stages are made by hand (stages.py) and not by torch's tracer, whose losses are not those of the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from zerobench.records import Category, Phase
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.pipeline import micro_batches_in_flight
 from zerobench.spec.trial import PipelineSchedule, TrialSpec
+from zerobench.worker.mixed_precision import gradients_of
 from zerobench.worker.model import DTYPES
 from zerobench.worker.strategies.base import Phases
 from zerobench.worker.strategies.phased_stage import PhasedStage
@@ -168,17 +169,10 @@ def clip_over_stages(
     Returns what it was. Of its square each rank adds what its `counted` have, in one all-reduce (Megatron-LM,
     megatron/core/optimizer/clip_grads.py).
     """
-    norms = [p.grad for p in counted if p.grad is not None]
-    square = torch.nn.utils.get_total_norm(norms).float() ** 2
+    square = torch.nn.utils.get_total_norm(gradients_of(counted)).float() ** 2
     dist.all_reduce(square)
     norm = square.sqrt()
     scale = torch.clamp(largest / (norm + 1e-6), max=1.0)
-    for gradient in _gradients(parameters):
+    for gradient in gradients_of(parameters):
         gradient.mul_(scale.to(gradient.dtype))
     return norm
-
-
-def _gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    for parameter in parameters:
-        if parameter.grad is not None:
-            yield parameter.grad

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from zerobench.spec.trial import Precision, TrialSpec
-from zerobench.worker.mixed_precision import MasterWeights
+from zerobench.worker.mixed_precision import MasterWeights, unscale
 from zerobench.worker.optimizers import make_optimizer
 from zerobench.worker.strategies.torch_loop import loss_scale
 
@@ -46,10 +46,8 @@ class StageOptimizer:
         start = time.perf_counter()
         if self._masters is not None:
             self._masters.take_gradients(scale=self._divisor)
-        elif self._divisor != 1:
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    parameter.grad.div_(self._divisor)
+        else:
+            unscale(self._parameters, self._divisor)
         self.inner.step()
         self.inner.zero_grad(set_to_none=True)
         if self._masters is not None:

@@ -29,10 +29,10 @@ from torch.distributed.optim import DistributedOptimizer
 
 from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.records import Phase
-from zerobench.spec.batch import micro_batches_of_share
-from zerobench.spec.trial import TrialSpec
-from zerobench.worker.strategies.base import Job, Phases, Strategy, only_learning_rate
+from zerobench.spec.trial import PipelineSchedule, TrialSpec
+from zerobench.worker.strategies.base import Job, Phases, Strategy, only_learning_rate, optimizer_settings
 from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
+from zerobench.worker.strategies.pipeline import own_part
 from zerobench.worker.strategies.rpc_optimizer import StageOptimizer
 from zerobench.worker.strategies.rpc_stage import DRIVER, HeldStage
 
@@ -150,21 +150,12 @@ class RpcPipeline(Strategy):
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and what this rank is in the pipeline."""
         optimizer, stage = self._stage.optimizer, self._stage.stage
-        group = {key: value for key, value in optimizer.inner.param_groups[0].items() if key != "params"}
-        blocks, micro_batches = stage.division[stage.index], micro_batches_of_share(self.job.trial)
         pipeline = {
-            "schedule": "gpipe",
-            "stage": stage.index,
-            "num_stages": len(stage.division),
-            "blocks": [blocks.start, blocks.stop],
-            "parameters": sum(p.numel() for p in self._stage.parameters),
-            "micro_batches": micro_batches,
-            "micro_batches_in_flight": micro_batches,
+            **own_part(stage, self.job.trial.model_copy(update={"pipeline_schedule": PipelineSchedule.GPIPE})),
             "drives": self._rank == DRIVER,
             "engine": f"torch.distributed.rpc over TensorPipe, {_THREADS} thread a rank",
         }
-        settings = {"optimizer": type(optimizer.inner).__name__, **group, "loss_scale": optimizer.loss_scale}
-        return {**settings, "pipeline": pipeline}
+        return {**optimizer_settings(optimizer.inner), "loss_scale": optimizer.loss_scale, "pipeline": pipeline}
 
 
 def _join(rank: int, trial: TrialSpec) -> None:

@@ -32,12 +32,8 @@ class _Names:
     positions: str | None = None
 
 
-_LLAMA = _Names("embed_tokens", "layers", "norm")
 _NAMES = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _Names("embed_tokens", "layers", "norm")),
     "gpt2": _Names("wte", "h", "ln_f", "wpe"),
     "gpt_neox": _Names("embed_in", "layers", "final_layer_norm"),
 }

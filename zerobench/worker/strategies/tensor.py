@@ -32,6 +32,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zerobench.worker.compilation import blocks
+from zerobench.worker.mixed_precision import gradients_of
 from zerobench.worker.model import DTYPES, give_memory
 from zerobench.worker.strategies.base import Phases
 from zerobench.worker.strategies.torch_loop import TorchLoop
@@ -105,7 +106,7 @@ def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> to
     (Megatron-LM, megatron/core/optimizer/clip_grads.py). torch's own clip_grad_norm_ takes no mixture of DTensors and
     tensors, and reduces the norm of every DTensor by itself.
     """
-    gradients: list[Any] = [p.grad for p in parameters if p.grad is not None]
+    gradients: list[Any] = gradients_of(parameters)
     parts = [g.to_local() for g in gradients if is_cut(g)]
     wholes = [g.to_local() if isinstance(g, DTensor) else g for g in gradients if not is_cut(g)]
     square = torch.nn.utils.get_total_norm(parts).float() ** 2

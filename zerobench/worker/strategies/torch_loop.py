@@ -17,9 +17,9 @@ from zerobench.memory.engine_tensors import NamedTensor, walk_masters, walk_modu
 from zerobench.records import Phase
 from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.compilation import compile_blocks, compile_whole
-from zerobench.worker.mixed_precision import MasterWeights
+from zerobench.worker.mixed_precision import MasterWeights, unscale
 from zerobench.worker.optimizers import give_names, make_optimizer
-from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
+from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate, optimizer_settings
 from zerobench.worker.strategies.checkpoint_states import (
     States,
     load_parts,
@@ -138,27 +138,20 @@ class TorchLoop(Strategy):
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's own settings."""
-        group = {k: v for k, v in self._optimizer.param_groups[0].items() if k != "params"}
-        return {"optimizer": type(self._optimizer).__name__, **group, "loss_scale": self._scale}
+        return optimizer_settings(self._optimizer) | {"loss_scale": self._scale}
 
     def _update(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         if self._masters is not None:
             self._masters.take_gradients(scale=self._scale, keep=self._keeps_gradients)
-        elif self._scale != 1:
-            self._unscale()
+        else:
+            unscale(self._updated, self._scale)
         self._clip_all()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=self._masters is not None or not self._keeps_gradients)
         if self._masters is not None:
             self._masters.give_weights()
-
-    @torch.no_grad()
-    def _unscale(self) -> None:
-        for parameter in self._updated:
-            if parameter.grad is not None:
-                parameter.grad.div_(self._scale)
 
 
 def loss_scale(trial: TrialSpec) -> float:

@@ -40,27 +40,31 @@ class Zero(Strategy):
             model = self.job.build_model()
         model.train()
         compile_blocks(model, self.job.trial)
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        self._is_partitioned_from_birth = any(hasattr(p, "ds_id") for p in parameters)
-        self._engine, *_ = deepspeed.initialize(
-            model=model,
-            model_parameters=parameters,
-            config=config,
-            optimizer=handed_to_deepspeed(self.job.trial),
-        )
+        self._is_partitioned_from_birth = any(hasattr(p, "ds_id") for p in model.parameters() if p.requires_grad)
+        self._make_engine(model)
         self.module = self._engine.module
         if self.job.trial.compile is Compile.MODEL:
             self._engine.compile(backend=compilation.BACKEND)
-        undo_start_up_step(self._engine.optimizer)
-        self._norm = EngineNorm(self._engine, self.job.norms)
         self._is_unscaled = (
             self.job.trial.precision is Precision.FP16 and type(self._engine.optimizer).__name__ in _STAGE_0_IN_16_BITS
         )
 
+    def _make_engine(self, model: torch.nn.Module) -> None:
+        """The engine over what is trained of `model`, at the same start as every other, and its norm."""
+        import deepspeed
+
+        self._engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=[p for p in model.parameters() if p.requires_grad],
+            config=self.job.ds_config,
+            optimizer=handed_to_deepspeed(self.job.trial),
+        )
+        _undo_start_up_step(self._engine.optimizer)
+        self._norm = EngineNorm(self._engine, self.job.norms)
+
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """The engine accumulates by itself: it updates at its own accumulation boundary."""
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self._set_rate(learning_rate)
         if self.job.trial.batch_ramp is not None:
             set_micro_batches(self._engine, len(micro_batches))
         losses = []
@@ -75,6 +79,10 @@ class Zero(Strategy):
             self._engine.step()
         self._norm.after_update()
         return torch.stack(losses).mean()
+
+    def _set_rate(self, learning_rate: float) -> None:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
 
     def save(self, folder: Path) -> None:
         """By the engine: stage 0 one file, stages 1 to 3 a file of partitions for each rank beside it."""
@@ -131,7 +139,7 @@ def loss_scale_of(optimizer: Any) -> float:
 
 
 @torch.no_grad()
-def undo_start_up_step(optimizer: Any) -> None:
+def _undo_start_up_step(optimizer: Any) -> None:
     """Give stage 0 in 16 bits the same start as every other stage.
 
     To allocate Adam's states, FP16_Optimizer and FP16_UnfusedOptimizer (deepspeed/runtime/fp16,

@@ -86,6 +86,16 @@ def _tell(waited: Sequence[Callable[[], None]]) -> None:
         callback()
 
 
+def _of_several(of_one: Callable[..., Any]) -> Callable[..., _EndedCollective]:
+    """The call of a group that does for several tensors what `of_one` does for one."""
+
+    def of_each(group: Any, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        parts = [of_one(group, output, given) for output, given in zip(outputs, inputs, strict=True)]
+        return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
+
+    return of_each
+
+
 # torch's stubs overload these methods with signatures that no release calls alone.
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -177,14 +187,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     all_gather_single = _allgather_base
 
-    def allgather_into_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
-    ) -> Any:
-        """The same for several."""
-        parts = [self._allgather_base(output, shard) for output, shard in zip(outputs, inputs, strict=True)]
-        return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
-
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced = _of_several(_allgather_base)
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
         """The rank gets its own part."""
@@ -208,14 +211,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     reduce_scatter_single = _reduce_scatter_base
 
-    def reduce_scatter_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
-    ) -> Any:
-        """The same for several."""
-        parts = [self._reduce_scatter_base(output, whole) for output, whole in zip(outputs, inputs, strict=True)]
-        return _EndedCollective(outputs, inputs, [waited for part in parts for waited in part.waited])
-
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced = _of_several(_reduce_scatter_base)
 
     def alltoall_base(self, output: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Any:
         """Every rank sends what this one would."""
