@@ -124,6 +124,7 @@ SLOWER = {
     "tests/spec/test_parameters.py::test_the_closed_form_equals": "transformers",
     "tests/spec/test_presets.py::test_resolving_and_counting_start": "an interpreter of its own",
     "tests/test_environments.py": "an interpreter of its own",
+    "tests/test_joined_compiler.py": "compilers",
     "tests/test_login_install.py": "pip",
     "tests/test_makefile.py": "make",
     "tests/test_package.py": "pip",

@@ -2,8 +2,8 @@
 
     python -m tests.tools.compile_kernels
 
-Without debug information, which takes a third of the time and changes no instruction. Whoever needs one meanwhile waits
-for it (torch/utils/file_baton.py); one that is there already is only loaded. A lock that nobody holds, left by a
+In a third of the time that DeepSpeed takes (joined_compiler.py). Whoever needs one meanwhile waits for it
+(torch/utils/file_baton.py); one that is there already is only loaded. A lock that nobody holds, left by a
 compilation that was killed, would be waited for without end: it is removed.
 """
 
@@ -12,6 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from tests.tools.joined_compiler import COMPILER, JOINED
 from zerobench.kernels import BUILDERS, missing
 from zerobench.running.compile_locks import free_left_over
 from zerobench.running.kernels import MODULE
@@ -27,7 +28,7 @@ def main() -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     compiler = shutil.which("c++")
     if compiler is not None:
-        os.environ["REAL_COMPILER"] = compiler
+        os.environ |= {COMPILER: compiler, JOINED: f"joined-{os.getpid()}", "JOINING_PYTHON": sys.executable}
         os.environ["PATH"] = f"{Path(__file__).with_name('compiler')}{os.pathsep}{os.environ['PATH']}"
     if names:
         os.execv(sys.executable, [sys.executable, "-m", MODULE, *names])  # noqa: S606

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.emulator.compiler import Compiler
 from zerobench.emulator.inside import deepcompile
 from zerobench.emulator.values_build import VARIABLE
+from zerobench.errors import UserError
 
 PROGRAM = Path(__file__).with_name("offload_program.py")
 PARTS = 8
@@ -48,3 +50,17 @@ def test_deepcompile_is_loaded_on_the_emulated_gpu_alone(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(RuntimeError, match="not started for an emulated GPU"):
         deepcompile.load()
+
+
+@pytest.mark.parametrize("refused", [[], [["joined.cpp"]]])
+def test_deepcompile_is_compiled_as_one_file_and_file_by_file_where_that_fails(monkeypatch, tmp_path, refused):
+    asked = []
+
+    def make(_compiler, _library, files, _options):
+        asked.append([file.name for file in files])
+        if asked == refused:
+            raise UserError("redefinition")
+
+    monkeypatch.setattr(Compiler, "make_library", make)
+    deepcompile._build(tmp_path / "made.so", [Path("init.cpp"), Path("z1.cpp")], [])
+    assert asked == [["joined.cpp"], *([["init.cpp", "z1.cpp"]] if refused else [])]

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,15 +23,18 @@ import torch
 from zerobench.emulator.compiler import CPP, digest_of
 from zerobench.emulator.places import Places
 from zerobench.emulator.values_build import VARIABLE
+from zerobench.errors import UserError
 
 INCLUDE = Path(__file__).parents[1] / "include"
 _NAME = "dc"
 """The extension's, which is in the name of its entry point."""
+_OWN = ("get_rs_stream", "get_copy_stream")
+"""Functions that several of DeepSpeed's files have, each for itself."""
 
 
 @cache
 def load() -> ModuleType:
-    """DeepSpeed's module, compiled (a few minutes) where no process has done so for this torch and this DeepSpeed.
+    """DeepSpeed's module, compiled (half a minute) where no process has done so for this torch and this DeepSpeed.
 
     Raises UserError: it does not compile. RuntimeError: this process was not started for an emulated GPU.
     """
@@ -58,4 +62,21 @@ def _build(library: Path, files: Sequence[Path], include: Sequence[Path]) -> Non
     headers = [*include, own / "include", own / "include/torch/csrc/api/include", sysconfig.get_path("include")]
     folders = [word for folder in headers for word in ("-isystem", str(folder))]
     linked = [f"-L{own / 'lib'}", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", "-ltorch", "-ltorch_python"]
-    CPP.make_library(library, files, ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked])
+    options = ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked]
+    with tempfile.TemporaryDirectory() as folder:
+        joined = Path(folder, "joined.cpp")
+        joined.write_text(_as_one(files), encoding="utf-8")
+        try:
+            CPP.make_library(library, [joined], options)
+        except UserError:  # a DeepSpeed whose files are not to be joined so
+            CPP.make_library(library, files, options)
+
+
+def _as_one(files: Sequence[Path]) -> str:
+    """A file of C++ that reads all of `files`: torch's headers, nearly all there is to compile, are read once."""
+    lines = []
+    for number, file in enumerate(files):
+        own = _OWN if number else ()  # the first reads libraries' headers, whose names stay
+        lines += [f"#define {name} {name}_{number}" for name in own]
+        lines += [f'#include "{file}"', *(f"#undef {name}" for name in own)]
+    return "\n".join([*lines, ""])
