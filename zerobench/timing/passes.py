@@ -100,6 +100,7 @@ def passes(
     kept_s: float = 0.0,
     tuned: Tuned | None = None,
     head_rows: int | None = None,
+    head_launches: float = 0.0,
     runs_all: bool = True,
     issue: BlockIssue | None = None,
 ) -> Passes:
@@ -108,9 +109,10 @@ def passes(
 
     `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. Head and loss
     are of `head_rows` tokens at a time, gradients with them, where they are not of all at once. The host issues a
-    block's kernels as `issue` says, FSDP's where it is left out (host.py): small work waits for it. What the GPU was
-    behind the host in forward, and the head's few and long kernels, the host is ahead when backward begins, as far as
-    the queue of launches goes; not so where others run the head (`runs_all`).
+    block's kernels as `issue` says, FSDP's where it is left out (host.py), and `head_launches` of the head where they
+    are not few and long: small work waits for it. What the GPU was behind the host in forward, and in the head, the
+    host is ahead when backward begins, as far as the queue of launches goes; not so where others run the head
+    (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, tuned)
     matrix = TunedMatrix(decoder.hidden, decoder.vocabulary, True, True) if tuned is None else tuned.head
@@ -123,7 +125,12 @@ def passes(
         0.0 if device.host is None else part.times(times).seconds(device.host)
         for part, times in ((issue.forward, launches), (issue.backward, launches * passed))
     )
-    ahead = max(forward, issued) - issued + (head / decoder.layers if runs_all else 0.0)
+    ahead = max(forward, issued) - issued
+    if runs_all:
+        launch_s = 0.0 if device.host is None else device.host.launch_s
+        queued_s = min(decoder.layers * ahead, QUEUED_LAUNCHES * launch_s)
+        head = max(head, head_launches * launch_s - queued_s)
+        ahead += (head - head_launches * launch_s) / decoder.layers
     launched_backward = launches * (passed * issue.backward.launches + recomputed * issue.forward.launches)
     queued = QUEUED_LAUNCHES / (decoder.layers * launched_backward) if launched_backward else 0.0
     issued_backward += recomputed * issued

@@ -47,6 +47,10 @@ class Phases:
     """As they are reduced; none: a block at a time."""
     reduces_apart: bool = True
     """Whether that goes on beside computing, and not on its stream."""
+    copied_s: tuple[float, float] = (0.0, 0.0)
+    """Of copies to the device before gathers, forward and backward."""
+    awaited_s: float = 0.0
+    """Of `backward_s`, what the host waits for before it issues more."""
 
 
 class Sides(NamedTuple):
@@ -129,10 +133,17 @@ class _Pass:
     overlaps: bool
     contention: float
 
-    def left_s(self, moving_s: float) -> float:
-        """Seconds that collectives add, where the host waits with the device: it slows none that wait for it."""
-        hidden = self._hidden_s(moving_s, self.whole_s)
-        return moving_s - hidden + self.contention * max(0.0, hidden - self.idle_s)
+    def left_s(self, moving_s: float, copied_s: float = 0.0) -> float:
+        """Seconds that collectives add, where the host waits with the device: it slows none that wait for it.
+
+        Copies before them take no multiprocessor from a kernel. Those of a rank alone are on its one stream, beside
+        which only the host goes on.
+        """
+        if not moving_s:
+            return max(0.0, copied_s - self.idle_s)
+        hidden = self._hidden_s(moving_s + copied_s, self.whole_s)
+        contending_s = hidden * moving_s / (moving_s + copied_s)
+        return moving_s + copied_s - hidden + self.contention * max(0.0, contending_s - self.idle_s)
 
     def waited_s(self, gathering_s: float, reducing_s: float = 0.0, *, apart: bool = True) -> float:
         """The same where the host goes on, beside gradients that are reduced on a stream `apart` or on the device's."""
@@ -159,7 +170,9 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
         )
     )
     if not communication.buckets:
-        return forward.left_s(communication.forward_s), backward.left_s(communication.backward_s)
+        (up_s, up_again_s), awaited_s = communication.copied_s, communication.awaited_s
+        gathered_s = communication.backward_s - awaited_s
+        return forward.left_s(communication.forward_s, up_s), awaited_s + backward.left_s(gathered_s, up_again_s)
     reduced_s = communication.reduced_s
     reducing_s = hidden_reducing_s(reduced_s, computing, communication)
     gathered_s = communication.backward_s - reduced_s

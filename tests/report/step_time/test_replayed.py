@@ -44,6 +44,13 @@ AHEAD: dict[str, Any] = {
 }
 FEW_KEPT: dict[str, Any] = {"zero_optimization.stage3_max_reuse_distance": 0}
 ON_HOST: dict[str, Any] = {"offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM}
+ALL_ON_HOST: dict[str, Any] = {
+    "stage": 3,
+    "strategy": "fsdp",
+    "offload_optimizer": "cpu",
+    "offload_param": "cpu",
+    "optimizer": Optimizer.ADAMW,
+}
 AXES: dict[str, dict[str, Any]] = {
     "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
@@ -51,7 +58,24 @@ AXES: dict[str, dict[str, Any]] = {
     "zero3": {"stage": 3},
     "zero3 kept": {"stage": 3, "activation_checkpointing": False},
     "fsdp": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2},
+    "fsdp offloaded": {**ALL_ON_HOST},
+    "fsdp offloaded of one rank": {
+        **ALL_ON_HOST,
+        "world_size": 1,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+    },
+    "fsdp offloaded, small": {
+        **ALL_ON_HOST,
+        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).to_model(),
+        "world_size": 8,
+        "sequence_length": 512,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 3,
+    },
     "offloaded": {"stage": 2, **ON_HOST},
+    "offloaded, adamw of torch": {"stage": 2, **ON_HOST, "optimizer": Optimizer.ADAMW},
+    "offloaded parameters, lion": {"stage": 3, **ON_HOST, "offload_param": "cpu", "optimizer": Optimizer.LION},
     "offloaded sums": {"stage": 2, **ON_HOST, "world_size": 1, "micro_batch_size": 1, "gradient_accumulation_steps": 3},
     "offloaded parameters": {
         "stage": 3,

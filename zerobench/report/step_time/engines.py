@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from zerobench.report.step_time.collectives import trained_bytes_per_element
 from zerobench.report.step_time.terms import Work, updated_parameters
+from zerobench.report.step_time.transfers import offloaded_share
 from zerobench.spec.optimizers import Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
@@ -22,6 +24,9 @@ _MORE_BYTES = {
 once; counted from the operations of simulated steps with a fused AdamW (tests/report/step_time/test_replayed.py)."""
 _MORE_THAN_FUSED_ADAM = 30
 """Bytes a parameter that torch's fused AdamW moves beyond DeepSpeed's FusedAdam, of which `moved_bytes` do not know."""
+
+_UNSCALED, _CAST, _OF_TORCH = 8, 6, 8
+"""The same on the host under DeepSpeed, and by torch's optimizers there beyond CPUAdam's kernel."""
 
 
 def issue_of(spec: TrialSpec, decoder: Decoder) -> BlockIssue:
@@ -48,10 +53,34 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
 
 def more_update_bytes(work: Work) -> float:
     """That the update moves through device memory beyond the states, gradients and parameters of the lower bound."""
-    spec = work.spec
-    if spec.offload_optimizer is not Offload.NONE:
+    is_on_host = work.spec.offload_optimizer is not Offload.NONE
+    return 0.0 if is_on_host else _more_bytes(work.spec) * updated_parameters(work)
+
+
+def more_host_update_bytes(work: Work) -> float:
+    """The same through the host's memory by all ranks of a node, where states are updated there."""
+    spec, share = work.spec, work.partition_bytes
+    if spec.offload_optimizer is Offload.NONE or share is None:
         return 0.0
+    own = offloaded_share(work) * share / trained_bytes_per_element(spec)
+    return spec.gpus_per_node * own * _more_host_bytes(spec)
+
+
+def _more_host_bytes(spec: TrialSpec) -> int:
+    """A parameter: FSDP's update is of torch's operations on the host as on a device, gradients and parameters with it.
+
+    DeepSpeed unscales and clips gradients, and casts new weights to 16 bits unless the copy to the device does.
+    """
+    if spec.zero_stage is None:
+        return 2 * trained_bytes_per_element(spec) + _more_bytes(spec)
+    casts = spec.zero_stage != 3 or spec.offload_param is not Offload.NONE
+    of_torch = 0 if spec.optimizer is Optimizer.CPU_ADAM else _OF_TORCH + without_deepspeed(spec.optimizer).moved_bytes
+    return _UNSCALED + _CAST * casts + of_torch
+
+
+def _more_bytes(spec: TrialSpec) -> int:
+    """A parameter."""
     of_optimizer = without_deepspeed(spec.optimizer).moved_bytes
     if spec.zero_stage is not None and spec.optimizer is not Optimizer.FUSED_ADAMW:
         of_optimizer += _MORE_THAN_FUSED_ADAM
-    return (_MORE_BYTES.get(spec.strategy, 0) + of_optimizer) * updated_parameters(work)
+    return _MORE_BYTES.get(spec.strategy, 0) + of_optimizer

@@ -18,14 +18,14 @@ from zerobench.formulas.passes import kept_products
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.engines import issue_of, more_update_bytes, updated_blocks
+from zerobench.report.step_time.engines import issue_of, more_host_update_bytes, more_update_bytes, updated_blocks
 from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
 from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import copies, offload
+from zerobench.report.step_time.transfers import copies, fsdp_copies, offload
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.batch import micro_batches_of_share, micro_batches_per_step
@@ -33,7 +33,7 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
-from zerobench.spec.trial import Attention, Blocks, Compile, Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, linear_s, moved_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
@@ -56,6 +56,8 @@ _NVME_SHARE = 0.8
 _BY_TENSOR = 0.45
 """Of an update's bytes, by kernels that are launched for each tensor: norms and clipping. What follows them are few
 kernels over all (simulated steps of stages 1 and 3: 0.48 and 0.43)."""
+_CHUNK_LAUNCHES = {CrossEntropy.CHUNKED: 22, CrossEntropy.LIGER: 4}
+"""Kernels of a chunk of tokens in the head (zerobench.worker.cross_entropy); Liger's: three products and its own."""
 
 
 class TimedWork(NamedTuple):
@@ -78,7 +80,9 @@ class TimedWork(NamedTuple):
         """Of the update, without its communication: on the device, or else on the host."""
         on_device, on_host = update_seconds(self.work)
         more_s = moved_s(self.device, more_update_bytes(self.work))
-        return on_device / self.device.rates.memory_share + more_s + on_host * _host_passes(self.work.spec)
+        if (rate := self.work.links.host_memory_gb_per_s) is not None:
+            on_host += more_host_update_bytes(self.work) / (rate * 1e9)
+        return on_device / self.device.rates.memory_share + more_s + on_host
 
     def at(self, constants: StepConstants | None) -> TimedWork:
         """The same on a machine whose own constants are known."""
@@ -224,6 +228,8 @@ def parts_of(asked: TimedWork) -> Parts | None:
 def _computing(asked: TimedWork) -> Passes:
     device, decoder, spec = asked.device, asked.decoder, asked.work.spec
     tokens = spec.micro_batch_size * spec.sequence_length
+    how = spec.cross_entropy
+    rows = chunk_rows(tokens, decoder.hidden, decoder.vocabulary) if how.is_chunked else None
     return passes(
         decoder,
         device,
@@ -232,7 +238,8 @@ def _computing(asked: TimedWork) -> Passes:
         recomputed=recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers,
         kept_s=_kept_s(asked, tokens),
         tuned=tuned_of(spec),
-        head_rows=chunk_rows(tokens, decoder.hidden, decoder.vocabulary) if spec.cross_entropy.is_chunked else None,
+        head_rows=rows,
+        head_launches=0.0 if rows is None else _CHUNK_LAUNCHES[how] * tokens / rows,
         runs_all=not _is_pipeline(spec),
         issue=issue_of(spec, decoder),
     )
@@ -301,7 +308,7 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     copied = copies(work)
     # beside what the device waits for the host in forward: parameters, then the last bucket of the pass before it
     idle_s = blocks * computing.idle_forward_s
-    bare_s = max(0.0, copied.parameters_s - idle_s)
+    bare_s = max(0.0, copied.parameters_s - idle_s) + (micro_batches - 1) * fsdp_copies(work).added_s
     idle_s = max(0.0, idle_s - copied.parameters_s) / micro_batches
     last = communication.buckets[-1].share if communication.buckets else 1.0
     for micro_batch, copy_s in enumerate(copied.gradients_s, start=1):
@@ -360,8 +367,13 @@ def _achieved(links: Links, rates: Rates) -> Links:
 def _communication(work: Work) -> Phases | None:
     """Seconds of the collectives of the passes of one micro-batch that has any, and of the update."""
     buckets, apart = _buckets(work), work.case is not None and work.case.overlaps
+    copied = fsdp_copies(work)
+    ups = copied.forward_s, copied.backward_s
     if _alone(work.spec):
-        return Phases(buckets=buckets, reduces_apart=apart)
+        down_s = copied.gradients_s
+        return Phases(
+            backward_s=down_s, buckets=buckets, reduces_apart=apart, copied_s=ups, awaited_s=down_s
+        )
     if not work.rank.collectives:
         return None
     seconds = [_collectives_s(work, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
@@ -371,14 +383,17 @@ def _communication(work: Work) -> Phases | None:
     once = work.spec.strategy in _REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
     gathered = _collectives_s(work, Phase.BACKWARD, "all_gather") or 0.0
+    reduced_s, gradients_s = (backward - gathered) / rounds, copied.gradients_s
     each = Phases(
         forward / rounds,
-        backward / rounds,
+        backward / rounds + gradients_s,
         update,
         rounds,
-        reduced_s=(backward - gathered) / rounds,
+        reduced_s=reduced_s,
         buckets=buckets,
         reduces_apart=apart,
+        copied_s=ups,
+        awaited_s=reduced_s + gradients_s if gradients_s else 0.0,
     )
     if work.spec.hpz_partition_size is None or rounds == 1:
         return each
@@ -422,12 +437,3 @@ def _overlaps(work: Work) -> bool:
     What divides matrices communicates for their own inputs and outputs, which nothing else is done beside.
     """
     return work.spec.strategy != "tensor" and (work.case is None or work.case.overlaps or work.case.stage == 3)
-
-
-def _host_passes(spec: TrialSpec) -> float:
-    """Bytes of the host's memory that an update there moves over those of the states alone, 24 a parameter.
-
-    Gradients are unscaled and clipped (8), new weights cast to 16 bits (6) unless the copy to the device casts them.
-    """
-    casts = spec.zero_stage != 3 or spec.offload_param is not Offload.NONE
-    return (24 + 8 + 6 * casts) / 24

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from zerobench.records import Phase, Place, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES
-from zerobench.report.step_time.collectives import bytes_per_element, traffic_by_kind
+from zerobench.report.step_time.collectives import bytes_per_element, traffic_by_kind, trained_bytes_per_element
 from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.trial import Offload
+from zerobench.timing.kernels import FP32_BYTES
 from zerobench.units import format_bytes
 
 _DIRECTIONS = {
@@ -76,6 +77,8 @@ def copies(work: Work) -> Copies:
     spec, share, rate = work.spec, work.partition_bytes, work.links.host_link_gb_per_s
     if Offload.NONE is spec.offload_optimizer is spec.offload_param or share is None or rate is None:
         return Copies()
+    if spec.zero_stage is None:
+        return Copies()  # FSDP's (`fsdp_copies`)
     moved, micro_batches = _host_link_bytes(work, share), micro_batches_per_step(spec, spec.world_size - 1)
     up, down = moved["passes up"], moved["passes down"]
     if spec.zero_stage == 3:
@@ -87,6 +90,48 @@ def copies(work: Work) -> Copies:
         times[-1] += 2 * down
     up = max(up, _gathered_alone(work)) if up else 0.0
     return Copies(up / (rate * 1e9), tuple(nbytes / (rate * 1e9) for nbytes in times))
+
+
+class FsdpCopies(NamedTuple):
+    """Seconds of what FSDP2 copies over the host link in the passes of one micro-batch, all of it in fp32."""
+
+    forward_s: float = 0.0
+    """To the device, before each gather (_fsdp_param.py, all_gather_inputs)."""
+    backward_s: float = 0.0
+    """The same again, of the blocks: the root stays gathered."""
+    gradients_s: float = 0.0
+    """To the host, after each reduction. The host waits for them (_fsdp_collectives.py, foreach_reduce: where it adds
+    them up, or parameters have hooks, as memory is measured by)."""
+    added_s: float = 0.0
+    """In which it adds them to those of the micro-batch before."""
+
+
+def fsdp_copies(work: Work) -> FsdpCopies:
+    """None where FSDP offloads nothing."""
+    spec, share, rate = work.spec, work.partition_bytes, work.links.host_link_gb_per_s
+    if spec.offload_param is Offload.NONE or spec.zero_stage is not None or share is None or rate is None:
+        return FsdpCopies()
+    own_bytes = FP32_BYTES * share / trained_bytes_per_element(spec)
+    forward, backward = (_gathered_in_fp32(work, phase) / (rate * 1e9) for phase in PASSES)
+    memory = work.links.host_memory_gb_per_s
+    added_s = 0.0 if memory is None else _ADDED_TIMES * own_bytes * spec.gpus_per_node / (memory * 1e9)
+    return FsdpCopies(forward, backward, own_bytes / (rate * 1e9), added_s)
+
+
+_ADDED_TIMES = 3
+"""Both are read, and the sum is written."""
+
+
+def _gathered_in_fp32(work: Work, phase: Phase) -> float:
+    """Of what is gathered in a pass of a micro-batch, the rank's own part: alone it copies all that others gather."""
+    spec, counts = work.spec, work.rank.parameters
+    if spec.world_size == 1 and counts is not None:
+        blocks = sum(counts.by_component.get(name, 0) for name in ("attention", "mlp"))
+        return FP32_BYTES * (counts.total if phase is Phase.FORWARD else spec.reshard_after_forward * blocks)
+    traffic = traffic_by_kind(work.rank, spec.precision, phases=(phase,))
+    own_bytes = sum(each.message_bytes / each.group_size for each in traffic if each.kind == "all_gather")
+    micro_batches = micro_batches_per_step(spec, spec.world_size - 1)
+    return FP32_BYTES / bytes_per_element(spec.precision) * own_bytes / micro_batches
 
 
 def _own_tensors_bytes(work: Work) -> float:
