@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from zerobench.timing.rates import HostRates, shipped_rates
-from zerobench.timing.trace import UPDATE, Kernels, StepTrace
+from zerobench.timing.trace import BACKWARD, UPDATE, Kernels, StepTrace
 
 QUEUED_LAUNCHES = 1024
 
@@ -56,15 +56,19 @@ class BlockIssue(NamedTuple):
     backward: Issue
     update: Issue
     """Of all parameters of a block, by a rank that owns them all."""
+    reduced: Issue = Issue(0.0, 0.0)
+    """Of `backward`, what comes once a step after all of the pass, since gradients are reduced there."""
 
 
+_PHASES = BlockIssue._fields[:3]
 _UNGATED = Issue(0.85, 0.5)
 """Of a Llama's, by a block of GPT's: its norms and activation are one kernel each, and nothing is rotated."""
 
 
 @cache
-def block_issue(engine: str, *, is_gated: bool = True, owned: float = 1.0) -> BlockIssue:
-    """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host.
+def block_issue(engine: str, *, is_gated: bool = True, owned: float = 1.0, reduces_after: bool = False) -> BlockIssue:
+    """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host. Where it
+    `reduces_after` the pass, that is all that it does in backward beyond a plain loop.
 
     What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. What
     offload adds is for the tensors that a rank owns, the part `owned` of all. Blocks whose MLP has no gate go as GPT's,
@@ -76,14 +80,15 @@ def block_issue(engine: str, *, is_gated: bool = True, owned: float = 1.0) -> Bl
         each.plus(more.plus(each.times(-1)).times(owned))
         for each, more in zip(usual, _measured(engine) or usual, strict=True)
     )
+    plain = _measured("single")[1]
     if not is_gated:
-        forward, backward = _ungated(forward), _ungated(backward)
-    return BlockIssue(forward, backward, update)
+        forward, backward, plain = _ungated(forward), _ungated(backward), _ungated(plain)
+    return BlockIssue(forward, backward, update, *([backward.plus(plain.times(-1))] if reduces_after else []))
 
 
 def _measured(engine: str) -> tuple[Issue, ...]:
     found = shipped_rates().issue.get(engine)
-    return () if found is None else tuple(Issue(*found[phase]) for phase in BlockIssue._fields)
+    return () if found is None else tuple(Issue(*found[phase]) for phase in _PHASES)
 
 
 def _ungated(issue: Issue) -> Issue:
@@ -103,11 +108,14 @@ def launch_seconds(
     """
     if host is None:
         return {}
-    forward, backward, update = issue
+    forward, backward, update, reduced = issue
     python_s: dict[str, float] = {
         phase: there * forward.python_s(host) + back * backward.python_s(host)
         for phase, (there, back) in passed.items()
     }
+    if trace.micro_batches:
+        again = passed.get(BACKWARD, (0.0, 0.0))[1] * (1 - 1 / trace.micro_batches)
+        python_s[BACKWARD] = python_s.get(BACKWARD, 0.0) - again * reduced.python_s(host)
     python_s[UPDATE] = updated * update.python_s(host)
     launches: Counter[str] = Counter()
     for phase, item in trace.in_phases():

@@ -78,6 +78,8 @@ class Passes:
     """In which the host issues a block forward and backward."""
     ahead_s: float = 0.0
     """By which the host is ahead of the device when the backward pass ends."""
+    reducing_issued_s: float = 0.0
+    """In which the host issues what reduces gradients after it (BlockIssue.reduced)."""
 
     @property
     def forward_s(self) -> float:
@@ -120,10 +122,11 @@ def passes(
     products = tokens / rows * sum(matrix.products_s(device, rows))
     head = device.rates.in_programs * (products + moved_s(device, loss_bytes(decoder, device.rates, tokens)))
     issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
+    in_pass = issue.backward.plus(issue.reduced.times(-1))
     launches, passed = (1.0, 1.0) if tuned is None else (tuned.launches, tuned.passed_share)
     issued, issued_backward = (
         0.0 if device.host is None else part.times(times).seconds(device.host)
-        for part, times in ((issue.forward, launches), (issue.backward, launches * passed))
+        for part, times in ((issue.forward, launches), (in_pass, launches * passed))
     )
     ahead = max(forward, issued) - issued
     if runs_all:
@@ -131,7 +134,7 @@ def passes(
         queued_s = min(decoder.layers * ahead, QUEUED_LAUNCHES * launch_s)
         head = max(head, head_launches * launch_s - queued_s)
         ahead += (head - head_launches * launch_s) / decoder.layers
-    launched_backward = launches * (passed * issue.backward.launches + recomputed * issue.forward.launches)
+    launched_backward = launches * (passed * in_pass.launches + recomputed * issue.forward.launches)
     queued = QUEUED_LAUNCHES / (decoder.layers * launched_backward) if launched_backward else 0.0
     issued_backward += recomputed * issued
     computed_backward = backward + recomputed * (forward - kept_s)
@@ -146,6 +149,7 @@ def passes(
         max(0.0, late_backward - computed_backward),
         (issued, issued_backward),
         decoder.layers * max(0.0, computed_backward - late_backward),
+        0.0 if device.host is None else decoder.layers * issue.reduced.times(launches * passed).seconds(device.host),
     )
 
 

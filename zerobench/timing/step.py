@@ -47,6 +47,8 @@ class Phases:
     """As they are reduced; none: a block at a time."""
     reduces_apart: bool = True
     """Whether that goes on beside computing, and not on its stream."""
+    reduces_after: bool = False
+    """Whether it begins when the pass is done."""
     copied_s: tuple[float, float] = (0.0, 0.0)
     """Of copies to the device before gathers, forward and backward."""
     awaited_s: float = 0.0
@@ -175,6 +177,8 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
         return forward.left_s(communication.forward_s, up_s), awaited_s + backward.left_s(gathered_s, up_again_s)
     reduced_s = communication.reduced_s
     reducing_s = hidden_reducing_s(reduced_s, computing, communication)
+    if communication.reduces_after:
+        return forward.waited_s(communication.forward_s), reduced_s - reducing_s
     gathered_s = communication.backward_s - reduced_s
     waited_s = backward.waited_s(gathered_s, reducing_s, apart=communication.reduces_apart)
     return forward.waited_s(communication.forward_s), reduced_s - reducing_s + waited_s
@@ -202,14 +206,21 @@ def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases)
     """Of seconds in which gradients move in buckets, one after another, what makes a backward pass no longer.
 
     On a stream of their own they go on beside it once the first bucket is full. On its own the GPU computes after each,
-    and the host, which goes on launching, makes up for what the GPU has waited for it.
+    and the host, which goes on launching, makes up for what the GPU has waited for it. After the pass nothing is
+    hidden, and a bucket may wait for the host, too: less than nothing.
     """
     buckets, backward_s = communication.buckets, computing.backward_s
     if not buckets:
         return 0.0
+    end_s = 0.0
+    if communication.reduces_after:
+        issued_s = -computing.ahead_s
+        for _, share in buckets:
+            issued_s += share * computing.reducing_issued_s
+            end_s = max(end_s, issued_s) + share * moving_s
+        return moving_s - end_s
     if not communication.reduces_apart:
         return min((1 - buckets[-1].share) * moving_s, computing.layers * computing.idle_backward_s)
-    end_s = 0.0
     for ready, share in buckets:
         end_s = max(end_s, ready * backward_s) + share * moving_s
     return moving_s - max(0.0, end_s - backward_s)

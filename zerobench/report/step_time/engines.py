@@ -29,10 +29,18 @@ _UNSCALED, _CAST, _OF_TORCH = 8, 6, 8
 """The same on the host under DeepSpeed, and by torch's optimizers there beyond CPUAdam's kernel."""
 
 
-def issue_of(spec: TrialSpec, decoder: Decoder) -> BlockIssue:
-    """What the host does for a block of `decoder`."""
+def issue_of(spec: TrialSpec, decoder: Decoder, *, after: bool = False) -> BlockIssue:
+    """What the host does for a block of `decoder`; `after`: what `reduces_after` says."""
     offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
-    return block_issue(spec.strategy + "-offload" * offloads, is_gated=decoder.is_gated, owned=owned(spec))
+    engine = spec.strategy + "-offload" * offloads
+    return block_issue(engine, is_gated=decoder.is_gated, owned=owned(spec), reduces_after=after)
+
+
+def reduces_after(work: Work) -> bool:
+    """Whether DeepSpeed reduces all gradients when the last backward pass is done: it has hooks in the pass only where
+    it divides gradients, or overlaps (stage_1_and_2.py, create_reduce_and_remove_grad_hooks).
+    """
+    return work.spec.world_size > 1 and work.spec.zero_stage == 1 and work.case is not None and not work.case.overlaps
 
 
 def owned(spec: TrialSpec) -> float:

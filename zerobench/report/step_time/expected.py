@@ -18,7 +18,13 @@ from zerobench.formulas.passes import kept_products
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.engines import issue_of, more_host_update_bytes, more_update_bytes, updated_blocks
+from zerobench.report.step_time.engines import (
+    issue_of,
+    more_host_update_bytes,
+    more_update_bytes,
+    reduces_after,
+    updated_blocks,
+)
 from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
 from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
@@ -241,7 +247,7 @@ def _computing(asked: TimedWork) -> Passes:
         head_rows=rows,
         head_launches=0.0 if rows is None else _CHUNK_LAUNCHES[how] * tokens / rows,
         runs_all=not _is_pipeline(spec),
-        issue=issue_of(spec, decoder),
+        issue=issue_of(spec, decoder, after=_reduces_after(asked.work)),
     )
 
 
@@ -346,6 +352,10 @@ def _by_pass(forward_s: float, backward_s: float) -> dict[Phase, float]:
     return {Phase.FORWARD: forward_s / whole_s, Phase.BACKWARD: backward_s / whole_s}
 
 
+def _reduces_after(work: Work) -> bool:
+    return reduces_after(work) and not _alone(work.spec)
+
+
 def _alone(spec: TrialSpec) -> bool:
     """Whether nothing is communicated: one rank, or one of many whose collectives move nothing."""
     return spec.world_size == 1 or spec.evidence is Evidence.SOLO
@@ -371,9 +381,7 @@ def _communication(work: Work) -> Phases | None:
     ups = copied.forward_s, copied.backward_s
     if _alone(work.spec):
         down_s = copied.gradients_s
-        return Phases(
-            backward_s=down_s, buckets=buckets, reduces_apart=apart, copied_s=ups, awaited_s=down_s
-        )
+        return Phases(backward_s=down_s, buckets=buckets, reduces_apart=apart, copied_s=ups, awaited_s=down_s)
     if not work.rank.collectives:
         return None
     seconds = [_collectives_s(work, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
@@ -393,6 +401,7 @@ def _communication(work: Work) -> Phases | None:
         buckets=buckets,
         reduces_apart=apart,
         copied_s=ups,
+        reduces_after=_reduces_after(work),
         awaited_s=reduced_s + gradients_s if gradients_s else 0.0,
     )
     if work.spec.hpz_partition_size is None or rounds == 1:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
-from zerobench.report.step_time.engines import issue_of, updated_blocks
+from zerobench.report.step_time.engines import issue_of, reduces_after, updated_blocks
 from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.batch import micro_batches_per_step
@@ -91,7 +91,8 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
     if byte_s is None or len(known) < len(seconds):
         return None
     per_byte = dict.fromkeys(blocks, byte_s) | {Phase.STEP.value: moved_s(device, 1)}
-    links, ranks, issue = work.links, work.spec.gpus_per_node, issue_of(work.spec, decoder)
+    links, ranks = work.links, work.spec.gpus_per_node
+    issue = issue_of(work.spec, decoder, after=reduces_after(work))
     return Pace(
         device,
         device.rates.slower(work.spec.world_size),
