@@ -89,7 +89,7 @@ def test_the_host_launches_backward_while_the_head_is_computed() -> None:
     small = passes(decoder, device, 64, 64)
     assert small.head_s > 0
     assert device.host is not None
-    forward, backward, _ = block_issue("fsdp", is_gated=False)
+    forward, backward, *_ = block_issue("fsdp", is_gated=False)
     issued_s = decoder.layers * (forward.seconds(device.host) + backward.seconds(device.host))
     assert small.forward_s + small.backward_s == pytest.approx(issued_s)
     large = passes(decoder, device, 65536, 1024)

@@ -101,10 +101,12 @@ def launch_seconds(
     host: HostRates | None,
     passed: Mapping[str, tuple[float, float]],
     updated: float,
+    micro_batches: int = 1,
 ) -> dict[str, float]:
     """Seconds in which the host issues one kernel of each phase of `trace`, its share of the phase's Python with it.
 
-    `passed` has how many blocks a phase passes forward and backward, `updated` how many a rank updates.
+    `passed` has how many blocks a phase passes forward and backward, `updated` how many a rank updates; the step has
+    `micro_batches`, of which the trace may lack some.
     """
     if host is None:
         return {}
@@ -113,9 +115,8 @@ def launch_seconds(
         phase: there * forward.python_s(host) + back * backward.python_s(host)
         for phase, (there, back) in passed.items()
     }
-    if trace.micro_batches:
-        again = passed.get(BACKWARD, (0.0, 0.0))[1] * (1 - 1 / trace.micro_batches)
-        python_s[BACKWARD] = python_s.get(BACKWARD, 0.0) - again * reduced.python_s(host)
+    if BACKWARD in passed:
+        python_s[BACKWARD] -= (1 - 1 / micro_batches) * passed[BACKWARD][1] * reduced.python_s(host)
     python_s[UPDATE] = updated * update.python_s(host)
     launches: Counter[str] = Counter()
     for phase, item in trace.in_phases():

@@ -96,7 +96,14 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
     return Pace(
         device,
         device.rates.slower(work.spec.world_size),
-        launch_seconds(trace, issue, device.host, blocks, updated_blocks(work.spec, decoder.layers)),
+        launch_seconds(
+            trace,
+            issue,
+            device.host,
+            blocks,
+            updated_blocks(work.spec, decoder.layers),
+            micro_batches_per_step(work.spec, work.spec.world_size - 1),
+        ),
         per_byte,
         known.__getitem__,
         _rate(links.host_link_gb_per_s),
