@@ -75,6 +75,8 @@ class TimedWork(NamedTuple):
     stops_early: bool = True
     """Whether a checkpointed block runs again as far as backward needs it (torch's non-reentrant checkpointing from 2.1
     on, transformers' from 5 on), and not to its end."""
+    is_whole: bool = True
+    """Whether of a trace all micro-batches of the step are replayed, or those that were recorded."""
 
     @property
     def replayed(self) -> tuple[Work, Device, Decoder]:
@@ -148,8 +150,8 @@ def published_step(asked: TimedWork) -> ExpectedStep | None:
     granted: dict[str, float | Sides] = {**asked.device.assumptions, **assumptions(asked.work.spec)}
 
     def step_s(host: HostRates | None) -> float:
-        at_host = asked._replace(device=replace(asked.device, host=host))
-        return sum(parts if host == asked.device.host else parts_of(at_host) or parts)
+        at_host = asked._replace(device=replace(asked.device, host=host), is_whole=False)
+        return sum(parts_of(at_host) or parts)
 
     granted |= host_assumption(asked.device.host, step_s)
     between_s = rates.between_s(micro_batches_of_share(asked.work.spec))
@@ -267,7 +269,7 @@ def _kept_s(asked: TimedWork, tokens: int) -> float:
 
 def _in_order(asked: TimedWork) -> Parts | None:
     """By its trace; None where there is none to replay."""
-    parts = None if asked.work.spec.adapter is not None else replayed_parts(*asked.replayed)
+    parts = None if asked.work.spec.adapter is not None else replayed_parts(*asked.replayed, is_whole=asked.is_whole)
     return None if parts is None else (*parts, 0.0)
 
 

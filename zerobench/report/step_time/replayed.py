@@ -39,8 +39,11 @@ def timeline_of(work: Work, device: Device, decoder: Decoder) -> Timeline | None
     return None if paced is None else replay(*paced)
 
 
-def replayed_parts(work: Work, device: Device, decoder: Decoder) -> tuple[float, float, float] | None:
-    """What `timing.step.replayed` says of the same replay, of all micro-batches that a step of the trial has.
+def replayed_parts(
+    work: Work, device: Device, decoder: Decoder, *, is_whole: bool = True
+) -> tuple[float, float, float] | None:
+    """What `timing.step.replayed` says of the same replay, of all micro-batches that a step of the trial has, or of
+    those in the trace where it is not to be whole.
 
     A trace may have fewer of them (three say all). What one more takes is then told by a replay of some more,
     which are alike, and counted for each that lacks.
@@ -49,7 +52,7 @@ def replayed_parts(work: Work, device: Device, decoder: Decoder) -> tuple[float,
     if paced is None:
         return None
     trace, pace = paced
-    lacking = micro_batches_per_step(work.spec, work.spec.world_size - 1) - trace.micro_batches
+    lacking = micro_batches_per_step(work.spec, work.spec.world_size - 1) - trace.micro_batches if is_whole else 0
     times = [0] if lacking <= 0 or trace.micro_batches < 2 else [_UNTIL_ALIKE, _UNTIL_ALIKE + 1]
     traces = [trace.lengthened(more) if more else trace for more in times]
     timelines = [(replay(each, pace), each.micro_batches) for each in traces]
