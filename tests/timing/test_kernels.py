@@ -73,7 +73,7 @@ def test_the_host_is_the_least_that_a_small_block_takes() -> None:
     assert device.host is not None
     for engine in ("fsdp", "single", "zero3"):
         issue = block_issue(engine, is_gated=False)
-        forward, backward, _ = issue
+        forward, backward, *_ = issue
         forward_s, backward_s = forward.seconds(device.host), backward.seconds(device.host)
         small = passes(decoder, device, 64, 64, runs_all=False, issue=issue)
         assert small.block_forward_s == forward_s
