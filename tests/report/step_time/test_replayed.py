@@ -35,7 +35,9 @@ SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
 WIDE = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
 BROAD = SHAPE.model_copy(update={"num_layers": 24, "hidden_size": 5120, "num_heads": 40}).to_model()
-DEEP = SHAPE.model_copy(update={"num_layers": 20, "hidden_size": 3072, "num_heads": 24, "vocab_size": 50257}).to_model()
+DEEP = Shape(
+    family="gpt2", num_layers=20, hidden_size=3072, num_heads=24, vocab_size=50257, tie_word_embeddings=False
+).to_model()
 SMALL: dict[str, Any] = {
     "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).to_model(),
     "world_size": 8,
