@@ -17,7 +17,7 @@ from zerobench.spec.trial import TrialSpec
 
 MOMENTS = [(10, 100, 4), (10, 120, 4), (25, 130, 6), (25, 110, 6), (25, 90, 6), (40, 140, 9)]
 """Elements passed, bytes of other tensors, bytes of gradients that wait."""
-PASSAGE = Passage(tuple(Moment(*moment) for moment in MOMENTS), saved_bytes=80)
+PASSAGE = Passage(tuple(Moment(*moment) for moment in MOMENTS), saved_bytes=80, tied=0)
 
 
 def sizes(found: Bytes) -> tuple[int, int, int]:
@@ -45,11 +45,16 @@ def test_a_full_bucket_is_found_by_the_next_gradient_when_what_made_that_has_gon
     assert sizes(Passage(PASSAGE.moments, PASSAGE.saved_bytes, tied).at(passed)) == there
 
 
+def test_what_goes_after_something_more_was_made_is_there_still() -> None:
+    moments = (Moment(1, 10, 0), Moment(1, 12, 0), Moment(1, 8, 0))
+    assert sizes(Passage(moments, saved_bytes=0, tied=0).at(0)) == (0, 10, 0)
+
+
 def test_the_most_is_of_other_tensors_and_gradients_together() -> None:
     assert sizes(PASSAGE.most(lambda _: 0)) == (80, 60, 0)
     assert sizes(PASSAGE.most(lambda moment: 50 if moment.passed == 25 else 0)) == (80, 50, 50)
     assert sizes(PASSAGE.most(lambda moment: 200 - 20 * moment.waiting)) == (80, 40, 120)
-    assert sizes(Passage(PASSAGE.moments, saved_bytes=150).most(lambda _: 0)) == (140, 0, 0)
+    assert sizes(Passage(PASSAGE.moments, saved_bytes=150, tied=0).most(lambda _: 0)) == (140, 0, 0)
 
 
 def trial(kind: str = "gpt2", stage: int = 2, *, layers: int = 4, config: dict[str, Any] | None = None, **fields: Any):

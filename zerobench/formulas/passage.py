@@ -43,7 +43,7 @@ class Passage:
     moments: tuple[Moment, ...]
     saved_bytes: int
     """What forward left for it: of a moment's other tensors as many are activations at most."""
-    tied: int = 0
+    tied: int
     """Elements of a tied head, whose gradient is made first and counts with the embedding's, which comes last."""
 
     def at(self, passed: int) -> Bytes:
