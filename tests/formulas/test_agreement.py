@@ -31,6 +31,7 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 GROUPED, MANY_WORDS = (own("llama", vocab_size=words, **LLAMA) for words in (6000, 24000))
+DEEP = own("llama", vocab_size=2000, **LLAMA | {"num_hidden_layers": 8})
 CHUNKED = {"cross_entropy": "chunked"}
 CHECKPOINTED = {"activation_checkpointing": True}
 SMALL_BUCKET = {"ds_config": {"zero_optimization.reduce_bucket_size": 4_000_000}}
@@ -57,6 +58,15 @@ AXES: dict[str, dict[str, Any]] = {
     "chunked, tied": {"model": GPT2, "strategy": "fsdp", "world_size": 2, **CHUNKED, **CHECKPOINTED},
     "kept gathered": {"model": GPT2, "strategy": "fsdp", "reshard_after_forward": False, **CHECKPOINTED},
     "within blocks": {"stage": 3, "world_size": 64, **CHECKPOINTED, **SMALL_BUCKET},
+    "within the first block": {
+        "model": DEEP,
+        "stage": 3,
+        "world_size": 64,
+        "sequence_length": 1024,
+        "micro_batch_size": 8,
+        **CHECKPOINTED,
+        **SMALL_BUCKET,
+    },
     "within blocks, reduced": {"stage": 2, "activation_checkpointing": True, **SMALL_BUCKET},
     "within blocks, kept": {"stage": 1, **SMALL_BUCKET},
     "within blocks, tied": {"model": GPT2, "stage": 2, **CHECKPOINTED, **SMALL_BUCKET},

@@ -52,6 +52,14 @@ def test_an_emptied_cache_gives_back_whole_pages_that_nothing_lies_in() -> None:
     assert allocator.reserved_bytes == 5 * PAGE
 
 
+def test_free_pages_of_one_stream_are_not_occupied_while_another_is_given_its_own() -> None:
+    allocator = ExpandableAllocator()
+    allocator.malloc(1, PAGE, stream=7)
+    allocator.free(1)
+    allocator.malloc(2, PAGE)
+    assert (allocator.reserved_bytes, allocator.occupied_bytes, allocator.peak_occupied_bytes) == (2 * PAGE, PAGE, PAGE)
+
+
 def test_pages_are_given_back_before_an_allocation_fails() -> None:
     allocator = ExpandableAllocator(capacity_bytes=4 * PAGE)
     allocator.malloc(1, 3 * PAGE, stream=1)

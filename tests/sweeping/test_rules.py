@@ -16,7 +16,7 @@ from zerobench.spec.model import ModelSpec
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
-from zerobench.sweeping.situation import Situation
+from zerobench.sweeping.situation import Situation, rules_of
 
 GPU = GPUS.model_copy(update={"gpu_names": ("NVIDIA A100",) * 8, "has_flash_attention": True})
 ASKING = Asking(strategy="zero3")
@@ -296,6 +296,18 @@ def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
     # 2 x 32 GiB of fp32 weights and gradients, 16 GiB in 16 bits, 8 bytes x 6.74e9 of moments, and the process.
     reason = "take at least 130.53 GiB; the node has 128.00 GiB"
     ASKING.refused("host_memory", reason, node, model="llama-7b", strategy="zero1", **offloaded)
+
+
+def test_rules_that_come_before_what_is_no_rule_are_not_left_out_unseen():
+    def _one(s: Situation) -> str | None: ...
+
+    def _counts(s: Situation) -> int: ...
+
+    module = {"_one": _one, "_counts": _counts, "one": _one}
+    assert rules_of(module, {"one": {"other": _one}}) == {"other": _one, "one": _one}
+    assert list(rules_of(module, {"one": {"other": _one}})) == ["other", "one"]
+    with pytest.raises(LookupError, match=r"^before: counts: no rule; choices: one$"):
+        rules_of(module, {"counts": {"other": _one}})
 
 
 def test_the_rules_about_ranks_are_rules():

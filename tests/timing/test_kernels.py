@@ -15,7 +15,7 @@ from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import Phases, expected, exposed_s, step
+from zerobench.timing.step import TENTH, Phases, Sides, expected, exposed_s, step
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
@@ -169,3 +169,9 @@ def test_an_interval_is_even_on_both_sides_and_grows_with_what_is_assumed() -> N
     assert sure.step_s / sure.low_s == pytest.approx(sure.high_s / sure.step_s)
     assert unsure.low_s < sure.low_s < sure.high_s < unsure.high_s
     assert unsure.assumptions == ("a guess",)
+
+
+def test_spreads_add_up_as_independent_ones_each_side_of_an_interval_by_itself() -> None:
+    found = expected((1.0, 0.5, 0.5), 0.4, {"both": 0.3, "above alone": Sides(0.0, 1.2)})
+    assert found.low_s == pytest.approx(2.0 / math.exp(TENTH * 0.5))
+    assert found.high_s == pytest.approx(2.0 * math.exp(TENTH * 1.3))

@@ -82,6 +82,11 @@ def test_what_a_stream_waits_for_and_no_kernel_covers_is_exposed() -> None:
     assert exposed == 1 + 0.5 * 2, "half of what is hidden is lost all the same"
 
 
+def test_what_the_loop_takes_for_a_step_and_for_each_of_its_micro_batches_is_the_updates() -> None:
+    rates = kind_rates("a100").model_copy(update={"step_s": 0.5, "micro_batch_s": 0.25})
+    assert [replayed(played(kernel(1)), rates, count)[-1] for count in (1, 3)] == [0.75, 1.25]
+
+
 def test_collectives_take_turns_on_the_links_and_begin_when_their_stream_has_come_to_them() -> None:
     found = played(kernel(1), call(3), call(2, stream=1), item(CollectiveWait(0, 1)), kernel(1))
     assert [(one.start_s, one.end_s) for one in found.spans if one.lane == "communication"] == [(1, 4), (4, 6)]

@@ -43,7 +43,7 @@ class Passage:
     moments: tuple[Moment, ...]
     saved_bytes: int
     """What forward left for it: of a moment's other tensors as many are activations at most."""
-    tied: int = 0
+    tied: int
     """Elements of a tied head, whose gradient is made first and counts with the embedding's, which comes last."""
 
     def at(self, passed: int) -> Bytes:
@@ -147,7 +147,8 @@ class _Asked:
 
 @lru_cache(maxsize=256)
 def _moments(asked: _Asked) -> tuple[Moment, ...]:
-    moments = list(_played(course_of(asked.kind, asked.trial, StepKind.STEADY)))
+    course = course_of(asked.kind, asked.trial, StepKind.STEADY)
+    moments = list(_played(course, is_told=asked.trial.zero_stage != 3))
     products = matrices(asked.trial.model)
     blocks_end = moments[0].passed + products.num_blocks * sum(products.block)
     moments = moments[: bisect_right(moments, blocks_end, key=lambda moment: moment.passed)]
@@ -155,13 +156,15 @@ def _moments(asked: _Asked) -> tuple[Moment, ...]:
     return tuple(moment._replace(waiting=moment.waiting - tied) for moment in moments)
 
 
-def _played(course: Course) -> Iterator[Moment]:
+def _played(course: Course, *, is_told: bool) -> Iterator[Moment]:
+    """`is_told`: whether the course says when the head's gradient is handed on; of stage 3 it has that behind the first
+    block, and the head is left when the next tensor is made.
+    """
     live: dict[int, tuple[int, bool]] = {}
     passed, handed_on, sums = 0, False, [0, 0]
     for event in (*course[Phase.FORWARD], *course[Phase.BACKWARD]):
-        if event.number == BUCKETED:
-            handed_on = True
-        elif event.nbytes:
+        handed_on |= event.number == BUCKETED if is_told else passed > 0 and event.nbytes > 0
+        if event.nbytes:
             live[event.number] = event.nbytes, event.is_gradient
             sums[event.is_gradient] += event.nbytes
             passed += event.nbytes // 2 if event.is_gradient else 0

@@ -85,7 +85,7 @@ def usual_precision(cluster: Cluster) -> Precision:
 
 def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] | None = None) -> list[PlannedTrial]:
     """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
-    Without `stages` of all of them; of adapters that no stage has, a stage each and torch's strategies.
+    Without `stages` all of them; of adapters that no stage has, each stage once, to say why, and torch's strategies.
 
     Raises UserError where none of them can be, with the reason of the first.
     """

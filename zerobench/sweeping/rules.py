@@ -82,13 +82,13 @@ def _offload_needs_stage_1(s: Situation) -> str | None:
 
 
 def _param_offload_needs_stage_3(s: Situation) -> str | None:
-    if s.trial.offload_param is not Offload.NONE and s.trial.zero_stage in {0, 1, 2}:
+    if s.trial.offload_param is not Offload.NONE and s.trial.zero_stage in {1, 2}:
         return f"offload_param {s.trial.offload_param} at {s.trial.strategy}: parameter offload needs stage 3"
     return None
 
 
 def _nvme_needs_stage_3(s: Situation) -> str | None:
-    if s.trial.offload_optimizer is Offload.NVME and s.trial.zero_stage in {0, 1, 2}:
+    if s.trial.offload_optimizer is Offload.NVME and s.trial.zero_stage in {1, 2}:
         return (
             f"offload_optimizer nvme at {s.trial.strategy}: DeepSpeed swaps to NVMe at stage 3 only; "
             "stages 1 and 2 would keep the states in host memory"

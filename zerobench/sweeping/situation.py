@@ -49,10 +49,15 @@ Rule = Callable[[Situation], str | None]
 def rules_of(module: Mapping[str, Any], before: Mapping[str, Mapping[str, Rule]] | None = None) -> dict[str, Rule]:
     """The rules that a module holds, by their names without the underscore, in the order in which they stand: its
     private functions of a situation alone that give a reason or None. `before` has others come before some of them.
+
+    Raises LookupError: `before` names what is no rule of the module.
     """
     made: dict[str, Rule] = {}
+    others = dict(before or {})
     for name, value in module.items():
         said = getattr(value, "__annotations__", {}) if name.startswith("_") else {}
         if list(said) == ["s", "return"] and str(said["return"]) == "str | None":
-            made |= {**(before or {}).get(name[1:], {}), name[1:]: value}
+            made |= {**others.pop(name[1:], {}), name[1:]: value}
+    if others:
+        raise LookupError(f"before: {', '.join(others)}: no rule; choices: {', '.join(made)}")
     return made

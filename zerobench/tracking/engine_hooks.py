@@ -41,9 +41,10 @@ class Listener(Protocol):
 
 
 class Hearing:
-    """Whoever hands on what it hears of calls; calls within a call are not heard."""
+    """Whoever hands on what it hears of calls."""
 
     _depth = 0
+    """Calls that are under way, each within the one before."""
 
     @contextmanager
     def _heard(self, listener: Listener) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Two runs side by side: which trials are the same, what may be said of memory and of speed, what the gate does."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,15 @@ def test_a_difference_of_memory_is_exact_and_its_category_named(tmp_path: Path) 
     assert [(one.category, one.more_bytes) for one in steady.differences] == [
         (Category.REDUCE_BUFFERS, steady.more_bytes)
     ]
+
+
+def test_growth_is_a_fraction_of_what_was_there_and_in_bytes_where_nothing_was(tmp_path: Path) -> None:
+    base = completed_trial(SMALL)
+    grown = compared(tmp_path, [base], [grown_by(base, 2**20)]).same[0].memory[0]
+    assert grown.growth == grown.fraction == 2**20 / grown.base.instant.total_bytes
+    from_nothing = replace(grown, base=replace(grown.base, instant=replace(grown.base.instant, total_bytes=0)))
+    assert from_nothing.fraction is None
+    assert from_nothing.growth == grown.new.instant.total_bytes
 
 
 def test_equal_runs_are_equal_to_the_byte_and_pass_a_limit_of_nothing(tmp_path: Path) -> None:

@@ -1,10 +1,20 @@
 """What is taken for granted of a step's expected time, in words."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from zerobench.report.step_time.known import HOST_WORDS, host_assumption, overhead_assumption
+from tests.report.sample_run import spec
+from zerobench.report.step_time.known import (
+    COPIES_WORDS,
+    HOST_UPDATE_WORDS,
+    HOST_WORDS,
+    assumptions,
+    host_assumption,
+    overhead_assumption,
+    why_unknown,
+)
 from zerobench.timing.rates import HostRates, shipped_rates
 from zerobench.timing.step import TENTH, Sides, expected
 
@@ -44,3 +54,37 @@ def test_a_step_that_waits_for_every_host_is_as_sure_as_the_hosts_are_alike() ->
     assert "waits for it 100% of the step" in words
     assert isinstance(sides, Sides)
     assert tuple(sides) == pytest.approx((HOST.launch_spread, HOST.launch_spread))
+
+
+OF_ZERO, BIG = "overlaps its collectives as FSDP does", "stragglers grow beyond 512 ranks"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields", "assumed"),
+    [
+        ("fsdp", {}, {}),
+        ("zero2", {}, {f"zero2 {OF_ZERO}": 0.1}),
+        ("zero2", {"gpus_per_node": 1}, {}),
+        ("zero2", {"gpus_per_node": 1, "offload_optimizer": "cpu"}, {COPIES_WORDS: 0.25, HOST_UPDATE_WORDS: 0.55}),
+        ("zero3", {"gpus_per_node": 1, "offload_param": "cpu"}, {COPIES_WORDS: 0.25}),
+        ("fsdp", {"num_nodes": 64, "gpus_per_node": 8}, {}),
+        ("fsdp", {"num_nodes": 65, "gpus_per_node": 8}, {BIG: 0.05}),
+    ],
+)
+def test_what_the_fitted_rows_have_not_is_named_with_its_spread(
+    strategy: str, fields: dict[str, Any], assumed: dict[str, float]
+) -> None:
+    said = assumptions(spec(strategy, **fields))
+    assert [*said.values()] == [*assumed.values()]
+    assert all(words.startswith(begin) for words, begin in zip(said, assumed, strict=True))
+
+
+def test_no_time_is_expected_of_what_no_row_is_like() -> None:
+    known = ("single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "pipeline")
+    assert [why_unknown(spec(name)) for name in known] == [None] * len(known)
+    unknown = {
+        "parameter-server: rank synchronization not modelled": spec("parameter-server"),
+        "eager attention: rates cover fused kernels only": spec("zero1", attention="eager"),
+        "precision fp32: rates cover 16 bits only": spec("zero1", precision="fp32"),
+    }
+    assert [why_unknown(asked) for asked in unknown.values()] == [*unknown]

@@ -22,6 +22,7 @@ DRAWN_ELEMENTS = 2**24
 """Initial weights that are drawn at a time (zerobench/worker/weights.py)."""
 _MOST_PIECES = 4096
 _FIRST_FILLS = 8
+"""Buckets from the begin of backward that are looked at beside the fullest: later ones find fewer blocks left."""
 MODEL_TENSORS = "the model's tensors"
 CLONES = "clones of its tensors"
 TENSOR_CASTS = "fp32 copies made in the step"

@@ -26,6 +26,7 @@ from zerobench.spec.trial import Offload
 from zerobench.units import brief
 
 _LATE = 0.9
+"""Of forward's modules, from which on most of what backward needs is there beside what is gathered."""
 _NORM_ELEMENTS = 250_000_000
 """Elements that an offloaded gradient's norm is taken over at a time (_constant_buffered_norm2)."""
 

@@ -66,18 +66,15 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Named], list[PlanRow]]
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
-    shown = list(zip(labels([trial.spec for trial in trials]), trials, strict=True))
-    return [*shown], [plan_row(trial, label, cluster) for label, trial in shown if is_whole(trial)]
+    named: list[Named] = list(zip(labels([trial.spec for trial in trials]), trials, strict=True))
+    return named, [plan_row(trial, label, cluster) for label, trial in named if is_whole(trial)]
 
 
 def plan_row(trial: Trial, label: str, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
-    setup, device_bytes, host_bytes = (
-        (trial, cluster.gpu, cluster.links),
-        cluster.device_memory_bytes,
-        cluster.host_memory_bytes,
-    )
-    return PlanRow(label, trial, device_bytes, host_bytes, step_bound(*setup), expected_step(*setup))
+    work = (trial, cluster.gpu, cluster.links)
+    memory = (cluster.device_memory_bytes, cluster.host_memory_bytes)
+    return PlanRow(label, trial, *memory, step_bound(*work), expected_step(*work))
 
 
 @dataclass(frozen=True)

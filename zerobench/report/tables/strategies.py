@@ -34,10 +34,14 @@ WHERE_FROM = (
 
 def strategies_table(rows: Sequence[ComparedSide]) -> Table[ComparedSide]:
     """A row for each side of a trial; none without a single process, or with nothing but ZeRO's stages beside it."""
-    of = [f"{row.label}: server" if row.figures.is_server else row.label for row in rows]
-    named = [Line(replace(row.trial.name, label=label), row) for row, label in zip(rows, of, strict=True)]
-    lines = named if is_comparison(rows) else []
+    lines = list(map(_line, rows)) if is_comparison(rows) else []
     return Table(TITLE, HOW_TO_READ, list(_columns(rows)), lines, more=WHERE_FROM)
+
+
+def _line(row: ComparedSide) -> Line[ComparedSide]:
+    """A server's row says whose it is."""
+    name = row.trial.name
+    return Line(replace(name, label=f"{name.label}: server") if row.figures.is_server else name, row)
 
 
 def claims_listing(rows: Sequence[ComparedSide]) -> Listing[Claim]:
