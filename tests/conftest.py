@@ -118,10 +118,11 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 @pytest.fixture(scope="session")
 def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
-    """The sweep that `make sweep` runs, of fewer steps; not beside a compilation, which would take it the cores. Ranks
-    that DeepSpeed's launcher starts, as it does there, are in tests/trials/test_live_view.py.
+    """The sweep that `make sweep` runs, of fewer steps and half their tokens; not beside a compilation, which would
+    take it the cores. Ranks that DeepSpeed's launcher starts, as it does there, are in tests/trials/test_live_view.py.
     """
-    return forked_sweep_once("quickstart", "--set", "steps.warmup=0", "--set", "steps.timed=2")
+    fewer = ("steps.warmup=0", "steps.timed=2", "sequence_length=128")
+    return forked_sweep_once("quickstart", *(word for pair in fewer for word in ("--set", pair)))
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ include:
   - {{strategy: zero0, offload_optimizer: cpu}}
   - {{strategy: zero2, offload_optimizer: cpu, offload_param: cpu}}
   - {{strategy: zero2, offload_optimizer: nvme, nvme_path: {nvme}}}
-steps: {{warmup: 1, timed: 2, memory: 1}}
+steps: {{warmup: 0, timed: 2, memory: 1}}
 """
 STATES = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 
