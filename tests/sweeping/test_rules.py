@@ -299,9 +299,11 @@ def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
 
 
 def test_rules_that_come_before_what_is_no_rule_are_not_left_out_unseen():
-    def _one(s: Situation) -> str | None: ...
+    def _one(s: Situation) -> str | None:
+        return None
 
-    def _counts(s: Situation) -> int: ...
+    def _counts(s: Situation) -> int:
+        return 0
 
     module = {"_one": _one, "_counts": _counts, "one": _one}
     assert rules_of(module, {"one": {"other": _one}}) == {"other": _one, "one": _one}

@@ -20,6 +20,7 @@ from zerobench.ds_config.reading import get, optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import Activations, activations, knows_frozen, trial_logits, trial_shape
 from zerobench.formulas.allocator import allocator_rows
+from zerobench.formulas.backward_memory import backward_memory_of, in_blocks
 from zerobench.formulas.deepspeed import Instants, Setting, deepspeed_instants
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.formulas.deepspeed.gathers import gathers
@@ -29,7 +30,6 @@ from zerobench.formulas.deepspeed.stage_3_offload import swapped_numbers
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.module_order import ModuleOrder, module_order
-from zerobench.formulas.passage import in_blocks, passage_of
 from zerobench.formulas.passes import frozen_backward, pass_flops
 from zerobench.formulas.pipeline import (
     passes_with_gradients,
@@ -452,9 +452,9 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
     else:
         logits, kept = trial_logits(trial), activations(trial)
     places = trial_instants(trial, setting, step)
-    passage = None if trial.strategy in _DIVIDED else passage_of(trial, setting.head * setting.tied_head)
-    left = partial(_left, trial, setting, kept) if passage is None else passage.at
-    in_block = None if passage is None else in_blocks(trial, setting, places[Place.DEVICE], passage)
+    memory = None if trial.strategy in _DIVIDED else backward_memory_of(trial, setting.head * setting.tied_head)
+    left = partial(_left, trial, setting, kept) if memory is None else memory.at
+    in_block = None if memory is None else in_blocks(trial, setting, places[Place.DEVICE], memory)
     device = device_phases(places[Place.DEVICE], kept, logits, input_tokens(trial), left, in_block)
     if trial.prediction.gpu is not None:
         before = (0, 1) if trial.cross_entropy.is_chunked else (0,)

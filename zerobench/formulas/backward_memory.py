@@ -25,7 +25,7 @@ from zerobench.spec.trial import Offload, TrialSpec
 _OF_A_PASS = {Category.GRADIENTS, Category.TEMPORARIES}
 
 
-class Moment(NamedTuple):
+class PassState(NamedTuple):
     """As something has been made or dropped, once the head's gradient has been handed on and before the embedding's."""
 
     passed: int
@@ -37,41 +37,41 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Passage:
+class BackwardMemory:
     """Of one micro batch's backward pass on one rank."""
 
-    moments: tuple[Moment, ...]
+    states: tuple[PassState, ...]
     saved_bytes: int
-    """What forward left for it: of a moment's other tensors as many are activations at most."""
+    """What forward left for it: of a state's other tensors as many are activations at most."""
     tied: int
     """Elements of a tied head, whose gradient is made first and counts with the embedding's, which comes last."""
 
     def at(self, passed: int) -> Bytes:
         """As the gradient is made that comes after those of so many elements, and finds no room in their bucket."""
         passed += self.tied
-        made = min(bisect_right(self.moments, passed, key=lambda moment: moment.passed), len(self.moments) - 1)
-        moment = later = self.moments[made]
-        for following in self.moments[made + 1 :]:  # what it was made of has gone when it is handed on
+        made = min(bisect_right(self.states, passed, key=lambda state: state.passed), len(self.states) - 1)
+        state = later = self.states[made]
+        for following in self.states[made + 1 :]:  # what it was made of has gone when it is handed on
             if following.others > later.others:
                 break
             later = following
-        return self._bytes(later, moment.waiting)
+        return self._bytes(later, state.waiting)
 
-    def most(self, gradients: Callable[[Moment], int]) -> Bytes:
+    def most(self, gradients: Callable[[PassState], int]) -> Bytes:
         """The most that there is, with so many bytes of gradients and of what comes with them."""
-        moment = max(self.moments, key=lambda moment: moment.others + gradients(moment))
-        return self._bytes(moment, gradients(moment))
+        state = max(self.states, key=lambda state: state.others + gradients(state))
+        return self._bytes(state, gradients(state))
 
-    def _bytes(self, moment: Moment, gradients: int) -> Bytes:
-        kept = min(moment.others, self.saved_bytes)
+    def _bytes(self, state: PassState, gradients: int) -> Bytes:
+        kept = min(state.others, self.saved_bytes)
         return add(
             hold(Category.ACTIVATIONS, kept),
-            hold(Category.TEMPORARIES, moment.others - kept, "what a block's backward pass works with"),
+            hold(Category.TEMPORARIES, state.others - kept, "what a block's backward pass works with"),
             hold(Category.GRADIENTS, gradients, "gradients as they are made"),
         )
 
 
-def passage_of(trial: TrialSpec, tied: int) -> Passage | None:
+def backward_memory_of(trial: TrialSpec, tied: int) -> BackwardMemory | None:
     """That of `trial`, with a tied head of so many elements; None where no course was recorded of such a pass."""
     kind = kind_of(trial)
     if kind is None:
@@ -79,16 +79,16 @@ def passage_of(trial: TrialSpec, tied: int) -> Passage | None:
     shape = trial_shape(trial)
     sizes = tuple(sizes_of(kind, trial).items())
     key = kind, bool(trial.activation_checkpointing), trial.zero_stage == 3, shape.num_layers, sizes
-    moments = _moments(_Asked(key, kind, trial))
+    states = _states(_Asked(key, kind, trial))
     mask = MASK * shape.tokens * shape.hidden_size
     of_blocks, outside = 2 * mask * shape.drops_hidden, mask * shape.drops_embeddings
     if of_blocks or outside:
         blocks = 1 if trial.activation_checkpointing else shape.num_layers
-        moments = tuple(_with_masks(moments, of_blocks, blocks, outside))
-    return Passage(moments, activations(trial).saved_bytes, tied)
+        states = tuple(_with_masks(states, of_blocks, blocks, outside))
+    return BackwardMemory(states, activations(trial).saved_bytes, tied)
 
 
-def in_blocks(trial: TrialSpec, setting: Setting, instants: Instants, passage: Passage) -> Bytes:
+def in_blocks(trial: TrialSpec, setting: Setting, instants: Instants, memory: BackwardMemory) -> Bytes:
     """The most that lies there as the head's gradient has been handed on and within blocks, whose gradients are handed
     on as they come, or stay.
     """
@@ -97,21 +97,21 @@ def in_blocks(trial: TrialSpec, setting: Setting, instants: Instants, passage: P
         *(term for term in add(instants.forward).terms if term.category in _OF_A_PASS),
     )
     if trial.strategy == "fsdp":
-        return add(there, passage.most(_beside_fsdp(trial, setting)))
-    begun = add(instants.bucketed, hold(Category.ACTIVATIONS, passage.saved_bytes))
-    within = add(there, passage.most(_gradients(trial, setting, passage.moments[0].passed)))
+        return add(there, memory.most(_beside_fsdp(trial, setting)))
+    begun = add(instants.bucketed, hold(Category.ACTIVATIONS, memory.saved_bytes))
+    within = add(there, memory.most(_gradients(trial, setting, memory.states[0].passed)))
     return max(begun, within, key=lambda instant: sum(instant.values()))
 
 
-def _gradients(trial: TrialSpec, setting: Setting, head: int) -> Callable[[Moment], int]:
+def _gradients(trial: TrialSpec, setting: Setting, head: int) -> Callable[[PassState], int]:
     """Bytes of those that lie there without FSDP; `head`: elements of the head's."""
     element, tied = setting.trained_element, sum(setting.tied_gradients(1).values())
     if trial.strategy != "ddp" and keeps_gradients(trial, setting):
-        return lambda moment: element * moment.passed
-    return lambda moment: moment.waiting + tied if moment.passed > head else max(moment.waiting, tied)
+        return lambda state: element * state.passed
+    return lambda state: state.waiting + tied if state.passed > head else max(state.waiting, tied)
 
 
-def _beside_fsdp(trial: TrialSpec, setting: Setting) -> Callable[[Moment], int]:
+def _beside_fsdp(trial: TrialSpec, setting: Setting) -> Callable[[PassState], int]:
     """Bytes of the head's gradient, of those of the block at work and of the one before, flattened to be reduced, and
     the parts of all that have been; without what is gathered no more: the block after the last one, or, kept gathered
     until then, those that backward has left.
@@ -122,20 +122,20 @@ def _beside_fsdp(trial: TrialSpec, setting: Setting) -> Callable[[Moment], int]:
     are_there = setting.case.micro_steps > 1 or trial.offload_param is not Offload.NONE
     part = 0 if are_there else 4 * setting.in_part(whole)
 
-    def nbytes(moment: Moment) -> int:
-        before, within = divmod(moment.passed - head, whole)
+    def nbytes(state: PassState) -> int:
+        before, within = divmod(state.passed - head, whole)
         gone = int(before >= last) if reshards else before
         return gradient * (head + within + min(before, 1) * whole) - element * gone * whole + before * part
 
     return nbytes
 
 
-def _with_masks(moments: tuple[Moment, ...], of_block: int, blocks: int, outside: int) -> Iterator[Moment]:
+def _with_masks(states: tuple[PassState, ...], of_block: int, blocks: int, outside: int) -> Iterator[PassState]:
     """With the masks of what was dropped, which are in no course, of the blocks that backward has not left."""
-    first, last = moments[0].passed, moments[-1].passed
-    for moment in moments:
-        left = -(-blocks * (last - moment.passed) // max(1, last - first))
-        yield moment._replace(others=moment.others + outside + of_block * left)
+    first, last = states[0].passed, states[-1].passed
+    for state in states:
+        left = -(-blocks * (last - state.passed) // max(1, last - first))
+        yield state._replace(others=state.others + outside + of_block * left)
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,17 @@ class _Asked:
 
 
 @lru_cache(maxsize=256)
-def _moments(asked: _Asked) -> tuple[Moment, ...]:
+def _states(asked: _Asked) -> tuple[PassState, ...]:
     course = course_of(asked.kind, asked.trial, StepKind.STEADY)
-    moments = list(_played(course, is_told=asked.trial.zero_stage != 3))
+    states = list(_played(course, is_told=asked.trial.zero_stage != 3))
     products = matrices(asked.trial.model)
-    blocks_end = moments[0].passed + products.num_blocks * sum(products.block)
-    moments = moments[: bisect_right(moments, blocks_end, key=lambda moment: moment.passed)]
-    tied = min(moment.waiting for moment in moments)
-    return tuple(moment._replace(waiting=moment.waiting - tied) for moment in moments)
+    blocks_end = states[0].passed + products.num_blocks * sum(products.block)
+    states = states[: bisect_right(states, blocks_end, key=lambda state: state.passed)]
+    tied = min(state.waiting for state in states)
+    return tuple(state._replace(waiting=state.waiting - tied) for state in states)
 
 
-def _played(course: Course, *, is_told: bool) -> Iterator[Moment]:
+def _played(course: Course, *, is_told: bool) -> Iterator[PassState]:
     """`is_told`: whether the course says when the head's gradient is handed on; of stage 3 it has that behind the first
     block, and the head is left when the next tensor is made.
     """
@@ -171,4 +171,4 @@ def _played(course: Course, *, is_told: bool) -> Iterator[Moment]:
         elif (gone := live.pop(event.number, None)) is not None:
             sums[gone[1]] -= gone[0]
         if handed_on:
-            yield Moment(passed, *sums)
+            yield PassState(passed, *sums)

@@ -1,4 +1,4 @@
-"""What lies beside model states within a backward pass: moments by hand; peaks as the engines': test_agreement.py."""
+"""What lies beside model states within a backward pass: states by hand; peaks as the engines': test_agreement.py."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.known import known
 from zerobench.formulas.activations import trial_shape
+from zerobench.formulas.backward_memory import BackwardMemory, PassState, backward_memory_of
 from zerobench.formulas.course import KINDS
-from zerobench.formulas.passage import Moment, Passage, passage_of
 from zerobench.formulas.terms import Bytes
 from zerobench.records import Category
 from zerobench.spec.presets import resolve_model
@@ -17,7 +17,7 @@ from zerobench.spec.trial import TrialSpec
 
 MOMENTS = [(10, 100, 4), (10, 120, 4), (25, 130, 6), (25, 110, 6), (25, 90, 6), (40, 140, 9)]
 """Elements passed, bytes of other tensors, bytes of gradients that wait."""
-PASSAGE = Passage(tuple(Moment(*moment) for moment in MOMENTS), saved_bytes=80, tied=0)
+PASSAGE = BackwardMemory(tuple(PassState(*state) for state in MOMENTS), saved_bytes=80, tied=0)
 
 
 def sizes(found: Bytes) -> tuple[int, int, int]:
@@ -42,19 +42,19 @@ def sizes(found: Bytes) -> tuple[int, int, int]:
 def test_a_full_bucket_is_found_by_the_next_gradient_when_what_made_that_has_gone(
     passed: int, tied: int, there: tuple[int, int, int]
 ) -> None:
-    assert sizes(Passage(PASSAGE.moments, PASSAGE.saved_bytes, tied).at(passed)) == there
+    assert sizes(BackwardMemory(PASSAGE.states, PASSAGE.saved_bytes, tied).at(passed)) == there
 
 
 def test_what_goes_after_something_more_was_made_is_there_still() -> None:
-    moments = (Moment(1, 10, 0), Moment(1, 12, 0), Moment(1, 8, 0))
-    assert sizes(Passage(moments, saved_bytes=0, tied=0).at(0)) == (0, 10, 0)
+    states = (PassState(1, 10, 0), PassState(1, 12, 0), PassState(1, 8, 0))
+    assert sizes(BackwardMemory(states, saved_bytes=0, tied=0).at(0)) == (0, 10, 0)
 
 
 def test_the_most_is_of_other_tensors_and_gradients_together() -> None:
     assert sizes(PASSAGE.most(lambda _: 0)) == (80, 60, 0)
-    assert sizes(PASSAGE.most(lambda moment: 50 if moment.passed == 25 else 0)) == (80, 50, 50)
-    assert sizes(PASSAGE.most(lambda moment: 200 - 20 * moment.waiting)) == (80, 40, 120)
-    assert sizes(Passage(PASSAGE.moments, saved_bytes=150, tied=0).most(lambda _: 0)) == (140, 0, 0)
+    assert sizes(PASSAGE.most(lambda state: 50 if state.passed == 25 else 0)) == (80, 50, 50)
+    assert sizes(PASSAGE.most(lambda state: 200 - 20 * state.waiting)) == (80, 40, 120)
+    assert sizes(BackwardMemory(PASSAGE.states, saved_bytes=150, tied=0).most(lambda _: 0)) == (140, 0, 0)
 
 
 def trial(kind: str = "gpt2", stage: int = 2, *, layers: int = 4, config: dict[str, Any] | None = None, **fields: Any):
@@ -64,21 +64,21 @@ def trial(kind: str = "gpt2", stage: int = 2, *, layers: int = 4, config: dict[s
     return gpu_trial(model, stage, 8, **{"sequence_length": 64, "micro_batch_size": 4, **fields})
 
 
-def moments(asked: TrialSpec) -> tuple[Moment, ...]:
-    return known(passage_of(asked, 0)).moments
+def states(asked: TrialSpec) -> tuple[PassState, ...]:
+    return known(backward_memory_of(asked, 0)).states
 
 
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_passage_goes_from_the_heads_gradient_through_the_blocks(kind: str, stage: int, checkpoints: bool) -> None:
+def test_a_pass_goes_from_the_heads_gradient_through_the_blocks(kind: str, stage: int, checkpoints: bool) -> None:
     asked = trial(kind, stage, activation_checkpointing=checkpoints)
-    found, products = moments(asked), matrices(asked.model)
-    passed = [moment.passed for moment in found]
+    found, products = states(asked), matrices(asked.model)
+    passed = [state.passed for state in found]
     assert passed == sorted(passed)
     assert (passed[0], passed[-1]) == (257 * 96, 257 * 96 + products.num_blocks * sum(products.block))
-    assert min(moment.waiting for moment in found) == 0
-    assert all(moment.others > 0 for moment in found)
+    assert min(state.waiting for state in found) == 0
+    assert all(state.others > 0 for state in found)
 
 
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["kept", "checkpointed"])
@@ -95,14 +95,14 @@ def test_masks_of_what_was_dropped_lie_there_until_their_block_is_left(
 ) -> None:
     none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     kept, dropped = (trial(config=none | more, activation_checkpointing=checkpoints) for more in ({}, config))
-    shape, without, with_masks = trial_shape(kept), moments(kept), moments(dropped)
+    shape, without, with_masks = trial_shape(kept), states(kept), states(dropped)
     mask, blocks = shape.tokens * shape.hidden_size, 1 if checkpoints else 4
     more = [(late.others - early.others) / mask for early, late in zip(without, with_masks, strict=True)]
     assert (more[0], more[-1]) == (outside + of_block * blocks, outside)
     assert more == sorted(more, reverse=True)
     if not checkpoints:
         assert set(more) == {outside + of_block * left for left in range(5)}
-    assert [moment._replace(others=0) for moment in with_masks] == [moment._replace(others=0) for moment in without]
+    assert [state._replace(others=0) for state in with_masks] == [state._replace(others=0) for state in without]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,6 @@ def test_masks_of_what_was_dropped_lie_there_until_their_block_is_left(
         {"prediction": {}},
     ],
 )
-def test_where_no_course_was_recorded_there_is_no_passage(fields: dict[str, Any]) -> None:
-    assert passage_of(trial(), 0) is not None
-    assert passage_of(trial(**fields), 0) is None
+def test_where_no_course_was_recorded_there_is_none(fields: dict[str, Any]) -> None:
+    assert backward_memory_of(trial(), 0) is not None
+    assert backward_memory_of(trial(**fields), 0) is None
