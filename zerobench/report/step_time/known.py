@@ -100,4 +100,4 @@ def overhead_assumption(overhead_s: float, step_s: float) -> dict[str, float]:
     """Of steps so short that what the fitted runs did between them weighs: it is their loop's, not everybody's."""
     if overhead_s < _LARGE_OVERHEAD * step_s:
         return {}
-    return {f"{1e3 * overhead_s:.0f} ms of each step are data loading and logging, as in the fitted runs": 0.0}
+    return {f"{1e3 * overhead_s:.0f} ms of each step are data loading and logging; another loop may differ": 0.0}
