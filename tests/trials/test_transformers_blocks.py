@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
+from benchmarks.timing.llm_foundry import PRIOR
 from tests.tools.kept_simulator import Simulate
 from tests.tools.known import known
 from zerobench.records import RankRecord
@@ -85,8 +86,9 @@ def test_the_words_that_a_block_moves_are_those_of_its_operations(block_words: d
     assert sum(each.of(decoder) for each in words) == pytest.approx(block_words[name], rel=0.01)
 
 
-def test_the_fitted_words_are_those_of_a_block_that_fuses_norms_and_activation() -> None:
+def test_the_fitted_words_lie_between_those_of_a_fused_block_counted_by_hand_and_by_operation() -> None:
     assert words_of(model("gpt2 gelu", 4)) == FUSED
-    assert sum(each.hidden + 4 * each.inner for each in FUSED) == pytest.approx(
-        kind_rates("a100").forward_words + kind_rates("a100").backward_words, rel=0.03
-    )
+    by_hand = PRIOR["forward_words"][0] + PRIOR["backward_words"][0]
+    fitted = kind_rates("a100").forward_words + kind_rates("a100").backward_words
+    assert by_hand <= fitted <= sum(each.hidden + 4 * each.inner for each in FUSED)
+    assert fitted == pytest.approx(by_hand, rel=0.04)
