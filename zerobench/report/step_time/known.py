@@ -86,13 +86,14 @@ def host_assumption(host: HostRates | None, step_s: Callable[[HostRates | None],
     """
     if host is None:
         return {}
-    fast, slow = host.off(-TENTH), host.off(TENTH)
-    least_s, fast_s, usual_s, slow_s = map(step_s, (None, fast, host, slow))
+    slow = host.off(TENTH)
+    least_s, usual_s, slow_s = map(step_s, (None, host, slow))
     waits, waits_longer = (1 - least_s / took_s for took_s in (usual_s, slow_s))
     if waits_longer < _TOLD_WAIT:
         return {}
     words = f"{HOST_WORDS} {1e6 * host.launch_s:.2g} us, and the GPU waits for it {waits:.0%} of the step"
     words += f" ({waits_longer:.0%} at {1e6 * slow.launch_s:.2g} us)"
+    fast_s = step_s(host.off(-TENTH))
     return {words: Sides(math.log(usual_s / fast_s) / TENTH, math.log(slow_s / usual_s) / TENTH)}
 
 
