@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from zerobench.emulator.compiler import as_one
+
 COMPILER, JOINED = "REAL_COMPILER", "JOINED_NAME"
 """Environment variables: the compiler, and a name that no other compilation has for what is joined."""
 
@@ -59,7 +61,7 @@ def _is_joined(words: Sequence[str], files: Sequence[Path], joined: str) -> bool
     with Path(f"{joined}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists() and not failed.exists():
-            text.write_text(as_one(files), encoding="utf-8")
+            text.write_text(_text(files), encoding="utf-8")
             changed = {"-MF": f"{joined}.d", "-c": str(text), "-o": str(made)}
             own = [changed.get(before, word) for before, word in zip(["", *words], words, strict=False)]
             if _call([*own, "-w"]):
@@ -67,14 +69,9 @@ def _is_joined(words: Sequence[str], files: Sequence[Path], joined: str) -> bool
     return not failed.exists()
 
 
-def as_one(files: Sequence[Path]) -> str:
-    """A file of C++ that reads all of `files`."""
-    lines = [f'#import "{path}"' for name in _UNGUARDED for path in (files[0].with_name(name),) if path.exists()]
-    for number, file in enumerate(files):
-        renamed = _OWN if number else ()  # libraries' headers are read by the first, and keep their names
-        lines += [f"#define {name} {name}_{number}" for name in renamed]
-        lines += [f'#include "{file}"', *(f"#undef {name}" for name in renamed)]
-    return "\n".join(lines) + "\n"
+def _text(files: Sequence[Path]) -> str:
+    once = [f'#import "{path}"' for name in _UNGUARDED for path in (files[0].with_name(name),) if path.exists()]
+    return "\n".join([*once, as_one(files, _OWN)])
 
 
 if __name__ == "__main__":

@@ -7,11 +7,23 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerobench.errors import UserError
+
+
+def as_one(files: Sequence[Path], own: Iterable[str]) -> str:
+    """A file of C++ that reads all of `files`, and headers that they share once; `own` are names that several define,
+    each for itself. Libraries' headers are read by the first, and keep theirs.
+    """
+    lines = []
+    for number, file in enumerate(files):
+        renamed = own if number else ()
+        lines += [f"#define {name} {name}_{number}" for name in renamed]
+        lines += [f'#include "{file}"', *(f"#undef {name}" for name in renamed)]
+    return "\n".join([*lines, ""])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from zerobench.emulator.compiler import CPP, digest_of
+from zerobench.emulator.compiler import CPP, as_one, digest_of
 from zerobench.emulator.places import Places
 from zerobench.emulator.values_build import VARIABLE
 from zerobench.errors import UserError
@@ -65,18 +65,8 @@ def _build(library: Path, files: Sequence[Path], include: Sequence[Path]) -> Non
     options = ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked]
     with tempfile.TemporaryDirectory() as folder:
         joined = Path(folder, "joined.cpp")
-        joined.write_text(_as_one(files), encoding="utf-8")
+        joined.write_text(as_one(files, _OWN), encoding="utf-8")
         try:
             CPP.make_library(library, [joined], options)
         except UserError:  # a DeepSpeed whose files are not to be joined so
             CPP.make_library(library, files, options)
-
-
-def _as_one(files: Sequence[Path]) -> str:
-    """A file of C++ that reads all of `files`: torch's headers, nearly all there is to compile, are read once."""
-    lines = []
-    for number, file in enumerate(files):
-        own = _OWN if number else ()  # the first reads libraries' headers, whose names stay
-        lines += [f"#define {name} {name}_{number}" for name in own]
-        lines += [f'#include "{file}"', *(f"#undef {name}" for name in own)]
-    return "\n".join([*lines, ""])
