@@ -73,6 +73,8 @@ _RATES_HEAD = (
     "# What `python benchmarks/timing/cpu_ranks.py rates` makes of the run of one rank (cpu_ranks_alone.csv).\n"
 )
 _APART = 0.05
+_NOISE = 0.05
+"""Of its time, by which an engine's known work may exceed it: nothing is left between its operations then."""
 _LAUNCH_S = 7e-6
 """In which torch's dispatcher comes to one operation on lists of tensors, in the update of a single process."""
 
@@ -191,10 +193,10 @@ def calibrated(alone: Mapping[str, Alone], mapped_byte_s: float) -> ThreadRates:
         ):
             known_s = issued.flops * flop_s + issued.moved_bytes * byte_s + issued.mapped_bytes * mapped_byte_s
             between_s.append((whole_s - known_s) / issued.launches)
-        if min(byte_s, flop_s, between_s[0]) <= 0:
+        if min(byte_s, flop_s) <= 0 or one.issued(update=False).launches * between_s[0] < -_NOISE * one.passes_s:
             raise UserError(f"calibration: {cell} took {one.passes_s:.3g} and {one.update_s:.3g} s, which say no rates")
-        passes_s, update_s = between_s
-        between[engine_of_cell(json.loads(cell))] = Between(passes_s=passes_s, update_s=max(0.0, update_s))
+        passes_s, update_s = (max(0.0, seconds) for seconds in between_s)
+        between[engine_of_cell(json.loads(cell))] = Between(passes_s=passes_s, update_s=update_s)
     return ThreadRates(machine=MACHINE, flop_s=flop_s, byte_s=byte_s, between=between)
 
 

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.prediction.simulated import gpu_trial, table
 from zerobench.grouped import grouped
 from zerobench.report.step_time.expected import TimedWork, parts_of, published_step, timed_work
+from zerobench.report.step_time.order import least_ratio
 from zerobench.search.formula import formula_trial
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import links_of
@@ -251,6 +252,20 @@ def in_order(some: Iterable[Judged]) -> list[bool]:
         (published > other) == (expected > than)
         for (published, expected), (other, than) in speeds
         if max(published, other) > 1.05 * min(published, other)
+    ]
+
+
+def surely_in_order(some: Iterable[Judged]) -> list[bool]:
+    """Of each pair whose order is said to be sure (order.py), whether the same one was faster."""
+    pairs = [
+        (one, other) if one.tokens_per_s[1] < other.tokens_per_s[1] else (other, one)
+        for those in grouped(some, lambda each: each.row.work).values()
+        for one, other in combinations(those, 2)
+    ]
+    return [
+        slow.tokens_per_s[0] < fast.tokens_per_s[0]
+        for slow, fast in pairs
+        if least_ratio(slow.expected, fast.expected) > slow.row.tokens / fast.row.tokens
     ]
 
 

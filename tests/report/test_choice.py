@@ -8,7 +8,7 @@ import pytest
 from tests.report.sample_run import spec
 from tests.tools.known import known
 from zerobench.report.choice import Choice, Option, choose
-from zerobench.timing.step import Interval
+from zerobench.timing.step import expected
 
 ON_GPU = Option(spec("zero2"), room=0.2)
 ON_HOST = Option(spec("zero2", offload_optimizer="cpu"), room=0.5)
@@ -20,7 +20,7 @@ def reason(*options: Option) -> str:
 
 
 def timed(option: Option, seconds: float) -> Option:
-    return replace(option, expected=Interval(seconds, 0.9 * seconds, 1.1 * seconds))
+    return replace(option, expected=expected((seconds, 0.0, 0.0), 0.05, {}))
 
 
 def of(option: Option, **fields: Any) -> Option:

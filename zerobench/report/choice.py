@@ -1,7 +1,8 @@
 """Which configuration to take first where nothing was timed: the one rule of plans and of reports.
 
 Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
-the shortest step); those whose intervals overlap with its interval are tied with it, and of them the simplest is taken:
+the shortest step); those of which it is not sure that they take longer are tied with it (step_time/order.py), and of
+them the simplest is taken:
 what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest keys, then the lowest stage,
 which partitions no more than it must (torch's strategies after ZeRO's, by the stage that partitions as much), then most
 room. Where no time is known, all that fits with room is tied. A search for the fastest (`within`) takes less for a tie:
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from zerobench.report.step_time.order import least_ratio
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.timing.step import Interval
+from zerobench.timing.step import ExpectedStep
 
 ROOM = 0.05
 """The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
@@ -40,7 +42,7 @@ class Option:
     """What is left of the scarcer of device and host memory, as a share of it."""
     host_room: float | None = None
     """That of the host alone; None: nobody said how much there is."""
-    expected: Interval | None = None
+    expected: ExpectedStep | None = None
     """None: the time of its step is not known."""
 
     @property
@@ -60,12 +62,9 @@ class Option:
         return recomputed_blocks(self.spec.activation_checkpointing, blocks) / blocks
 
     @property
-    def per_token(self) -> Interval | None:
+    def per_token_s(self) -> float | None:
         """Seconds of a GPU: batches may differ, and numbers of GPUs."""
-        if self.expected is None:
-            return None
-        times = self.expected.step_s, self.expected.low_s, self.expected.high_s
-        return Interval(*(seconds / self.spec.tokens_per_gpu for seconds in times))
+        return None if self.expected is None else self.expected.step_s / self.spec.tokens_per_gpu
 
     @property
     def criteria(self) -> dict[str, tuple[float, ...]]:
@@ -121,7 +120,7 @@ def choose(
     items: Iterable[_Item], option: Callable[[_Item], Option], within: float | None = None
 ) -> Choice[_Item] | None:
     """The one of `items` to take; None where none fits with room. `within`: the share of the shortest time for a token
-    by which others may be longer and are tied all the same; None: intervals that overlap are.
+    by which others may be longer and are tied all the same; None: those whose order is not sure are.
     """
     roomy = [item for item in items if option(item).has_room]
     if not roomy:
@@ -142,11 +141,18 @@ def choose(
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:
     """Whether each is about as fast as the fastest; None where no time is known. One of unknown time is not."""
-    times = [option.per_token for option in options]
-    fastest = min((time for time in times if time is not None), key=lambda interval: interval.step_s, default=None)
-    if fastest is None:
+    timed = [(seconds, option) for option in options if (seconds := option.per_token_s) is not None]
+    if not timed:
         return None
+    least_s, fastest = min(timed, key=lambda pair: pair[0])
     if within is not None:
-        longest_s = (1 + within) * fastest.step_s
-        return [time is not None and time.step_s <= longest_s for time in times]
-    return [time is not None and time.low_s <= fastest.high_s for time in times]
+        longest_s = (1 + within) * least_s
+        return [(seconds := option.per_token_s) is not None and seconds <= longest_s for option in options]
+    return [_may_be_as_fast(option, fastest) for option in options]
+
+
+def _may_be_as_fast(option: Option, fastest: Option) -> bool:
+    if option.expected is None or fastest.expected is None:
+        return False
+    more_tokens = option.spec.tokens_per_gpu / fastest.spec.tokens_per_gpu
+    return least_ratio(option.expected, fastest.expected) <= more_tokens

@@ -82,6 +82,8 @@ class ExpectedStep(Interval):
     """What was not fitted to runs, and the spread (of the time's logarithm) that each makes the interval wider by."""
     bubble_s: float = 0.0
     """In which a pipeline's slowest stage waits for others."""
+    spread: float = 0.0
+    """Of the time's logarithm, what no assumption brings."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -226,13 +228,18 @@ def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases)
     return moving_s - max(0.0, end_s - backward_s)
 
 
+def sides_of(spread: float | Sides) -> Sides:
+    """Both."""
+    return spread if isinstance(spread, Sides) else Sides(spread, spread)
+
+
 def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float | Sides]) -> ExpectedStep:
     """The answer: `parts` are seconds of computing, exposed communication, the update, and bubbles if there are any;
     `assumptions` maps what was assumed to the spread that it brings (of the time's logarithm).
     """
     total, (compute_s, exposed_s, update_s, *bubbles) = sum(parts), parts
-    sides = [each if isinstance(each, Sides) else Sides(each, each) for each in assumptions.values()]
+    sides = map(sides_of, assumptions.values())
     shorter, longer = (math.exp(TENTH * math.hypot(spread, *side)) for side in zip(*sides, (0.0, 0.0), strict=True))
     return ExpectedStep(
-        total, total / shorter, total * longer, compute_s, exposed_s, update_s, assumptions, sum(bubbles)
+        total, total / shorter, total * longer, compute_s, exposed_s, update_s, assumptions, sum(bubbles), spread
     )

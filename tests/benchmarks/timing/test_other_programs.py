@@ -5,7 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.timing.other_programs import TABLE, Judged, computing, in_order, in_programs, judged, rows, text
+from benchmarks.timing.other_programs import (
+    TABLE,
+    Judged,
+    computing,
+    in_order,
+    in_programs,
+    judged,
+    rows,
+    surely_in_order,
+    text,
+)
 from zerobench.spec.trial import Offload
 from zerobench.timing.rates import shipped_rates
 
@@ -84,3 +94,10 @@ def test_of_a_programs_configurations_the_faster_is_expected_to_be_faster(steps:
     pairs = in_order(steps)
     assert len(pairs) > 100
     assert sum(pairs) / len(pairs) > 0.94
+
+
+def test_where_the_order_of_two_is_said_to_be_sure_it_is_right_in_nine_of_ten(steps: list[Judged]) -> None:
+    """And it is said of half of the pairs; intervals that do not overlap are a quarter of them."""
+    sure = surely_in_order(steps)
+    assert len(sure) > 85
+    assert sum(sure) / len(sure) > 0.9

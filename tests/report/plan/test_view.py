@@ -33,7 +33,7 @@ from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
-from zerobench.timing.step import ExpectedStep
+from zerobench.timing.step import expected
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -170,8 +170,8 @@ def test_a_row_without_room_is_not_recommended() -> None:
     assert taken([*full, rows[-1]]) is rows[-1]
 
 
-def timed(one: PlanRow, step_s: float, spread: float = 1.1) -> PlanRow:
-    return replace(one, expected=ExpectedStep(step_s, step_s / spread, step_s * spread, step_s, 0.0, 0.0, {}))
+def timed(one: PlanRow, step_s: float, spread: float = 0.08) -> PlanRow:
+    return replace(one, expected=expected((step_s, 0.0, 0.0), spread, {}))
 
 
 def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:

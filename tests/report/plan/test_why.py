@@ -12,7 +12,7 @@ from zerobench.report.memory_causes import cause, remedy
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.why import name_of
 from zerobench.report.plan.why import why_not as why_row_not
-from zerobench.timing.step import ExpectedStep
+from zerobench.timing.step import ExpectedStep, expected
 
 H100 = (80 * GIB, 1000 * GIB)
 BUCKET = 1_000_000_000  # 5e8 elements of two bytes
@@ -138,7 +138,7 @@ def test_of_two_that_fit_the_expected_times_say_which_is_slower_or_that_none_is(
 
 
 def lasting(step_s: float) -> ExpectedStep:
-    return ExpectedStep(step_s, step_s / 1.1, step_s * 1.1, step_s, 0.0, 0.0, {})
+    return expected((step_s, 0.0, 0.0), 0.05, {})
 
 
 def test_more_host_memory_is_told_with_what_lies_there() -> None:

@@ -15,7 +15,7 @@ from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.spec.usual_node import HOST_BANDWIDTH
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import Interval
+from zerobench.timing.step import ExpectedStep
 
 WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
 """Of a script's trial: what a prediction of it must know."""
@@ -33,7 +33,7 @@ class PredictedStep(NamedTuple):
 
     bound_s: float | None = None
     """What it takes at least."""
-    expected: Interval | None = None
+    expected: ExpectedStep | None = None
 
 
 def predicted_step(trial: Trial) -> PredictedStep:

@@ -15,7 +15,7 @@ from zerobench.report.plan.rows import Space
 from zerobench.report.stats import median, median_range
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.timing.step import Interval
+from zerobench.timing.step import ExpectedStep
 from zerobench.units import counted
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
@@ -49,7 +49,7 @@ class Candidate:
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
-    expected: Interval | None = None
+    expected: ExpectedStep | None = None
     """Of a prediction: what its step is expected to take."""
 
     @property

@@ -15,6 +15,7 @@ from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduc
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow
+from zerobench.report.step_time.order import least_ratio
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes, format_seconds
@@ -111,7 +112,7 @@ def _time(best: PlanRow, other: PlanRow) -> Iterator[str]:
     ours, theirs = best.expected, other.expected
     if not other.fits or ours is None or theirs is None:
         return
-    words = "slower" if theirs.low_s > ours.high_s else "about as fast"
+    words = "slower" if least_ratio(theirs, ours) > 1 else "about as fast"
     yield (
         f"fits, {words}: {format_seconds(theirs.step_s)} per step "
         f"({format_seconds(theirs.low_s)} to {format_seconds(theirs.high_s)}) against "

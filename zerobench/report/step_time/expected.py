@@ -25,7 +25,14 @@ from zerobench.report.step_time.engines import (
     reduces_after,
     updated_blocks,
 )
-from zerobench.report.step_time.known import HOST_WORDS, assumptions, host_assumption, overhead_assumption, why_unknown
+from zerobench.report.step_time.known import (
+    HOST_WORDS,
+    assumptions,
+    cause_of,
+    host_assumption,
+    overhead_assumption,
+    why_unknown,
+)
 from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
 from zerobench.report.step_time.stages import piped
@@ -129,10 +136,10 @@ def _calibrated(step: ExpectedStep, steps: CalibratedSteps, run_id: str, spread:
     others = {
         each: spread
         for each, spread in step.assumed.items()
-        if each not in steps.covered and not (steps.constants and each.startswith(HOST_WORDS))
+        if each not in steps.covered and not (steps.constants and cause_of(each) == HOST_WORDS)
     }
-    assumed = {words: share * steps.spread, **others}
-    return expected([longer * part for part in seconds], (1 - share) * spread, assumed)
+    own = math.hypot(share * steps.spread, (1 - share) * spread)
+    return expected([longer * part for part in seconds], own, {words: 0.0, **others})
 
 
 def _calibration_words(steps: CalibratedSteps, longer: float, run_id: str) -> str:

@@ -97,8 +97,15 @@ def host_assumption(host: HostRates | None, step_s: Callable[[HostRates | None],
     return {words: Sides(math.log(usual_s / fast_s) / TENTH, math.log(slow_s / usual_s) / TENTH)}
 
 
+def cause_of(words: str) -> str:
+    """What an assumption is about: two of one cause come true or do not together."""
+    return HOST_WORDS if words.startswith(HOST_WORDS) else words
+
+
 def overhead_assumption(overhead_s: float, step_s: float) -> dict[str, float]:
     """Of steps so short that what the fitted runs did between them weighs: it is their loop's, not everybody's."""
     if overhead_s < _LARGE_OVERHEAD * step_s:
         return {}
-    return {f"{1e3 * overhead_s:.0f} ms of each step are data loading and logging; another loop may differ": 0.0}
+    return {
+        f"{1e3 * overhead_s:.0f} ms of each step are the training loop's own (data, logging); another's may differ": 0.0
+    }
