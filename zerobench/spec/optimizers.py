@@ -151,6 +151,8 @@ class OptimizerInfo(Spec):
     moved_bytes: int = 0
     """A parameter, through device memory by its kernels beyond what those of torch's fused AdamW and its own states,
     gradients and parameters do: by the operations of simulated steps (tests/report/step_time/test_replayed.py)."""
+    piece_launches: int = 0
+    """Kernels of one of its `piece_elements`, by the same steps."""
     temporaries_note: str | None = None
     """A sentence on them, with `{largest}` for the most that they take under DeepSpeed."""
     place: StatesPlace = StatesPlace.ANY
@@ -307,6 +309,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             # Both moments of a piece in fp32, and one of them on its way to its codes.
             temporaries=StepTemporaries(loop_bytes=16, always_loops=True, piece_elements=2**20),
             moved_bytes=260,
+            piece_launches=34,
             temporaries_note="pieces of the 8-bit moments, decoded in the step: up to {largest}",
             factory="adamw_8bit",
             torch_class="AdamW8bit",

@@ -34,7 +34,7 @@ def test_what_one_of_them_assumes_and_what_nothing_brings_does() -> None:
 
 def test_a_slower_host_delays_the_one_more_that_waits_for_it_more() -> None:
     def at_host(step_s: float, words: str, below: float, above: float) -> ExpectedStep:
-        return step(step_s, **{f"{HOST_WORDS} {words}": Sides(below, above)})
+        return expected((step_s, 0.0, 0.0), 0.0, {f"{HOST_WORDS} {words}": Sides(below, above)})
 
     waits, waits_more = at_host(1.0, "9 us, 5%", 0.02, 0.1), at_host(1.1, "9 us, 30%", 0.3, 0.6)
     assert spread_of(least_ratio(waits_more, waits)) == pytest.approx(0.3 - 0.02), "at a fast host"

@@ -45,6 +45,12 @@ SMALL: dict[str, Any] = {
     "micro_batch_size": 1,
 }
 """Whose GPUs wait for the host."""
+ONE_SEQUENCE: dict[str, Any] = {
+    "model": LLAMA.model_copy(update={"num_layers": 4}).to_model(),
+    "micro_batch_size": 1,
+    "activation_checkpointing": False,
+}
+"""Whose step is its update above all."""
 PLAIN: dict[str, Any] = {"activation_checkpointing": False}
 SWAPPED: dict[str, Any] = {"offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM}
 AHEAD: dict[str, Any] = {
@@ -64,6 +70,8 @@ ALL_ON_HOST: dict[str, Any] = {
 }
 AXES: dict[str, dict[str, Any]] = {
     "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
+    "zero0": {"stage": 0, "activation_checkpointing": False, "micro_batch_size": 2},
+    "zero0 of many ranks": {"stage": 0, "model": DEEP, "world_size": 64, "micro_batch_size": 1},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
     "zero2": {"stage": 2, "gradient_accumulation_steps": 2},
     "zero3": {"stage": 3},
@@ -217,6 +225,16 @@ AXES: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 2,
     },
     "adamw of torch": {"stage": 2, "optimizer": Optimizer.ADAMW},
+    "adamw of torch, of one rank": {"stage": 1, **ONE_SEQUENCE, "world_size": 1, "optimizer": Optimizer.ADAMW},
+    "adamw in 8 bits": {"stage": 2, **ONE_SEQUENCE, "world_size": 8, "optimizer": Optimizer.ADAMW_8BIT},
+    "adamw in 8 bits of one process": {
+        "stage": 0,
+        "strategy": "single",
+        **ONE_SEQUENCE,
+        "model": resolve_model("gpt2-125m"),
+        "world_size": 1,
+        "optimizer": Optimizer.ADAMW_8BIT,
+    },
     "as much moved as computed": {"stage": 3, "model": BROAD, "world_size": 8, "micro_batch_size": 2, **PLAIN},
     "swapped": {"stage": 3, **SWAPPED},
     "swapped in groups": {"stage": 3, **SWAPPED, "ds_config": {"zero_optimization.sub_group_size": 4_000_000}},

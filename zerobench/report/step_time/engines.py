@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from zerobench.report.step_time.collectives import trained_bytes_per_element
 from zerobench.report.step_time.terms import Work, updated_parameters
 from zerobench.report.step_time.transfers import offloaded_share
-from zerobench.spec.optimizers import Optimizer, without_deepspeed
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.tensors import named_weights
@@ -59,10 +61,30 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
     return layers * trained * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
+def pieces(work: Work) -> float:
+    """In which a rank updates what it owns, where its optimizer works on so many elements at a time: of a flat
+    partition, or else of each tensor; one too small for the optimizer's blocks takes half as many kernels.
+    """
+    spec, info = work.spec, OPTIMIZERS[work.spec.optimizer]
+    elements, least = info.temporaries.piece_elements, max((state.least_elements for state in info.states), default=0)
+    if elements is None:
+        return 0.0
+    if paper_stage(spec) or spec.adapter is not None:
+        return updated_parameters(work) / elements
+    sizes = [weight.size for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
+    return sum(math.ceil(size / elements) if size >= least else 0.5 for size in sizes)
+
+
 def more_update_bytes(work: Work) -> float:
     """That the update moves through device memory beyond the states, gradients and parameters of the lower bound."""
     is_on_host = work.spec.offload_optimizer is not Offload.NONE
     return 0.0 if is_on_host else _more_bytes(work.spec) * updated_parameters(work)
+
+
+def optimizers_own_bytes(work: Work) -> float:
+    """Of these, what the optimizer moves."""
+    is_on_host = work.spec.offload_optimizer is not Offload.NONE
+    return 0.0 if is_on_host else _optimizers_bytes(work.spec) * updated_parameters(work)
 
 
 def more_host_update_bytes(work: Work) -> float:
@@ -88,7 +110,9 @@ def _more_host_bytes(spec: TrialSpec) -> int:
 
 def _more_bytes(spec: TrialSpec) -> int:
     """A parameter."""
-    of_optimizer = without_deepspeed(spec.optimizer).moved_bytes
-    if spec.zero_stage is not None and spec.optimizer is not Optimizer.FUSED_ADAMW:
-        of_optimizer += _MORE_THAN_FUSED_ADAM
-    return _MORE_BYTES.get(spec.strategy, 0) + of_optimizer
+    return _MORE_BYTES.get(spec.strategy, 0) + _optimizers_bytes(spec)
+
+
+def _optimizers_bytes(spec: TrialSpec) -> int:
+    more = 0 if spec.zero_stage is None or spec.optimizer is Optimizer.FUSED_ADAMW else _MORE_THAN_FUSED_ADAM
+    return without_deepspeed(spec.optimizer).moved_bytes + more

@@ -22,6 +22,8 @@ from zerobench.report.step_time.engines import (
     issue_of,
     more_host_update_bytes,
     more_update_bytes,
+    optimizers_own_bytes,
+    pieces,
     reduces_after,
     updated_blocks,
 )
@@ -44,9 +46,10 @@ from zerobench.report.trials import Trial, case_of
 from zerobench.spec.batch import micro_batches_of_share, micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
-from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, TrialSpec
+from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, linear_s, moved_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
@@ -337,9 +340,29 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     if (host := asked.device.host) is not None:
         issue = issue_of(spec, asked.decoder).update.times(updated_blocks(spec, asked.decoder.layers))
         # stage 3 waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue)
-        ahead_s = 0.0 if spec.zero_stage == 3 else computing.ahead_s
-        late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_BY_TENSOR * asked.update_s)
+        ahead_s = 0.0 if spec.zero_stage in {0, 3} else computing.ahead_s
+        late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_by_tensor_s(asked)) + _late_pieces_s(asked, host)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
+
+
+def _by_tensor_s(asked: TimedWork) -> float:
+    """Of an update, kernels that are launched for each tensor, beside which the host launches others.
+
+    DeepSpeed's come before the optimizer's own. At stage 0 nothing goes on beside them: the host waits to hear of each
+    gradient that it is finite (utils.py, has_overflow_serial).
+    """
+    if asked.work.spec.zero_stage == 0:
+        return 0.0
+    is_deepspeed = asked.work.spec.zero_stage is not None
+    own_s = moved_s(asked.device, optimizers_own_bytes(asked.work)) if is_deepspeed else 0.0
+    return _BY_TENSOR * (asked.update_s - own_s)
+
+
+def _late_pieces_s(asked: TimedWork, host: HostRates) -> float:
+    """How long the GPU waits in an update that launches kernels for piece after piece of what it updates."""
+    is_on_host = asked.work.spec.offload_optimizer is not Offload.NONE
+    launches = 0.0 if is_on_host else pieces(asked.work) * OPTIMIZERS[asked.work.spec.optimizer].piece_launches
+    return max(0.0, launches * host.launch_s - asked.update_s)
 
 
 def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s: float) -> float:
