@@ -250,8 +250,8 @@ def change_one_thing() -> dict[str, tuple[Any, Any]]:
             lambda: later(5)[1:],
         ),
         "offset, beside a given one": (
-            lambda: later(0).as_strided((2,), (1,)),
-            lambda: later(4).as_strided((2,), (1,)),
+            lambda: later(0).as_strided((2,), (1,), 3),
+            lambda: later(4).as_strided((2,), (1,), 3),
         ),
         "offset, in another type": (lambda: later(0).view(torch.uint8), lambda: later(4).view(torch.uint8)),
         "type": (lambda: torch.empty(4, dtype=torch.int32, device=GPU).sum(), lambda: torch.empty(4, device=GPU).sum()),
