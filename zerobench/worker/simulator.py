@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 from zerobench.collection import no_collection
+from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.spec.trial import Evidence
 from zerobench.worker.forked_trial import AGAIN, run_trial
@@ -31,10 +32,14 @@ _PRELOADED = (
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.mistral.modeling_mistral",
+    "cpuinfo",
     "torch._dynamo",
+    "torch._dynamo.repro.after_dynamo",
     "torch._inductor.compile_fx",
+    "torch._inductor.compiler_bisector",
     "torch._functorch.config",
     "torch._meta_registrations",
+    "torch._subclasses.schema_check_mode",
     "torch.fx.experimental.symbolic_shapes",
     "deepspeed.module_inject",
     "deepspeed.ops.adam",
@@ -55,10 +60,6 @@ _OF_ITS_WORLD = {
         "zerobench.worker.worlds.emulated",
         "deepspeed.ops.adam.fused_adam",
         "torch._inductor.config",
-        "torch._inductor.compiler_bisector",
-        "torch._dynamo.repro.after_dynamo",
-        "torch._subclasses.schema_check_mode",
-        "cpuinfo",
     ),
     Evidence.SIMULATED: (
         "zerobench.worker.worlds.simulated",
@@ -104,13 +105,20 @@ def import_everything(world: Evidence) -> None:
     with no_collection():  # a sixth of what the imports take
         for name in (*_PRELOADED, *_OF_ITS_WORLD[world]):
             import_module(name)
-        for name in _WHERE_THERE if world is Evidence.EMULATED else ():
+        for name in _WHERE_THERE:
             with suppress(ImportError):
                 import_module(name)
     if world is Evidence.EMULATED:
         from zerobench.emulator.inside.values import open_values
 
         open_values()
+    else:
+        from zerobench.spec.overheads import workspace_of
+        from zerobench.worker.simulation.shortcuts import agree_with_absent_ranks
+
+        agree_with_absent_ranks()  # looks at each module, and a fork copies what it looks at
+        with suppress(UserError):  # of a file of the user's, which each trial says
+            workspace_of("")  # reads what is known of GPUs
     import torch
 
     torch.set_num_threads(1)

@@ -178,6 +178,19 @@ def test_a_remembered_result_looks_as_torch_makes_it_on_the_first_and_on_later_c
     assert ours == [torchs] * 3
 
 
+REPEATED = (
+    "view",
+    "unsafe_view",
+    "split, a list of views",
+    "foreach",
+    "mm",
+    "cat",
+    "view as a larger type",
+    "layer_norm, a tuple",
+    "max, a named tuple",
+)
+
+
 def count_work() -> dict[str, list[int]]:
     """How many operations torch itself worked out in each of three performances."""
     from zerobench.worker.simulation.tensors import SimulatedTensors
@@ -190,13 +203,19 @@ def count_work() -> dict[str, list[int]]:
             return super()._work_out(*arguments)
 
     work: dict[str, list[int]] = {}
-    for name in ("view", "unsafe_view", "split, a list of views", "foreach", "mm", "cat", "view as a larger type"):
+    for name in REPEATED:
         mode = Counting(lambda _flops: None)
         work[name] = []
         for _ in range(3):
             before = mode.worked_out
             perform(mode, name)
             work[name].append(mode.worked_out - before)
+    with Counting(lambda _flops: None) as mode:
+        flat, work["parts of one buffer"] = torch.empty(24, device=GPU), []
+        for offset in (0, 8, 16):
+            before = mode.worked_out
+            _ = flat.narrow(0, offset, 8).add(1).split(4)
+            work["parts of one buffer"].append(mode.worked_out - before)
     return work
 
 
@@ -215,6 +234,9 @@ def change_one_thing() -> dict[str, tuple[Any, Any]]:
     def ints() -> Any:
         return torch.empty(5, dtype=torch.int64, device=GPU)
 
+    def later(offset: int) -> Any:
+        return torch.empty(9, device=GPU).narrow(0, offset, 4)
+
     pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         "1 and 1.0": (lambda: ints() + 1, lambda: ints() + 1.0),
         "1 and True": (lambda: ints().sum(dim=1 - 1), lambda: (ints() > 0) + True),
@@ -224,9 +246,14 @@ def change_one_thing() -> dict[str, tuple[Any, Any]]:
             lambda: torch.empty_like(torch.empty(4, 4, device=GPU).t()),
         ),
         "offset": (
-            lambda: torch.empty(9, device=GPU).narrow(0, 0, 4)[1:],
-            lambda: torch.empty(9, device=GPU).narrow(0, 5, 4)[1:],
+            lambda: later(0)[1:],
+            lambda: later(5)[1:],
         ),
+        "offset, beside a given one": (
+            lambda: later(0).as_strided((2,), (1,), 3),
+            lambda: later(4).as_strided((2,), (1,), 3),
+        ),
+        "offset, in another type": (lambda: later(0).view(torch.uint8), lambda: later(4).view(torch.uint8)),
         "type": (lambda: torch.empty(4, dtype=torch.int32, device=GPU).sum(), lambda: torch.empty(4, device=GPU).sum()),
         "device": (lambda: torch.empty(4, device=GPU) + 1, lambda: torch.empty(4) + 1),
         "name of an option": (

@@ -21,20 +21,20 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
+@cache
 def agree_with_absent_ranks() -> None:
     """Replace what asks other ranks whether they are alike, and what asks or tells the machine, for the rest of the
-    process.
+    process. Once: what DeepSpeed imports later takes these functions from where they are replaced.
     """
     import cpuinfo
     from deepspeed.utils import nvtx
 
     cpuinfo.get_cpu_info = dict  # starts programs to name the processor, which CPUAdam asks for a warning's sake
     nvtx.enable_nvtx = False  # DeepSpeed's own switch: most of its functions mark a range for a profiler of the GPU
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("deepspeed"):
-            for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
-                if hasattr(module, name):
-                    setattr(module, name, _agreed)
+    for module in [module for name, module in sys.modules.items() if name.startswith("deepspeed")]:
+        for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
+            if hasattr(module, name):
+                setattr(module, name, _agreed)
 
 
 def copy_at_once() -> None:

@@ -15,21 +15,20 @@ plain numbers (Adam's step counters, loss scales) are kept by FakeTensorMode its
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
-from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
-from zerobench.worker.simulation.collectives import KINDS, message
+from zerobench.worker.simulation.collectives import message
 from zerobench.worker.simulation.costs import VALUE, Cost, cost_of, runs_nothing
 from zerobench.worker.simulation.device import DEVICE
-from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
+from zerobench.worker.simulation.memo import Make, NoKeyError, Operation, key_of, recipe
 
 _DATA: Any = torch.Tensor.data
 _EXCHANGED: Any = WeakIdKeyDictionary()
@@ -42,8 +41,22 @@ Observer = Callable[[Any], None]
 """Called with each operation's result."""
 
 
+class _Known(NamedTuple):
+    """An operation on arguments that look alike."""
+
+    make: Make
+    cost: Cost | None
+    flops: int | None
+    """None where it is none of those that are counted."""
+
+
 class SimulatedTensors(FakeTensorMode):
     """A FakeTensorMode whose tensors stand for those of a training run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch shall wrap the function below: as with StorageCounter, whose operations these are as well."""
+        return False
 
     def __init__(self, count_flops: Callable[[int], None]) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -56,7 +69,8 @@ class SimulatedTensors(FakeTensorMode):
         """Hears of each result that an operation has written."""
         self._under_way: list[Callable[[], None]] = []
         self._count_flops = count_flops
-        self._memo: dict[tuple[Any, ...], tuple[Make, Cost | None]] = {}
+        self._operations: dict[Any, Operation] = {}
+        self._memo: dict[tuple[Any, ...], _Known] = {}
         self.workspaces: dict[str, FakeTensor] = {}
         self._workspace: tuple[torch.device, int] | None = None
         self._working = False
@@ -74,25 +88,24 @@ class SimulatedTensors(FakeTensorMode):
             return NotImplemented
         if self._working:  # within torch's own Python for another operation: a kernel's affair
             return self.dispatch(func, types, args, kwargs or {})
-        out = self._result(func, types, args, kwargs or {})
+        operation = self._operations.get(func)
+        if operation is None:
+            operation = self._operations[func] = Operation(func)
+        out, flops = self._result(operation, func, types, args, kwargs or {})
         if self.observer is not None:
             self.observer(out)
         if self.wrote is not None and not runs_nothing(func):
             self.wrote(out)
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
+        if flops is not None:
+            self._count_flops(flops)
             self._note_product(out)
-        if func in KINDS and self.listener is not None:
+        if operation.is_collective and self.listener is not None:
             waited = self.listener(*message(func, args, out))
             self._under_way += [] if waited is None else [waited]
         elif func is _WAIT:
             while self._under_way:
                 self._under_way.pop(0)()
         return out
-
-    def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
-        return None if self.charge is None else cost_of(func, args, kwargs, out)
 
     def _charge(self, cost: Cost | None) -> None:
         if cost is not None and self.charge is not None:
@@ -122,27 +135,37 @@ class SimulatedTensors(FakeTensorMode):
         finally:
             self._working = False
 
-    def _result(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """By the memory of an equal operation where there is one."""
+    def _view(self, func: Any, args: tuple[Any, ...]) -> FakeTensor:
+        """By torch's own view of what has no bytes, in a tenth of the time: a flat buffer has one a parameter."""
+        with in_kernel_invocation_manager(self):
+            seen = func(*args)
+        return FakeTensor(self, seen, args[0].fake_device)
+
+    def _result(
+        self, operation: Operation, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, int | None]:
+        """By the memory of an equal call where there is one; with its FLOPs, where they are counted."""
         tensors: list[FakeTensor] = []
+        key: tuple[Any, ...] | None
         try:
-            key = key_of(func, args, kwargs, tensors)
+            key = key_of(operation, args, kwargs, tensors)
             known = self._memo.get(key)
         except (NoKeyError, TypeError):  # a value that counts, or an argument that has no hash
-            out = self._work_out(func, types, args, kwargs)
-            self._charge(self._cost(func, args, kwargs, out))
-            return out
+            key = known = None
         if known is not None:
-            self._charge(known[1])
-            return known[0](tensors)
-        out = self._work_out(func, types, args, kwargs)
-        cost = self._cost(func, args, kwargs, out)
+            self._charge(known.cost)
+            return known.make(tensors), known.flops
+        out = (
+            self._view(func, args)
+            if key is not None and operation.is_seen
+            else self._work_out(func, types, args, kwargs)
+        )
+        cost = None if self.charge is None else cost_of(func, args, kwargs, out)
         self._charge(cost)
-        if may_remember(func):
-            made = recipe(out, tensors)
-            if made is not None:
-                self._memo[key] = made, cost
-        return out
+        flops = None if operation.formula is None else operation.formula(*args, **kwargs, out_val=out)
+        if key is not None and operation.is_remembered and (made := recipe(out, tensors)) is not None:
+            self._memo[key] = _Known(made, cost, flops)
+        return out, flops
 
 
 def install() -> None:
