@@ -81,7 +81,8 @@ def forked_ranks(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> It
     """Variables with which `python -m tests.tools.forked_zerobench` starts ranks as forks of one process
     (tools/rank_forker.py), in a third of the time: for what ranks compute, not for how they are started.
     """
-    with rank_forker(of_all(tmp_path_factory, worker_id), Evidence.MEASURED, PINNED_MALLOC) as socket:
+    added = {**PINNED_MALLOC, "DS_ACCELERATOR": "cpu"}
+    with rank_forker(of_all(tmp_path_factory, worker_id), Evidence.MEASURED, added) as socket:
         yield {forked_launcher.SOCKET: str(socket)}
 
 
@@ -136,10 +137,10 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 @pytest.fixture(scope="session")
 def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
-    """The sweep that `make sweep` runs, of fewer steps and half their tokens; not beside a compilation, which would
-    take it the cores. Ranks that DeepSpeed's launcher starts, as it does there, are in tests/trials/test_live_view.py.
+    """The sweep that `make sweep` runs, of fewer steps and a quarter of their tokens; not beside a compilation, which
+    would take it the cores. Ranks that DeepSpeed's launcher starts, as it does there: tests/trials/test_live_view.py.
     """
-    fewer = ("steps.warmup=0", "steps.timed=2", "sequence_length=128")
+    fewer = ("steps.warmup=0", "steps.timed=2", "sequence_length=64")
     return forked_sweep_once("quickstart", *(word for pair in fewer for word in ("--set", pair)))
 
 
