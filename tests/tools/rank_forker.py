@@ -92,7 +92,7 @@ def users_of(path: Path) -> Path:
 
 
 def import_everything(world: Evidence) -> None:
-    """What ranks import, or nearly; nothing here starts a thread."""
+    """What ranks import, or nearly; nothing here starts a thread of Python's."""
     with no_collection():
         for name in OF_SCRIPTS if world is Evidence.EMULATED else (*simulator._PRELOADED, *OF_RANKS):
             import_module(name)
@@ -110,19 +110,20 @@ def fork_rank(rank: Mapping[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    code = 70
+    code = 1
     try:
-        _become(rank)
-        code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except BaseException:  # noqa: BLE001 -- told as Python tells it
-        traceback.print_exc()
-        code = 1
-    finally:  # as Python ends, but for its threads; the worker ends its process itself
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            _become(rank)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except BaseException:  # noqa: BLE001 -- told as Python tells it
+            traceback.print_exc()
+        finally:  # as Python ends, but for its threads; the worker ends its process itself
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:
         os._exit(code)
     return 0
 
