@@ -21,10 +21,15 @@ from tests.schedule import (  # noqa: F401
     pytest_xdist_make_scheduler,
 )
 from tests.tools import forked_launcher
-from tests.tools.emulated import emulated, emulator  # noqa: F401
+from tests.tools.emulated import emulated, emulator, of_all  # noqa: F401
 from tests.tools.kept_simulator import kept_simulator, simulate  # noqa: F401
 from tests.tools.rank_forker import rank_forker
+from zerobench.emulator.emulator import Emulator
+from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.running.launcher import PINNED_MALLOC
+from zerobench.spec.gpu_names import known_gpu
+from zerobench.spec.trial import Evidence
 from zerobench.store import Run, Trial, load_run
 
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -72,13 +77,27 @@ def sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Sweeper:
 
 
 @pytest.fixture(scope="session")
-def forked_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+def forked_ranks(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Mapping[str, str]]:
     """Variables with which `python -m tests.tools.forked_zerobench` starts ranks as forks of one process
     (tools/rank_forker.py), in a third of the time: for what ranks compute, not for how they are started.
     """
-    socket = tmp_path_factory.mktemp("forker") / "s"  # a socket's path may have 107 characters
-    with rank_forker(socket):
+    added = {**PINNED_MALLOC, "DS_ACCELERATOR": "cpu"}
+    with rank_forker(of_all(tmp_path_factory, worker_id), Evidence.MEASURED, added) as socket:
         yield {forked_launcher.SOCKET: str(socket)}
+
+
+@pytest.fixture(scope="session")
+def forked_scripts(
+    tmp_path_factory: pytest.TempPathFactory,
+    worker_id: str,
+    emulator: Emulator,  # noqa: F811 -- pytest's fixture, imported above
+) -> Iterator[Mapping[str, str]]:
+    """The same for the ranks of `zerobench emulate`: for what their scripts do once torch is there."""
+    added = emulator.variables(EmulatedGpu.of(known_gpu("H200")))  # a rank has its own variables, and its own GPU
+    added["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that compile beside a script: each would import torch
+    folder = of_all(tmp_path_factory, worker_id)
+    with rank_forker(folder, Evidence.EMULATED, added, emulator.python) as socket:
+        yield {forked_launcher.SOCKET_OF_SCRIPTS: str(socket)}
 
 
 @pytest.fixture(scope="session")
@@ -118,10 +137,10 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 @pytest.fixture(scope="session")
 def quickstart(kernels: None, forked_sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
-    """The sweep that `make sweep` runs, of fewer steps and half their tokens; not beside a compilation, which would
-    take it the cores. Ranks that DeepSpeed's launcher starts, as it does there, are in tests/trials/test_live_view.py.
+    """The sweep that `make sweep` runs, of fewer steps and a quarter of their tokens; not beside a compilation, which
+    would take it the cores. Ranks that DeepSpeed's launcher starts, as it does there: tests/trials/test_live_view.py.
     """
-    fewer = ("steps.warmup=0", "steps.timed=2", "sequence_length=128")
+    fewer = ("steps.warmup=0", "steps.timed=2", "sequence_length=64")
     return forked_sweep_once("quickstart", *(word for pair in fewer for word in ("--set", pair)))
 
 

@@ -32,29 +32,29 @@ Emulate = Callable[..., tuple[int, Any, str]]
 
 
 @pytest.fixture(scope="module")
-def emulate(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Emulate:
-    """Run `zerobench emulate --json`, once however often it is asked: exit status, what it printed, and its errors."""
+def emulate(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Emulate:
+    """Run `zerobench emulate --json`, once however often it is asked: exit status, what it printed, and its errors.
+
+    `forked` where how a rank begins is not the question and its like begins by itself in another test.
+    """
 
     @cache
-    def outcome(compile_processes: str | None, *words: str) -> tuple[int, Any, str]:
-        full = [sys.executable, "-m", "zerobench", "emulate", "--json", *words]
+    def outcome(*words: str, forked: bool) -> tuple[int, Any, str]:
+        module = "tests.tools.forked_zerobench" if forked else "zerobench"
+        full = [sys.executable, "-m", module, "emulate", "--json", *words]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
-        if compile_processes:
-            environ["TORCHINDUCTOR_COMPILE_THREADS"] = compile_processes
+        if forked:
+            environ |= request.getfixturevalue("forked_scripts")
         folder = tmp_path_factory.mktemp("emulated")
         done = subprocess.run(full, cwd=folder, env=environ, capture_output=True, text=True, timeout=1800, check=False)
         assert done.returncode != 2 or list(folder.glob("reports/*/plan.json")) == []  # what is refused leaves nothing
         told = json.loads(done.stdout) if done.stdout.strip() else None
         return done.returncode, told, done.stderr
 
-    def run(*options: str, command: list[str], compile_processes: str | None = None) -> tuple[int, Any, str]:
-        return outcome(compile_processes, *options, "--", *command)
+    def run(*options: str, command: list[str], forked: bool = False) -> tuple[int, Any, str]:
+        return outcome(*options, "--", *command, forked=forked)
 
     return run
-
-
-ONE_PROCESS = {"compile_processes": "1"}
-"""Without processes of torch that compile beside the script: each imports torch. One test has them, as users do."""
 
 
 def script(name: str) -> str:
@@ -124,7 +124,7 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
 
 def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly(emulate):
     options, command = ACCUMULATED
-    code, told, errors = emulate(*options, command=command)
+    code, told, errors = emulate(*options, command=command, forked=True)
     assert code == 0, errors
     rank = only_rank(told)
     assert (rank["rank"], rank["steps"], rank["tracked"]) == (15, 2, "DistributedDataParallel")
@@ -147,7 +147,7 @@ def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly
     ],
 )
 def test_every_phase_of_a_loop_has_its_bytes_named(emulate, options, command):
-    code, told, errors = emulate(*options, command=command)
+    code, told, errors = emulate(*options, command=command, forked=True)
     assert code == 0, errors
     (trial,) = load_run(Path(told["run"])).trials()
     rows = [row for row in trial.ranks[0].memory if row.place is Place.DEVICE]
@@ -163,7 +163,9 @@ def test_every_phase_of_a_loop_has_its_bytes_named(emulate, options, command):
 
 
 def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(emulate):
-    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("too_large.py")])
+    code, told, errors = emulate(
+        "--gpus", "1", "--gpu", "h200", command=["python", script("too_large.py")], forked=True
+    )
     assert code == 1, errors
     rank = only_rank(told)
     assert (told["fits"], rank["fits"], rank["end"]) == (False, False, "out_of_device_memory")
@@ -180,7 +182,9 @@ def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(e
 def test_without_flash_attention_the_refusal_names_attention_and_nothing_is_tried_where_nobody_asks(emulate):
     config = ["--deepspeed", "--deepspeed_config", script("ds_plain.json")]
     command = ["deepspeed", script("deepspeed_loop.py"), "--length", "8192", *config]
-    code, told, errors = emulate("--gpus", "64", "--gpu", "t4", "--steps", "2", "--no-tries", command=command)
+    code, told, errors = emulate(
+        "--gpus", "64", "--gpu", "t4", "--steps", "2", "--no-tries", command=command, forked=True
+    )
     assert code == 1, errors
     assert told["tries"] == []
     refusal = only_rank(told)["refusal"]
@@ -207,7 +211,7 @@ def test_memory_in_pieces_is_seen_and_segments_that_grow_are_tried(emulate):
 def test_an_option_that_the_script_parses_is_tried_from_its_default_and_found_to_fit(emulate):
     large = ["--output_dir", "out", "--block_size", "3584", "--report_to", "none"]
     command = ["torchrun", script("hf_trainer.py"), *large]
-    code, told, errors = emulate("--gpus", "8", "--gpu", "t4", "--steps", "2", command=command)
+    code, told, errors = emulate("--gpus", "8", "--gpu", "t4", "--steps", "2", command=command, forked=True)
     assert code == 1, errors
     written = "--per_device_train_batch_size 1 --gradient_accumulation_steps 8"
     has = told["device_memory_bytes"]
@@ -223,7 +227,7 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     config = ["--deepspeed", "--deepspeed_config", script("ds_offload.json")]
     command = ["deepspeed", script("deepspeed_loop.py"), *config]
     options = ["--gpus", "8", "--gpu", "h200", "--host-memory", "0.1GB", "--steps", "2"]
-    code, told, errors = emulate(*options, command=command)
+    code, told, errors = emulate(*options, command=command, forked=True)
     assert code == 1, errors
     host = told["host"]
     assert (told["fits"], told["causes"], host["fits"], only_rank(told)["fits"]) == (False, ["host"], False, True)
@@ -269,7 +273,7 @@ def test_what_torch_compile_saves_is_counted_where_the_same_model_uncompiled_doe
 def test_deepcompile_holds_two_buckets_and_every_parameter(emulate, stage, steps, in_bf16):
     width, layers, bucket = 16384, 4, 300_000_000
     command = ["python", script("deepcompile.py"), stage, *map(str, (width, layers, bucket))]
-    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command, **ONE_PROCESS)
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command, forked=True)
     assert code == 0, errors
     rank = only_rank(told)
     assert (told["fits"], rank["compiled"], rank["steps"], rank["end"]) == (True, True, steps, "stopped")
@@ -284,7 +288,7 @@ def test_deepcompile_holds_two_buckets_and_every_parameter(emulate, stage, steps
 @pytest.mark.slow
 def test_a_script_that_captures_cuda_graphs_is_told_that_there_are_none(emulate):
     command = ["python", script("compiled.py"), "1024", "reduce-overhead"]
-    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=command, **ONE_PROCESS)
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=command, forked=True)
     assert code == 1, errors
     assert told["failed"]["message"].endswith("CUDA error: CUDA graphs cannot be captured on the emulated GPU")
 
@@ -312,12 +316,13 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "command", "tracked", "expected"),
+    ("options", "command", "tracked", "expected", "forked"),
     [
         pytest.param(
             *TRAINER_AT_STAGE_2,
             "deepspeed.initialize",
             [Category.PARAMETERS, Category.LOGITS_AND_LOSS],
+            True,
             id="Trainer, ZeRO-2",
         ),
         pytest.param(
@@ -325,6 +330,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             ["torchrun", "hf_trainer.py", "--deepspeed", "ds_zero3.json", "--per_device_train_batch_size=1", *TRAINER],
             "deepspeed.initialize",
             [Category.PARAMETERS],
+            False,
             id="Trainer, ZeRO-3",
         ),
         pytest.param(
@@ -332,6 +338,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             ["accelerate", "launch", "--config_file", "fsdp2.yaml", "accelerate_fsdp2.py"],
             "FSDP",
             [Category.GATHERED_PARAMETERS, Category.FIRST_MOMENT],
+            False,
             id="accelerate, FSDP2",
         ),
         pytest.param(
@@ -339,6 +346,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             ["deepspeed", "deepspeed_pipeline.py", "--deepspeed", "--deepspeed_config", "ds_pipeline.json"],
             "deepspeed.initialize",
             [Category.PARAMETERS, Category.FIRST_MOMENT],
+            True,
             id="DeepSpeed pipeline",
         ),
         pytest.param(
@@ -346,6 +354,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             ["deepspeed", "autotp.py"],
             "deepspeed.initialize",
             [Category.PARAMETERS],
+            True,
             id="AutoTP",
         ),
         pytest.param(
@@ -353,13 +362,14 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             ["python", "mixtral.py"],
             "a torch loop",
             [Category.PARAMETERS, Category.FIRST_MOMENT, Category.LOGITS_AND_LOSS],
+            True,
             id="mixture of experts",
         ),
     ],
 )
-def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options, command, tracked, expected):
+def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options, command, tracked, expected, forked):
     words = [script(word) if (SCRIPTS / word).is_file() else word for word in command]
-    code, told, errors = emulate(*options, command=words)
+    code, told, errors = emulate(*options, command=words, forked=forked)
     assert code == 0, (errors, told)
     assert told["fits"] is True
     for rank in told["ranks"]:

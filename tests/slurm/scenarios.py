@@ -39,7 +39,7 @@ TINY = """\
 name: tiny
 axes:
   model: {{family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 509}}
-  strategy: {strategies}
+  strategy: {strategy}
   num_nodes: 2
   gpus_per_node: 2
   micro_batch_size: 2
@@ -212,7 +212,7 @@ def watched(cluster: Cluster, reports: Path) -> Played:
 def many_tasks(cluster: Cluster, reports: Path) -> Played:
     """More tasks than an array of this cluster may have."""
     trials = [standin_trial(f"trial{number}", num_nodes=1, gpus_per_node=1) for number in range(MAX_ARRAY_SIZE + 1)]
-    run = standin_run(cluster, reports, "many-tasks", trials, trials_per_job=1)
+    run = standin_run(cluster, reports, "many-tasks", trials, trials_per_job=1, throttle=MAX_ARRAY_SIZE)
     run.submit()
     run.await_ended()
     return Played(run, {}, {})
@@ -251,19 +251,18 @@ def hostile(cluster: Cluster, reports: Path) -> Swept:
     return _swept(cluster, sweep, folder, options, cwd=reports)
 
 
-def stages_by_srun(cluster: Cluster, reports: Path) -> Swept:
-    """Real training on two nodes, in an array of two tasks."""
-    options = ["--trials-per-job", "1", "--throttle", "1"]
-    return _real_sweep(cluster, reports, "srun", "[zero1, zero3]", options)
+def stage_by_srun(cluster: Cluster, reports: Path) -> Swept:
+    """Real training on two nodes."""
+    return _real_sweep(cluster, reports, "srun", "zero3", [])
 
 
-def stages_by_deepspeed(cluster: Cluster, reports: Path) -> Swept:
-    return _real_sweep(cluster, reports, "deepspeed", "[zero3]", ["--launcher", "deepspeed"])
+def stage_by_deepspeed(cluster: Cluster, reports: Path) -> Swept:
+    return _real_sweep(cluster, reports, "deepspeed", "zero1", ["--launcher", "deepspeed"])
 
 
-def _real_sweep(cluster: Cluster, reports: Path, name: str, strategies: str, options: list[str]) -> Swept:
+def _real_sweep(cluster: Cluster, reports: Path, name: str, strategy: str, options: list[str]) -> Swept:
     sweep = reports / f"{name}.yaml"
-    sweep.write_text(TINY.format(strategies=strategies), encoding="utf-8")
+    sweep.write_text(TINY.format(strategy=strategy), encoding="utf-8")
     ours = ["--nodes", "2", "--gpus-per-node", "0", "--cpus-per-node", "2"]
     return _swept(cluster, sweep, reports / name, [*ours, *options], cwd=reports)
 
@@ -298,12 +297,12 @@ SCENARIOS: dict[str, Callable[[Cluster, Path], Played | Swept]] = {
     scenario.__name__: scenario
     for scenario in (
         # What takes longest begins first: the cluster has room for four pairs of nodes in its main partition.
-        stages_by_srun,
+        stage_by_srun,
         time_limit,
         preempted_with_grace,
         preempted_at_once,
         node_down,
-        stages_by_deepspeed,
+        stage_by_deepspeed,
         hanging,
         requeued,
         killed_and_requeued,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools import forked_zerobench
 from zerobench.emulator.emulator import ENVIRONMENT, Emulator, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import is_made, places
@@ -40,8 +41,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Emulat
     torch = usable_torch(own.path)
     if is_made(places(own, torch), torch):
         return find_emulator()
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "environments"
+    folder = of_all(tmp_path_factory, worker_id) / "environments"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -56,16 +56,28 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Emulat
     return find_emulator()
 
 
+def of_all(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all processes of the session have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
 @pytest.fixture(scope="session")
-def emulated(emulator: Emulator) -> Emulated:
-    """Run a Python program on the emulated GPU; what it printed as its last line, read as JSON."""
+def emulated(emulator: Emulator, request: pytest.FixtureRequest) -> Emulated:
+    """Run a Python program on the emulated GPU; what it printed as its last line, read as JSON. It is a fork of a
+    process with torch (rank_forker.py), but where it is given variables, which libraries read as they are loaded.
+    """
 
     def run(
         program: str, *arguments: str, gpu: str = "H200", num_gpus: int = 1, account: Path | None = None, **added: str
     ) -> Any:
         variables = emulator.variables(EmulatedGpu.of(known_gpu(gpu)), num_gpus, account)
-        command = [str(emulator.python), "-c", program + _END, *arguments]
         environ = {**os.environ, **variables, **added}
+        python = [str(emulator.python)]
+        if not added:
+            python = forked_zerobench.LAUNCHER
+            environ |= request.getfixturevalue("forked_scripts")
+        command = [*python, "-c", program + _END, *arguments]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])

@@ -9,13 +9,22 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SOCKET = "ZEROBENCH_TESTS_FORKER"
+SOCKET_OF_SCRIPTS = "ZEROBENCH_TESTS_FORKER_OF_SCRIPTS"
+OURS = {"log": f"/proc/{os.getpid()}/fd/1", "errors": f"/proc/{os.getpid()}/fd/2"}
+"""Where what a rank prints comes out here."""
+PLAYED = "zerobench.emulate.inside"
+"""What `zerobench emulate` starts, without a launcher; it, or a program's text, is the rank then."""
 
 
 def main() -> int:
     """Start the ranks and wait for them."""
+    if sys.argv[1] in {PLAYED, "-c"}:
+        rank = {"environment": dict(os.environ), "folder": str(Path.cwd()), "module": True, "arguments": sys.argv[1:]}
+        return fork(os.environ[SOCKET_OF_SCRIPTS], [rank | OURS])
     parser = argparse.ArgumentParser()
     for option in ("--hostfile", "--num_nodes", "--master_port"):
         parser.add_argument(option, required=True)
@@ -43,14 +52,19 @@ def main() -> int:
                 "MASTER_PORT": asked.master_port,
             },
             "folder": str(Path.cwd()),
-            "log": str(logs / f"rank{rank}.log") if logs else f"/proc/{os.getpid()}/fd/1",
+            **({"log": log, "errors": log} if (log := logs and str(logs / f"rank{rank}.log")) else OURS),
             "module": asked.module,
             "arguments": [asked.program, *asked.arguments],
         }
         for rank in range(asked.num_gpus)
     ]
+    return fork(os.environ[SOCKET], ranks)
+
+
+def fork(path: str, ranks: Sequence[Mapping[str, object]]) -> int:
+    """Have the process that listens at `path` fork ranks, and wait for them; an exit status as a shell tells it."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(os.environ[SOCKET])
+        connection.connect(path)
         connection.sendall(json.dumps(ranks).encode() + b"\n")
         answer = connection.makefile("r").readline()
     code = int(answer) if answer else 1

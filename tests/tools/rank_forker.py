@@ -2,12 +2,15 @@
 
     python -m tests.tools.rank_forker SOCKET
 
+The socket's name is the world of the ranks: `measured` on CPUs, or `emulated`, in the emulator's environment.
 Tests that ask what ranks compute, and not how they are started, need no import of their own for each rank: a third of
 the suite's time was that. One connection starts the ranks of one launcher (forked_launcher.py): a line of JSON with
 their environments comes in, a line with the first exit status that is not 0 goes out when all have ended. Where a rank
 fails, or the connection is closed, the others are ended, as DeepSpeed's launcher does.
 """
 
+import atexit
+import fcntl
 import json
 import os
 import runpy
@@ -16,57 +19,90 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from zerobench.running.launcher import PINNED_MALLOC
+from zerobench.collection import no_collection
+from zerobench.spec.trial import Evidence
 from zerobench.worker import simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.05
+WAIT_S = 1.0
 START_S = 300.0
 OF_RANKS = (
+    "deepspeed.ops.op_builder.all_ops",
     "deepspeed.runtime.zero.muon.muon_optimizer",  # DeepSpeed asks it of each optimizer; it imports torch's inductor
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
+    "torch._subclasses.schema_check_mode",
     "torch.utils.cpp_extension",
     "transformers.models.auto.modeling_auto",
+    "zerobench.memory.sampler",
+    "zerobench.worker.programs",
+    "zerobench.worker.worlds.measured",
 )
 """What measured ranks import besides what simulated ones do."""
 
+OF_SCRIPTS = (
+    "deepspeed",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
+)
+"""What scripts on an emulated GPU import. None of it begins CUDA, which cannot be used on both sides of a fork."""
+
 
 @contextmanager
-def rank_forker(path: Path) -> Iterator[None]:
-    """The process that ranks are forked from, listening at `path`. It begins with what malloc and OpenMP read once."""
-    environment = {**os.environ, **PINNED_MALLOC, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.tools.rank_forker", str(path)]
-    process = subprocess.Popen(command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
-    try:
-        deadline = time.monotonic() + START_S
-        while not path.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the process that ranks are forked from did not start")
-            time.sleep(LOOK_S)
-        yield
-    finally:
-        process.kill()
-        process.wait()
+def rank_forker(
+    folder: Path, world: Evidence, added: Mapping[str, str], python: Path = Path(sys.executable)
+) -> Iterator[Path]:
+    """The socket of the process that ranks are forked from, one for all that name `folder`: the first to ask starts it,
+    and it ends when all of them have. `added` is what its environment has more than ours.
+    """
+    path = folder / world.value  # a socket's path may have 107 characters
+    with users_of(path).open("w") as users, path.with_suffix(".start").open("w") as starting:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        if not path.exists():
+            # It returns when it listens.
+            subprocess.run(
+                [str(python), "-m", "tests.tools.rank_forker", str(path)],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **added},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                check=True,
+                timeout=START_S,
+            )
+        fcntl.flock(starting, fcntl.LOCK_UN)
+        yield path
 
 
-def import_everything() -> None:
-    """What ranks import, or nearly; nothing here starts a thread."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    for name in (*simulator._PRELOADED, *OF_RANKS):
-        import_module(name)
+def users_of(path: Path) -> Path:
+    """The file that whoever uses the forker holds locked, shared with the others."""
+    return path.with_suffix(".users")
+
+
+def import_everything(world: Evidence) -> None:
+    """What ranks import, or nearly; nothing here starts a thread of Python's."""
+    with no_collection():
+        for name in OF_SCRIPTS if world is Evidence.EMULATED else (*simulator._PRELOADED, *OF_RANKS):
+            import_module(name)
+        for name in simulator._WHERE_THERE:
+            with suppress(ImportError):
+                import_module(name)
     processor = import_module("cpuinfo")  # DeepSpeed asks twice for each kernel, a third of a second each time
     processor.get_cpu_info = cache(processor.get_cpu_info)  # type: ignore[attr-defined]
     processor.get_cpu_info()
+    simulator.leave_to_forks()
 
 
 def fork_rank(rank: Mapping[str, Any]) -> int:
@@ -74,10 +110,21 @@ def fork_rank(rank: Mapping[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
+    code = 1
     try:
-        _become(rank)
+        try:
+            _become(rank)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except BaseException:  # noqa: BLE001 -- told as Python tells it
+            traceback.print_exc()
+        finally:  # as Python ends, but for its threads; the worker ends its process itself
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
     finally:
-        os._exit(70)  # the worker ends its process itself
+        os._exit(code)
     return 0
 
 
@@ -88,14 +135,15 @@ def _become(rank: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(rank["environment"])
     os.chdir(rank["folder"])
-    log = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    for stream, name in enumerate(("log", "errors"), 1):
+        os.dup2(os.open(rank[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     sys.argv = rank["arguments"]
     import torch
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    if rank["module"]:
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if sys.argv[0] == "-c":
+        exec(sys.argv.pop(1), {"__name__": "__main__"})  # noqa: S102 -- as Python does
+    elif rank["module"]:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -122,15 +170,18 @@ def serve_one(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve until ended."""
-    import_everything()
+    """Serve, in a fork, until nobody uses it any more."""
     path = Path(sys.argv[1])
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path.with_suffix(".new")))
+    import_everything(Evidence(path.name))
+    with socket.socket(socket.AF_UNIX) as listener, users_of(path).open() as users:
+        listener.bind(str(path))
         listener.listen()
-        path.with_suffix(".new").rename(path)  # whoever waits for it finds one that answers
+        if os.fork():
+            return
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        while True:
+        while is_used(users):
+            if not select.select([listener], [], [], WAIT_S)[0]:
+                continue
             connection, _ = listener.accept()
             if os.fork() == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -138,6 +189,16 @@ def main() -> None:
                 serve_one(connection)
                 os._exit(0)
             connection.close()
+        path.unlink()  # before the lock goes: who asks next starts another
+
+
+def is_used(users: IO[str]) -> bool:
+    """Whether somebody else has the file locked; else it is locked now."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Swept
+from tests.tools.forked_zerobench import LAUNCHER
 from tests.tools.known import known
 from tests.tools.printed import shown_run
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
 from zerobench.report.memory_causes import MOMENTS
-from zerobench.running.launcher import deepspeed_program, free_port
+from zerobench.running.launcher import free_port
 from zerobench.store import Run, Trial, load_run
 from zerobench.tracking.own_run import LEDGER_ALONE
 
@@ -59,17 +60,22 @@ def shared_memory_released(port: int) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def launch(program: str, *arguments: object) -> str:
-    """Run a program of a user's on two ranks; what it printed."""
-    port = free_port()
-    options = ["--hostfile", "/dev/null", "--num_gpus", "2", "--no_local_rank", "--master_port", str(port)]
-    command = [*deepspeed_program(), *options, str(PROGRAMS / program), *map(str, arguments)]
-    with shared_memory_released(port):
-        done = subprocess.run(
-            command, env=os.environ | CPU, capture_output=True, text=True, timeout=600, check=False, cwd=Path.cwd()
-        )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def launch(forked_ranks: Mapping[str, str]) -> Callable[..., str]:
+    """Run a program of a user's on two ranks, forks that have imported what it does; what it printed."""
+
+    def run(program: str, *arguments: object) -> str:
+        port = free_port()
+        options = ["--hostfile", "/dev/null", "--num_nodes", "1", "--num_gpus", "2", "--no_local_rank"]
+        options += ["--master_port", str(port)]
+        command = [*LAUNCHER, *options, str(PROGRAMS / program), *map(str, arguments)]
+        environ = {**os.environ, **CPU, **forked_ranks}
+        with shared_memory_released(port):
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done.stdout
+
+    return run
 
 
 def runs_in(reports: Path) -> dict[str, Run]:
@@ -93,7 +99,9 @@ def ours(forked_sweep: Callable[..., Swept]) -> Swept:
 
 
 @pytest.fixture(scope="module")
-def looped(ours: Swept, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Run], str]:
+def looped(
+    ours: Swept, launch: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Run], str]:
     """The same work in a user's loop, and what the loop printed."""
     reports = tmp_path_factory.mktemp("loop")
     printed = launch("training_loop.py", reports, *(trial.folder.path for trial in ours.run.trials()))
@@ -158,7 +166,7 @@ def shown(run: Run) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Run], str]:
+def trained(launch: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Run], str]:
     """Hugging Face Trainers with configurations full of `auto`, and what they printed."""
     folder = tmp_path_factory.mktemp("trainer")
     configs = [PROGRAMS / f"trainer_zero{stage}.json" for stage in (2, 3)]

@@ -91,14 +91,14 @@ def test_less_than_one_percent_of_every_peak_has_no_name(quickstart):
 
 
 def test_the_count_of_storages_moves_as_mallocs_own_count_does(quickstart):
-    """Two counters that know nothing of each other agree on what the backward pass freed, to 1% of the peak."""
+    """Two counters that know nothing of each other agree on what backward frees, to half a percent of the peak."""
     for trial in quickstart.run.trials():
         for rank in trial.ranks:
             process = {(p.step, p.phase): p.malloc_bytes for p in rank.process_memory}
             ours = [memory_row(rank, p, Category.TOTAL).live_bytes for p in (Phase.FORWARD, Phase.BACKWARD)]
             theirs = [process[StepKind.STEADY, p] for p in (Phase.FORWARD, Phase.BACKWARD)]
             peak = memory_row(rank, Phase.BACKWARD, Category.TOTAL).at_peak_bytes or 0
-            assert abs((ours[0] - ours[1]) - (theirs[0] - theirs[1])) <= 0.01 * peak, trial.spec.trial_id
+            assert abs((ours[0] - ours[1]) - (theirs[0] - theirs[1])) <= 0.005 * peak, trial.spec.trial_id
 
 
 def test_the_moments_appear_at_the_first_step_of_stages_1_to_3(quickstart):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import zerobench
 from tests.conftest import Swept, memory_row
 from tests.tools.rank_memory import live_bytes, unnamed
 from tests.trials.worlds import BUFFERS, INSTANTS, MODEL_STATES, Worlds, check_same_bytes, in_each_world, nameless
@@ -123,11 +124,13 @@ include:
 """
 
 
-def test_every_stage_and_offload_completes_on_a_gpu_of_the_catalogue_with_every_byte_named(forked_sweep, tmp_path):
-    swept = forked_sweep(TABLE.replace("NVME", str(tmp_path)))
-    cells = {(t.spec.strategy, t.spec.offload_optimizer, t.spec.offload_param) for t in swept.run.trials()}
+def test_every_stage_and_offload_completes_on_a_gpu_of_the_catalogue_with_every_byte_named(kept_simulator, tmp_path):
+    (tmp_path / "table.yaml").write_text(TABLE.replace("NVME", str(tmp_path)), encoding="utf-8")
+    with kept_simulator():
+        run = zerobench.run(tmp_path / "table.yaml", reports=tmp_path / "reports").run
+    cells = {(t.spec.strategy, t.spec.offload_optimizer, t.spec.offload_param) for t in run.trials()}
     assert len(cells) == 14
-    for trial in swept.run.trials():
+    for trial in run.trials():
         assert trial.record.status is Status.COMPLETED, trial.record.reason
         [rank] = trial.ranks
         assert unnamed(rank) == [], trial.spec.trial_id

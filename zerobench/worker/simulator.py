@@ -122,14 +122,20 @@ def import_everything(world: Evidence) -> None:
     import torch
 
     torch.set_num_threads(1)
-    # Half a million objects that no trial made: collections, and looks for tensors, need not pass over them each time.
-    gc.collect()
-    gc.freeze()
-    # Python looks at all objects once a quarter is new, and takes frozen ones for none: left to itself a trial would
-    # collect far more often here than in a process of its own.
-    gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTION)
+    leave_to_forks()
     # DeepSpeed asserts the alignment of its partitions, which a tensor without bytes has.
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+
+
+def leave_to_forks() -> None:
+    """Half a million objects that no trial made: collections, and looks for tensors, need not pass over them each time.
+
+    Python looks at all objects once a quarter is new, and takes frozen ones for none: left to itself a trial would
+    collect far more often here than in a process of its own.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTION)
 
 
 _FULL_COLLECTION = 100

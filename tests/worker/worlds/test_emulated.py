@@ -47,6 +47,9 @@ CELLS: dict[str, dict[str, Any]] = {
 }
 
 
+Ended = list[tuple[TrialRecord, TrialFolder]]
+
+
 class Played(NamedTuple):
     """A cell in both worlds."""
 
@@ -70,31 +73,36 @@ def trial(world: Evidence, **axes: Any) -> TrialSpec:
     return TrialSpec.model_validate(usual | axes)
 
 
-def play(trials: list[TrialSpec], folder: Path) -> list[tuple[TrialRecord, TrialFolder]]:
+def play(trials: list[TrialSpec], folder: Path) -> Ended:
     pairs = [(one, trial_laid_out(folder / one.trial_id, one)) for one in trials]
     predict(pairs, "run", 2, Stop(), lambda _: None, lambda _: None)
     return [(read_record(place.record, TrialRecord), place) for _, place in pairs]
 
 
 @pytest.fixture(scope="module")
-def played(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
-    """All cells, one import for each world."""
-    both = {
-        world: [trial(world, **axes) for axes in CELLS.values()] for world in (Evidence.EMULATED, Evidence.SIMULATED)
-    }
-    ended = play([one for trials in both.values() for one in trials], tmp_path_factory.mktemp("played"))
-    assert [(record.status, record.reason) for record, _ in ended] == [(Status.COMPLETED, None)] * len(ended)
+def ended(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """All cells, emulated and then simulated, and one that is too large: one import for each world."""
+    cells = [trial(world, **axes) for world in (Evidence.EMULATED, Evidence.SIMULATED) for axes in CELLS.values()]
+    too_large = trial(Evidence.EMULATED, strategy="zero1", micro_batch_size=2**16)
+    return play([*cells, too_large], tmp_path_factory.mktemp("played"))
+
+
+@pytest.fixture(scope="module")
+def played(ended: Ended) -> dict[str, Played]:
+    """The cells."""
+    cells = ended[:-1]
+    assert [(record.status, record.reason) for record, _ in cells] == [(Status.COMPLETED, None)] * len(cells)
+    trials = [trial(Evidence.SIMULATED, **axes) for axes in CELLS.values()]
+    places = [place for _, place in cells]
     ranks = [
         read_record(place.rank_record(one.prediction.rank), RankRecord)
-        for one, (_, place) in zip([*both[Evidence.EMULATED], *both[Evidence.SIMULATED]], ended, strict=True)
+        for one, place in zip(trials * 2, places, strict=True)
     ]
     kept = [
-        read_record(place.memory_courses(rank.rank), MemoryCourses)
-        for (_, place), rank in zip(ended, ranks, strict=True)
+        read_record(place.memory_courses(rank.rank), MemoryCourses) for place, rank in zip(places, ranks, strict=True)
     ]
     courses = zip(kept[: len(CELLS)], kept[len(CELLS) :], strict=True)
     pairs = zip(ranks[: len(CELLS)], ranks[len(CELLS) :], courses, strict=True)
-    trials = both[Evidence.SIMULATED]
     return {name: Played(one, *pair) for name, one, pair in zip(CELLS, trials, pairs, strict=True)}
 
 
@@ -205,11 +213,9 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
 
 
 @pytest.fixture(scope="module")
-def too_large(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrialRecord, RankRecord]:
+def too_large(ended: Ended) -> tuple[TrialRecord, RankRecord]:
     """A trial that needs more than its GPU has: its record, and its rank's."""
-    [(record, place)] = play(
-        [trial(Evidence.EMULATED, strategy="zero1", micro_batch_size=2**16)], tmp_path_factory.mktemp("too-large")
-    )
+    record, place = ended[-1]
     return record, read_record(place.rank_record(0), RankRecord)
 
 
