@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
 )
 DEVICE = Device(peak_flops=100 * 2.0**30, memory_bytes_per_s=2.0**30, sm_count=4, rates=ONES, assumptions={})
+
+
+@pytest.mark.parametrize("missing", [{"peak_tflops": {}}, {"memory_gb_per_s": None}, {"sm_count": None}])
+def test_a_datasheet_that_leaves_something_out_gives_no_device(missing: dict[str, Any]) -> None:
+    assert device_of(known(find_gpu("h100")).model_copy(update=missing), Precision.BF16) is None
 
 
 def test_a_product_that_fills_its_waves_runs_at_the_peak_and_one_tile_more_costs_a_wave() -> None:
