@@ -128,8 +128,14 @@ def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway(
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
     gated, plain = known(decoder_of(resolve_model("llama-8b"))), known(decoder_of(resolve_model("gpt2-125m")))
     assert (gated.mlp_matrices, plain.mlp_matrices) == (3, 2)
+    assert (gated.mlp_width, plain.mlp_width) == (14336, 4 * 768)
     assert gated.qkv_width == 4096 + 2 * 1024
     assert decoder_of(resolve_model("mixtral-8x7b")) is None
+
+
+def test_a_third_of_the_head_is_forward() -> None:
+    found = Passes(block_forward_s=0.1, block_backward_s=0.2, layers=10, head_s=0.3)
+    assert (found.forward_s, found.backward_s) == pytest.approx((1.1, 2.2))
 
 
 def test_hidden_communication_leaves_one_block_and_open_communication_all() -> None:
