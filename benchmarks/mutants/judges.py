@@ -65,6 +65,7 @@ _TIMED = (
     *_PHYSICS,
 )
 _STEP = ("tests/report/step_time/test_bound.py", "tests/report/exporters/test_step_timeline.py", *_TIMED)
+_RULES = ("tests/sweeping/test_strategy_rules.py", "tests/sweeping/test_rules.py")
 _INSTANTS = tuple(f"tests/formulas/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
 
 JUDGES: dict[str, tuple[str, ...]] = {
@@ -98,6 +99,10 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "report/step_time/stages.py": _STEP,
     "report/step_time/terms.py": _STEP,
     "report/step_time/transfers.py": _STEP,
+    "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),
+    "sweeping/checkpoint_rules.py": ("tests/spec/test_checkpoint.py", *_RULES),
+    "sweeping/pipeline_rules.py": ("tests/spec/test_pipeline.py", *_RULES),
+    "sweeping/ramp_rules.py": ("tests/spec/test_batch_ramp.py", *_RULES),
     "timing/device.py": _TIMED,
     "timing/host.py": _TIMED,
     "timing/kernels.py": _TIMED,

@@ -108,6 +108,7 @@ def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out
     assert {name: getattr(TRIAL, name) for name in DEFAULTS if name in TrialSpec.model_fields} == {
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
+    assert (AXES["model"].default, AXES["strategy"].default) == (None, None)
 
 
 def test_what_strategies_and_settings_call_axes_are_axes() -> None:
