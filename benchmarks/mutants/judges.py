@@ -60,7 +60,10 @@ _PHYSICS = tuple(
     )
 )
 _TIMED = (
-    *(f"tests/timing/test_{name}.py" for name in ("kernels", "roofline", "replay", "trace", "pipeline")),
+    *(
+        f"tests/timing/test_{name}.py"
+        for name in ("kernels", "roofline", "replay", "trace", "pipeline", "transformers_blocks")
+    ),
     "tests/report/step_time/test_tuned.py",
     *_PHYSICS,
 )

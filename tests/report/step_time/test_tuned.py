@@ -127,6 +127,14 @@ def test_backward_an_adapters_two_matrices_and_their_gradients_are_moved(passes_
     assert added_s == pytest.approx(moved / (real.memory_bytes_per_s * real.rates.memory_share))
 
 
+@pytest.mark.parametrize(("base", "moved"), [("nf4", 0.52 + 2), ("int8", 1 + 2)])
+def test_a_quantised_matrix_is_made_whole_for_each_pass(base: str, moved: float) -> None:
+    real, matrix = device(), TunedMatrix(HIDDEN, INNER, False, True)
+    quantised, plain = (Tuned({matrix: 1}, matrix, 1.0, 1.0, of).matrices_s(real, TOKENS) for of in (base, None))
+    made_s = moved * HIDDEN * INNER / (real.memory_bytes_per_s * real.rates.memory_share)
+    assert [one - other for one, other in zip(quantised, plain, strict=True)] == pytest.approx([made_s, made_s])
+
+
 def moved_alone_s(on: Device, product: tuple[float, float, float]) -> float:
     rows, columns, inner = product
     share = on.rates.memory_share * shipped_rates().today.fp32.memory_share
