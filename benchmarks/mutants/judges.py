@@ -67,7 +67,11 @@ _TIMED = (
     "tests/report/step_time/test_tuned.py",
     *_PHYSICS,
 )
-_STEP = ("tests/report/step_time/test_bound.py", "tests/report/exporters/test_step_timeline.py", *_TIMED)
+_STEP = (
+    *(f"tests/report/step_time/test_{name}.py" for name in ("engines", "larger", "bound")),
+    "tests/report/exporters/test_step_timeline.py",
+    *_TIMED,
+)
 _RULES = ("tests/sweeping/test_strategy_rules.py", "tests/sweeping/test_rules.py")
 _INSTANTS = tuple(f"tests/formulas/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
 
@@ -96,7 +100,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/storages.py": ("tests/memory/test_storages.py", "tests/memory/test_cpu_book.py"),
     "memory/topology.py": ("tests/memory/test_topology.py",),
     "report/step_time/engines.py": _STEP,
-    "report/step_time/expected.py": _STEP,
+    "report/step_time/expected.py": ("tests/report/test_calibrate.py", *_STEP),
     "report/step_time/larger.py": _STEP,
     "report/step_time/replayed.py": _STEP,
     "report/step_time/stages.py": _STEP,
