@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from zerobench.formulas.pipeline import StageTraffic, bubble_fraction, passed_per_step, pipeline_bytes_per_step
+from zerobench.formulas.pipeline import (
+    StageTraffic,
+    bubble_fraction,
+    passed_per_step,
+    passes_with_gradients,
+    pipeline_bytes_per_step,
+)
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -61,3 +67,10 @@ def test_of_one_stage_nothing_passes_and_nobody_waits() -> None:
 def test_the_bubble_is_the_papers() -> None:
     found = [bubble_fraction(trial(gradient_accumulation_steps=steps)) for steps in (1, 2, 8)]
     assert found == pytest.approx([3 / (4 + 3), 3 / (8 + 3), 3 / (32 + 3)])
+
+
+@pytest.mark.parametrize(("rank", "passes"), [(0, 8 - 4 + 1), (3, 8 - 1 + 1)])
+def test_the_first_gradient_comes_when_as_many_micro_batches_are_under_way_as_stages_follow(
+    rank: int, passes: int
+) -> None:
+    assert passes_with_gradients(trial(prediction={"rank": rank})) == passes
