@@ -16,7 +16,7 @@ from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import TENTH, Phases, Sides, expected, exposed_s, step
+from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, hidden_reducing_s, step
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
@@ -123,6 +123,17 @@ def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway(
     calm = device.rates.model_copy(update={"contention": 0.0})
     assert exposed_s(small, short, device.rates, overlaps=True) == exposed_s(small, short, calm, overlaps=True)
     assert exposed_s(large, short, device.rates, overlaps=True) > exposed_s(large, short, calm, overlaps=True)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "apart", "hidden"),
+    [(0.05, True, 0.6), (0.05, False, 10 * 0.05), (1.0, False, 0.6)],
+    ids=["beside the pass", "what the host makes up for", "all but the last bucket"],
+)
+def test_reducing_is_hidden_but_for_what_follows_the_last_bucket(idle_s: float, apart: bool, hidden: float) -> None:
+    computing = Passes(0.1, 0.2, layers=10, head_s=0.0, idle_backward_s=idle_s)
+    communication = Phases(buckets=(Bucket(0.5, 0.6), Bucket(1.0, 0.4)), reduces_apart=apart)
+    assert hidden_reducing_s(1.0, computing, communication) == pytest.approx(hidden)
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
