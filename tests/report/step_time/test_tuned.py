@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from tests.timing.predicted_trials import gpu
+from tests.tools.known import known
 from zerobench.report.step_time.known import assumptions
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.spec.presets import resolve_model
@@ -81,6 +82,11 @@ def test_backward_ends_at_the_first_block_that_is_trained() -> None:
     head = timed(frozen=r"embed|layers\.|model\.norm")
     assert head.block_backward_s == 0
     assert whole.head_s - head.head_s == pytest.approx(passed_s((HIDDEN, VOCABULARY)))
+
+
+@pytest.mark.parametrize(("frozen", "passes_on"), [(r"embed|layers\.", True), (r"embed|layers\.|model\.norm", False)])
+def test_the_head_passes_a_gradient_on_where_the_norm_before_it_is_trained(frozen: str, *, passes_on: bool) -> None:
+    assert known(tuned_of(asked(frozen=frozen))).head.passes_on is passes_on
 
 
 def test_what_is_checkpointed_passes_all_blocks_whatever_is_trained_as_transformers_asks() -> None:
