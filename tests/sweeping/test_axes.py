@@ -4,6 +4,7 @@ import pytest
 
 from tests.report.sample_run import spec
 from tests.sweeping.axis_samples import pair
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.report.frames.schema import KEYS
 from zerobench.spec.model import ModelSpec
@@ -109,6 +110,14 @@ def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
     assert (AXES["model"].default, AXES["strategy"].default) == (None, None)
+
+
+def test_what_the_names_of_a_charts_lines_are_silent_about_is_the_usual_value() -> None:
+    columns = [column for axis in AXES.values() for column in axis.columns if column.silent is not None]
+    assert columns
+    assert {column.name: column.silent for column in columns} == {
+        column.name: known(column.value)(TRIAL) for column in columns
+    }
 
 
 def test_what_strategies_and_settings_call_axes_are_axes() -> None:
