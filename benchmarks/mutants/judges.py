@@ -107,6 +107,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "report/step_time/terms.py": _STEP,
     "report/step_time/transfers.py": _STEP,
     "spec/availability.py": ("tests/sweeping/test_strategy_rules.py",),
+    "spec/cluster.py": ("tests/sweeping/test_plan.py", "tests/spec/test_training.py", "tests/spec/test_varied.py"),
     "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),
     "sweeping/checkpoint_rules.py": ("tests/spec/test_checkpoint.py", *_RULES),
     "sweeping/pipeline_rules.py": ("tests/spec/test_pipeline.py", *_RULES),

@@ -162,6 +162,12 @@ def test_rates_are_bytes_a_second() -> None:
     assert read_rate("--nvme", "1GiB/s") == 2**30
 
 
+@pytest.mark.parametrize("size", ["1", "0.5", "7e9"])
+def test_a_rate_without_a_unit_is_refused_however_small(size: str) -> None:
+    with one_line(start=f"--nvme: '{size}' has no unit"):
+        read_rate("--nvme", f"{size}/s")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
