@@ -109,6 +109,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "spec/availability.py": ("tests/sweeping/test_strategy_rules.py",),
     "spec/cluster.py": ("tests/sweeping/test_plan.py", "tests/spec/test_training.py", "tests/spec/test_varied.py"),
     "spec/host_memory.py": ("tests/sweeping/test_rules.py", "tests/spec/test_pipeline.py", "tests/spec/test_roles.py"),
+    "spec/sharding.py": ("tests/formulas/test_deepspeed.py",),
     "spec/links.py": ("tests/spec/test_links.py", "tests/report/step_time/test_links.py"),
     "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),
     "sweeping/checkpoint_rules.py": ("tests/spec/test_checkpoint.py", *_RULES),
