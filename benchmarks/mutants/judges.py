@@ -109,6 +109,13 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "spec/availability.py": ("tests/sweeping/test_strategy_rules.py",),
     "spec/cluster.py": ("tests/sweeping/test_plan.py", "tests/spec/test_training.py", "tests/spec/test_varied.py"),
     "spec/host_memory.py": ("tests/sweeping/test_rules.py", "tests/spec/test_pipeline.py", "tests/spec/test_roles.py"),
+    "spec/tensors.py": (
+        *(f"tests/spec/test_{name}.py" for name in ("tensors", "presets", "parameters")),
+        "tests/formulas/test_torch_strategies.py",
+    ),
+    "spec/toolchain.py": ("tests/running/test_this_machine.py",),
+    "spec/trial.py": ("tests/spec/test_trial.py", "tests/sweeping/test_axes.py", "tests/sweeping/test_speed_rules.py"),
+    "spec/usual_node.py": ("tests/sweeping/test_plan.py",),
     "spec/sharding.py": ("tests/formulas/test_deepspeed.py",),
     "spec/links.py": ("tests/spec/test_links.py", "tests/report/step_time/test_links.py"),
     "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),

@@ -110,6 +110,7 @@ def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
     assert (AXES["model"].default, AXES["strategy"].default) == (None, None)
+    assert AXES["reshard_after_forward"].default is True
 
 
 def test_what_the_names_of_a_charts_lines_are_silent_about_is_the_usual_value() -> None:
