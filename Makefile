@@ -10,7 +10,7 @@ MINUTES ?= 9.5
 EACH ?= 10
 C      := $(wildcard zerobench/emulator/c/*.[ch] $(addprefix zerobench/emulator/,cpp/*.h cpp/*.cpp include/*.h \
             include/nv/target))
-PACKAGES ?= formulas spec sweeping ds_config report/frames running/outcome.py
+PACKAGES ?= formulas spec sweeping ds_config report/frames report/step_time running/outcome.py timing
 
 .PHONY: sweep test test-fast test-extras mutants viewer login check format docs bench gpu-campaign clean
 

@@ -42,7 +42,38 @@ _TORCH = _alone("pipeline", "pipeline gpipe fp16")
 _IN_ENGINE = _alone("pipeline deepspeed", "pipeline deepspeed bf16")
 _ENGINE = _alone("zero0", "zero0 bf16 fused_adamw", "zero0 fp16", "zero2", "zero3")
 
-_INSTANTS = ("tests/formulas/test_deepspeed_instants.py", "tests/formulas/test_departures.py")
+_PHYSICS = tuple(
+    f"tests/timing/test_physics.py::test_{name}"
+    for name in (
+        "more_stages_never_raise_the_efficiency",
+        "more_ranks_never_make_the_passes_shorter",
+        "gradients_are_reduced_once_a_step_or_in_each_micro_batch",
+        "a_faster_link_is_never_slower",
+        "more_work_is_never_faster_where_parameters_come_from_drives",
+        "checkpointing_saves_nothing_but_calls_that_deepspeed_makes_for_more_parameters_at_once",
+        "a_larger_micro_batch_uses_the_gpu_better",
+        "offload_and_other_chips_make_the_interval_wider_and_are_named",
+        "blocks_that_are_compiled_or_fused_move_less_than_transformers_own",
+        "more_ranks_never_raise_the_efficiency_of_cut_matrices",
+        "cut_matrices_keep_to_the_bound_their_links_and_checkpointing",
+        "no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why",
+    )
+)
+_TIMED = (
+    *(
+        f"tests/timing/test_{name}.py"
+        for name in ("kernels", "roofline", "replay", "trace", "pipeline", "transformers_blocks")
+    ),
+    "tests/report/step_time/test_tuned.py",
+    *_PHYSICS,
+)
+_STEP = (
+    *(f"tests/report/step_time/test_{name}.py" for name in ("engines", "larger", "bound")),
+    "tests/report/exporters/test_step_timeline.py",
+    *_TIMED,
+)
+_RULES = ("tests/sweeping/test_strategy_rules.py", "tests/sweeping/test_rules.py")
+_INSTANTS = tuple(f"tests/formulas/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
 
 JUDGES: dict[str, tuple[str, ...]] = {
     "formulas/deepspeed/stage_3.py": _INSTANTS,
@@ -68,6 +99,42 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/sites.py": ("tests/memory/test_sites.py",),
     "memory/storages.py": ("tests/memory/test_storages.py", "tests/memory/test_cpu_book.py"),
     "memory/topology.py": ("tests/memory/test_topology.py",),
+    "report/step_time/engines.py": _STEP,
+    "report/step_time/expected.py": ("tests/report/test_calibrate.py", *_STEP),
+    "report/step_time/larger.py": _STEP,
+    "report/step_time/replayed.py": _STEP,
+    "report/step_time/stages.py": _STEP,
+    "report/step_time/terms.py": _STEP,
+    "report/step_time/transfers.py": _STEP,
+    "spec/availability.py": ("tests/sweeping/test_strategy_rules.py",),
+    "spec/cluster.py": ("tests/sweeping/test_plan.py", "tests/spec/test_training.py", "tests/spec/test_varied.py"),
+    "spec/host_memory.py": ("tests/sweeping/test_rules.py", "tests/spec/test_pipeline.py", "tests/spec/test_roles.py"),
+    "spec/tensors.py": (
+        *(f"tests/spec/test_{name}.py" for name in ("tensors", "presets", "parameters")),
+        "tests/formulas/test_torch_strategies.py",
+    ),
+    "spec/toolchain.py": ("tests/running/test_this_machine.py",),
+    "spec/trial.py": ("tests/spec/test_trial.py", "tests/sweeping/test_axes.py", "tests/sweeping/test_speed_rules.py"),
+    "spec/usual_node.py": ("tests/sweeping/test_plan.py",),
+    "spec/sharding.py": ("tests/formulas/test_deepspeed.py",),
+    "spec/links.py": ("tests/spec/test_links.py", "tests/report/step_time/test_links.py"),
+    "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),
+    "sweeping/checkpoint_rules.py": ("tests/spec/test_checkpoint.py", *_RULES),
+    "sweeping/pipeline_rules.py": ("tests/spec/test_pipeline.py", *_RULES),
+    "sweeping/ramp_rules.py": ("tests/spec/test_batch_ramp.py", *_RULES),
+    "timing/device.py": _TIMED,
+    "timing/host.py": _TIMED,
+    "timing/kernels.py": _TIMED,
+    "timing/latency.py": _TIMED,
+    "timing/passes.py": _TIMED,
+    "timing/pipeline.py": _TIMED,
+    "timing/rates.py": _TIMED,
+    "timing/replay.py": _TIMED,
+    "timing/roofline.py": _TIMED,
+    "timing/step.py": _TIMED,
+    "timing/trace.py": _TIMED,
+    "timing/transformers_blocks.py": _TIMED,
+    "timing/tuned.py": _TIMED,
     "worker/strategies/__init__.py": _PLAIN,
     "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
     "worker/strategies/checkpoint_states.py": _LOOP,

@@ -34,7 +34,9 @@ PACKAGES = (
     Package("sweeping", needs_torch=True),
     Package("ds_config", needs_torch=False),
     Package("report/frames", needs_torch=False),
+    Package("report/step_time", needs_torch=False),
     Package("running/outcome.py", needs_torch=False),
+    Package("timing", needs_torch=False),
     Package("memory", needs_torch=True),
     Package("worker/strategies", needs_torch=True),
 )

@@ -6,6 +6,7 @@ import pytest
 
 from tests.tools.refusals import one_line
 from zerobench.ds_config import build_ds_config, check_ds_config, in_own_swap_folder, swap_folder
+from zerobench.ds_config.build import replaces_linear
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.spec.model import ModelSpec
@@ -56,6 +57,22 @@ GOLDEN = {
     ),
 }
 """By name of the file under tests/data/ds_config."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "replaced"),
+    [
+        (trial("zero3"), True),
+        (trial("zero3", ds_config={"zero_optimization.memory_efficient_linear": False}), False),
+        (trial("zero3", ds_config_file="/nowhere.json"), True),
+        (trial("zero2"), False),
+        (trial("ddp"), False),
+    ],
+)
+def test_deepspeeds_linear_layer_is_told_by_the_trials_keys_and_as_by_default_without_its_file(
+    asked: TrialSpec, *, replaced: bool
+) -> None:
+    assert replaces_linear(asked) is replaced
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -25,6 +25,20 @@ def test_deepspeeds_linear_layer_stands_at_stage_3_alone_and_unless_it_is_turned
     assert Case({"zero_optimization": zero}, world_size=2, num_params=10).replaces_linear is expected
 
 
+@pytest.mark.parametrize(
+    ("zero", "kept"),
+    [
+        ({"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.75}}, 2),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu"}}, 0),
+        ({"stage": 3}, 0),
+        ({"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.75}}, 0),
+    ],
+    ids=str,
+)
+def test_what_the_ratio_leaves_of_sub_groups_stays_on_the_device_at_stage_3(zero: dict[str, object], kept: int) -> None:
+    assert Case({"zero_optimization": zero}, world_size=2, num_params=10).kept_sub_groups(8) == kept
+
+
 BARE = {
     "trained": 10,
     "stage": 0,

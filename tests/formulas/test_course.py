@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from zerobench.formulas.activations import activations
-from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, course_of
+from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, course_of, sizes_of
 from zerobench.records import Phase, StepKind
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
@@ -57,6 +57,26 @@ def test_the_first_gradient_is_handed_on_once_after_it_was_made_and_before_the_f
     [place] = [index for index, event in enumerate(backward) if event.number == BUCKETED]
     assert [event.is_gradient for event in backward[:place]].count(True) == 1
     assert place < 20
+
+
+@pytest.mark.parametrize(("kind", "forward"), [("gpt2", 12), ("llama", 15)])
+def test_the_workspace_is_taken_right_after_the_tensor_of_the_pass_that_the_course_names(
+    kind: str, forward: int
+) -> None:
+    course = course_of(kind, trial(kind, 2, 4, checkpoints=False), StepKind.FIRST)
+    for phase, after in ((Phase.FORWARD, forward), (Phase.BACKWARD, 4)):
+        [place] = [index for index, event in enumerate(course[phase]) if event.number == KEPT]
+        assert course[phase][place - 1].nbytes > 0
+        assert sum(event.nbytes > 0 for event in course[phase][:place]) == after
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_several_widths_are_bytes_of_their_sum(kind: str) -> None:
+    asked = trial(kind, 2, 4, checkpoints=False)
+    sizes, tokens, heads, width = sizes_of(kind, asked), 4 * 64, 3, 96
+    assert (sizes["4Ta"], sizes["4Tha"]) == (4 * tokens * heads, 4 * tokens * (width + heads))
+    assert sizes["2Thkk"] == 2 * tokens * 3 * width
+    assert sizes["8Tb"] == 8 * 4 * (64 + 1)
 
 
 def test_the_matrix_library_takes_a_workspace_in_each_pass_of_the_first_step_and_keeps_it() -> None:

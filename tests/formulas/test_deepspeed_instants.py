@@ -8,6 +8,7 @@ each line that then differs.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from zerobench.formulas.deepspeed import deepspeed_instants
 from zerobench.formulas.deepspeed.setting import Instants, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.terms import Bytes
-from zerobench.records import StepKind
+from zerobench.records import Place, StepKind
 from zerobench.spec.optimizers import Optimizer
 
 GOLDEN = Path(__file__).parent / "golden" / "instants.json"
@@ -151,6 +152,18 @@ def test_each_category_holds_these_bytes_at_each_instant(name: str, golden: dict
 
 def test_no_setting_is_told_that_is_not_asked(golden: dict[str, Any]) -> None:
     assert set(golden) == set(SETTINGS)
+
+
+@pytest.mark.parametrize(("name", "again"), [(" none live", 364), (" all live", 0)])
+def test_a_block_that_runs_again_is_there_at_each_bucket_where_nothing_is_gathered_ahead(name: str, again: int) -> None:
+    plain = setting(3, **STAGE_3[name])
+    before, after = (
+        deepspeed_instants(one, StepKind.STEADY)[Place.DEVICE].filled
+        for one in (plain, replace(plain, block_again=364))
+    )
+    more = {passed: sum(after[passed].values()) - sum(instant.values()) for passed, instant in before.items()}
+    assert before
+    assert more == dict.fromkeys(before, 2 * again)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from zerobench.formulas.pipeline import StageTraffic, bubble_fraction, passed_per_step, pipeline_bytes_per_step
+from zerobench.formulas.pipeline import (
+    StageTraffic,
+    bubble_fraction,
+    passed_per_step,
+    passes_with_gradients,
+    pipeline_bytes_per_step,
+    stage_device,
+)
+from zerobench.formulas.record import formula_setting
+from zerobench.records import Category, StepKind
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -61,3 +70,22 @@ def test_of_one_stage_nothing_passes_and_nobody_waits() -> None:
 def test_the_bubble_is_the_papers() -> None:
     found = [bubble_fraction(trial(gradient_accumulation_steps=steps)) for steps in (1, 2, 8)]
     assert found == pytest.approx([3 / (4 + 3), 3 / (8 + 3), 3 / (32 + 3)])
+
+
+@pytest.mark.parametrize(("rank", "passes"), [(0, 8 - 4 + 1), (3, 8 - 1 + 1)])
+def test_the_first_gradient_comes_when_as_many_micro_batches_are_under_way_as_stages_follow(
+    rank: int, passes: int
+) -> None:
+    assert passes_with_gradients(trial(prediction={"rank": rank})) == passes
+
+
+@pytest.mark.parametrize(
+    ("rank", "schedule", "sent_back"), [(0, "1f1b", 0), (1, "1f1b", 1), (3, "1f1b", 1), (1, "gpipe", 0)]
+)
+def test_in_forward_a_gradient_is_on_its_way_back_from_all_but_the_first_stage_once_it_has_one(
+    rank: int, schedule: str, sent_back: int
+) -> None:
+    asked = trial(evidence="formula", pipeline_schedule=schedule, prediction={"gpu": "h200", "rank": rank})
+    instants = stage_device(asked, formula_setting(asked), StepKind.STEADY)
+    forward, update = (each[Category.PIPELINE_BUFFERS] for each in (instants.forward, instants.step[0]))
+    assert forward - update == sent_back * 3 * SEQUENCE * HIDDEN * 4

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.known import known
 from zerobench.formulas import formula_record
-from zerobench.formulas.record import formula_setting
+from zerobench.formulas.record import formula_setting, fsdp_shards
 from zerobench.formulas.torch_strategies import Shards, bucket_count, ddp_moves, fsdp_moves
 from zerobench.formulas.zero_paper import bytes_per_parameter, model_states
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
@@ -56,6 +56,16 @@ def test_a_larger_bucket_makes_fewer_of_them_and_none_is_left_out():
     assert bucket_count(setting, whole + 1) == 1
     assert bucket_count(setting, 1) == len(setting.tensors)
     assert bucket_count(setting, 10**8) < bucket_count(setting, None) < bucket_count(setting, 10**7)
+
+
+@pytest.mark.parametrize(("base", "bits"), [("nf4", 4), ("int8", 8)])
+def test_matrices_that_lie_as_codes_are_that_much_fewer_elements_of_a_block(base: str, bits: int):
+    plain, coded = (
+        fsdp_shards(trial(strategy="fsdp", precision="bf16", adapter=f"lora-16{how}")) for how in ("", f"-{base}")
+    )
+    matrices = 12 * 1024**2
+    assert plain.block - coded.block == matrices - matrices * bits // 16
+    assert plain.root == coded.root
 
 
 def test_gradients_of_adapters_in_fp32_fill_buckets_twice_as_fast():

@@ -5,13 +5,21 @@ import pytest
 from tests.spec.machines import CPU
 from tests.sweeping.test_speed_rules import ASKING, skip
 from tests.tools.refusals import one_line
-from zerobench.spec.adapter import Lora, is_wide, lora_of
+from zerobench.spec.adapter import Lora, is_wide, lora_of, quantised_bytes
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.axes import read_axis
 
 LORA = {"adapter": "lora-8"}
 WIDE = {"adapter": "lora-8-fp32", "precision": "bf16"}
 KEPT_HASHES = {"lora-16": "cee8ad1e85d4", "lora-16-nf4:q_proj+v_proj": "1a75fd20582a"}
+
+
+@pytest.mark.parametrize(
+    ("base", "codes", "scales"),
+    [("nf4", 64 * 130 // 2, 130 + 4 + 4 * (16 + 256 + 1)), ("int8", 64 * 130, 4 * 64)],
+)
+def test_a_quantised_matrix_is_codes_and_what_they_are_scaled_by(base: str, codes: int, scales: int) -> None:
+    assert quantised_bytes(base, 64, 130) == (codes, scales)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerobench.spec.batch import micro_batches_per_step, micro_batches_read
+from zerobench.spec.batch import as_played, micro_batches_per_step, micro_batches_read
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 
@@ -23,3 +23,9 @@ def test_where_one_rank_drives_the_others_it_alone_reads() -> None:
     driven = spec("rpc-pipeline")
     assert [micro_batches_read(driven, rank) for rank in range(4)] == [micro_batches_per_step(driven, 0), 0, 0, 0]
     assert micro_batches_read(spec("zero1"), 3) == 6
+
+
+@pytest.mark.parametrize(("most", "played"), [(None, 6), (8, 6), (6, 6), (4, 4)])
+def test_a_prediction_plays_no_more_micro_batches_than_it_is_given(most: int | None, played: int) -> None:
+    asked = spec("zero2", prediction={"micro_batches": most})
+    assert as_played(asked).gradient_accumulation_steps == played

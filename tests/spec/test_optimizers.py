@@ -122,6 +122,14 @@ def test_states_and_temporaries_are_sums_over_the_tensors_of_the_update() -> Non
     assert temporaries.nbytes([], on_gpu=False) == 0
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.parametrize(("optimizer", "largest"), [("adamw_8bit", 16 * 2**20), ("lion", 4 * 2**21)])
+def test_what_has_no_version_for_all_tensors_takes_the_largest_or_a_piece_of_it_on_gpus_too(
+    optimizer: str, largest: int, on_gpu: bool
+) -> None:
+    assert OPTIMIZERS[Optimizer(optimizer)].temporaries.nbytes([2**21, 2**21], on_gpu=on_gpu) == largest
+
+
 def test_an_optimizer_is_known_by_deepspeeds_class_and_by_torchs_where_that_has_none() -> None:
     assert OPTIMIZERS[Optimizer.CPU_ADAM].class_name == "DeepSpeedCPUAdam"
     assert OPTIMIZERS[Optimizer.FUSED_ADAMW].class_name == "FusedAdam"

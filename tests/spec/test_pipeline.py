@@ -15,7 +15,8 @@ from zerobench.formulas.pipeline import bubble_fraction
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, why_not_divided
+from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, stage_blocks, why_not_divided
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.rules import Skip, why_skipped
 from zerobench.sweeping.situation import Situation
@@ -144,3 +145,8 @@ def test_deepspeeds_schedule_gets_a_config_of_stage_0_with_the_whole_batch_and_t
     assert config["gradient_clipping"] == 1.0
     with pytest.raises(UserError, match="has no DeepSpeed configuration"):
         build_ds_config(trial())
+
+
+@pytest.mark.parametrize(("stages", "blocks"), [(2, [16, 16]), (4, [8, 8, 8, 8])])
+def test_a_head_that_is_smaller_than_a_block_takes_none_from_the_last_stage(stages: int, blocks: list[int]) -> None:
+    assert [len(each) for each in stage_blocks(resolve_model("llama-7b"), stages)] == blocks

@@ -359,3 +359,17 @@ def test_resolving_and_counting_start_without_torch_or_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("llama-7b", True),
+        ("meta-llama/Llama-3.1-8B", True),
+        ("somewhere/config.json", True),
+        ("somewhere/model.json", False),
+        ("nobody/nothing", False),
+    ],
+)
+def test_presets_hub_ids_and_paths_of_configs_are_models(name: str, *, is_one: bool) -> None:
+    assert is_model(name) is is_one

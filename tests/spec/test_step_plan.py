@@ -24,3 +24,9 @@ def test_strategies_that_settle_in_the_first_step_need_no_warm_up() -> None:
 def test_the_last_warm_up_step_before_a_memory_step_leads_to_it() -> None:
     kinds = [step.kind for step in plan_steps(spec("zero2", steps=StepsSpec(warmup=2, memory=1, timed=1)))]
     assert [index for index in range(len(kinds)) if leads_to_memory(kinds, index)] == [2]
+
+
+def test_steps_whose_collectives_are_timed_come_last() -> None:
+    kinds = [step.kind for step in plan_steps(spec("zero2", steps=StepsSpec(timed=3, communication=2)))]
+    assert kinds[-5:] == ["timed"] * 3 + ["communication"] * 2
+    assert (kinds.count("timed"), kinds.count("communication")) == (3, 2)

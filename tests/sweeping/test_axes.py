@@ -4,6 +4,7 @@ import pytest
 
 from tests.report.sample_run import spec
 from tests.sweeping.axis_samples import pair
+from tests.tools.known import known
 from zerobench.errors import UserError
 from zerobench.report.frames.schema import KEYS
 from zerobench.spec.model import ModelSpec
@@ -108,6 +109,16 @@ def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out
     assert {name: getattr(TRIAL, name) for name in DEFAULTS if name in TrialSpec.model_fields} == {
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
+    assert (AXES["model"].default, AXES["strategy"].default) == (None, None)
+    assert AXES["reshard_after_forward"].default is True
+
+
+def test_what_the_names_of_a_charts_lines_are_silent_about_is_the_usual_value() -> None:
+    columns = [column for axis in AXES.values() for column in axis.columns if column.silent is not None]
+    assert columns
+    assert {column.name: column.silent for column in columns} == {
+        column.name: known(column.value)(TRIAL) for column in columns
+    }
 
 
 def test_what_strategies_and_settings_call_axes_are_axes() -> None:
@@ -127,7 +138,10 @@ def test_evidence_and_what_a_prediction_is_for_say_how_figures_are_come_by() -> 
 
 
 def test_what_only_some_names_and_tables_say_of_an_axis_is_declared_in_its_row() -> None:
-    assert "global_batch_size" not in {column.name for column in KEY_COLUMNS}  # it follows from others
+    names = {column.name for column in KEY_COLUMNS}
+    assert (
+        not {"global_batch_size", "gpu"} & names
+    )  # the one follows from others, the other is what a prediction is for
     assert SPEED == ("activation_checkpointing", "attention", "cross_entropy", "compile", "threads_per_rank")
     data = LABELS["data"]
     assert not data.in_sentences

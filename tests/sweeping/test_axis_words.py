@@ -6,7 +6,15 @@ import pytest
 
 from tests.report.sample_run import spec
 from zerobench.spec.trial import Precision
-from zerobench.sweeping.axis_words import checkpoint_name, offload_name, offload_sentence, plain_value, unusual
+from zerobench.sweeping.axis_words import (
+    checkpoint_name,
+    offload_name,
+    offload_sentence,
+    plain_value,
+    ranks_name,
+    ranks_sentence,
+    unusual,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +39,17 @@ def test_what_is_offloaded_is_named_with_its_place_and_what_is_not_is_left_out()
         "optimizer states offloaded to cpu",
         "optimizer states offloaded to nvme and parameters offloaded to cpu",
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "name", "words"),
+    [(1, 1, "n1", "1 rank"), (1, 2, "n2", "2 ranks"), (2, 4, "n2x4", "8 ranks on 2 nodes")],
+)
+def test_ranks_are_counted_and_their_nodes_where_there_are_several(
+    nodes: int, gpus: int, name: str, words: str
+) -> None:
+    asked = spec("zero1", num_nodes=nodes, gpus_per_node=gpus)
+    assert (ranks_name(asked), ranks_sentence(asked)) == (name, words)
 
 
 def test_a_column_has_texts_integers_and_booleans_and_else_the_text_of_a_value() -> None:

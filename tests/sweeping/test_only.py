@@ -3,7 +3,7 @@
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.sweeping.only import Only, read_only
+from zerobench.sweeping.only import Only, read_only, shown
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,12 @@ from zerobench.sweeping.only import Only, read_only
 )
 def test_a_filter_names_an_axis_or_trials_and_writes_its_values_as_points_do(text: str, only: Only) -> None:
     assert read_only(text) == only
+
+
+@pytest.mark.parametrize(("value", "text"), [(True, "true"), (False, "false"), (None, "null"), (0.5, "0.5")])
+def test_a_points_value_is_shown_as_a_filter_writes_it(value: object, text: str) -> None:
+    assert shown("compile", {"compile": value}) == text
+    assert shown("ds_config.a.b", {"ds_config": {"a.b": value}}) == text
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def test_a_plan_is_kept_as_a_sweep_that_comes_to_the_same_trials(tmp_path: Path)
     place = cluster()
     planned = cells(work(micro_batch_size="4"), place)
     path = tmp_path / "sweep.yaml"
-    path.write_text(json.dumps(document("plan", planned)))
+    kept = document("plan", planned)
+    assert len(kept["include"]) == len(planned) - 1
+    path.write_text(json.dumps(kept))
     again = expand(load_sweep(path), place.machine)
     assert [item.trial for item in again] == [item.trial for item in planned]
 
@@ -158,6 +160,12 @@ def test_what_is_no_number_of_tokens_is_refused_in_one_line(text: str) -> None:
 def test_rates_are_bytes_a_second() -> None:
     assert read_rate("--nvme", " 7 GB/s ") == 7e9
     assert read_rate("--nvme", "1GiB/s") == 2**30
+
+
+@pytest.mark.parametrize("size", ["1", "0.5", "7e9"])
+def test_a_rate_without_a_unit_is_refused_however_small(size: str) -> None:
+    with one_line(start=f"--nvme: '{size}' has no unit"):
+        read_rate("--nvme", f"{size}/s")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ test_what_would_fail_or_be_ignored_is_refused_with_its_reason = ASKING.each_refu
     (CPU, {"strategy": "fsdp", "compile": "model"}, "compile_needs_own_loop", "use blocks"),
     (CPU, {"compile": "blocks", **SIMULATED}, "compile_needs_device", "predict compile none"),
     (NO_COMPILER, {"compile": "blocks"}, "compile_needs_device", "needs a C++ compiler"),
+    (BARE_GPU.model_copy(update={"has_inductor": False}), {"compile": "blocks"}, "compile_needs_device", "and Triton"),
     (CPU, {"compile": "blocks", "steps": {"warmup": 0}}, "compile_needs_device", "set 1"),
     (GPU, {**LIGER, **SIMULATED}, "liger_needs_gpu", "use chunked"),
     (CPU, {**OPERATIONS, "strategy": "ddp", "compile": "blocks"}, "kept_operations_need_eager_mode", "inductor"),

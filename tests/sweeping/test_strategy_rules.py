@@ -1,5 +1,7 @@
 """What a strategy has not, needs, or cannot be in is refused before launch, in a sentence; what it has is not."""
 
+from typing import Any
+
 from tests.spec.machines import CPU, GPUS
 from tests.sweeping.refusals import Asking
 from zerobench.spec.availability import needs, unavailable
@@ -8,6 +10,7 @@ from zerobench.spec.trial import Evidence
 from zerobench.sweeping.strategy_rules import STRATEGY_RULES
 
 BOTH = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+ODD = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 257}
 ASKING = Asking(strategy="ddp", precision="fp32")
 trial, skip = ASKING.trial, ASKING.skip
 
@@ -26,6 +29,17 @@ test_a_combination_that_a_strategy_has_not_is_refused_with_its_reason = ASKING.e
     ({"strategy": "fsdp", "offload_optimizer": "cpu"}, "fsdp_offloads_together", "optimizer states together"),
     ({"strategy": "fsdp", **BOTH, "offload_param": "nvme"}, "fsdp_offloads_together", "to the CPU only"),
     ({"strategy": "fsdp", **BOTH, "optimizer": "cpu_adam"}, "cpu_adam_needs_deepspeed", "use adamw"),
+)
+
+
+def _cut(parts: int, **fields: Any) -> dict[str, Any]:
+    return {"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": parts}, **fields}
+
+
+test_autotp_is_refused_where_ranks_or_the_vocabulary_are_not_divided_and_in_predictions = ASKING.each_refused(
+    (_cut(3), "autotp_not_divisible", "2 ranks cannot be divided into groups of 3"),
+    (_cut(2, evidence="simulated"), "autotp_not_divisible", "AutoTP is not predicted"),
+    (_cut(2, model=ODD), "autotp_not_divisible", "a vocabulary of 257 splits unevenly"),
 )
 
 

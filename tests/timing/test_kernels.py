@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,17 @@ from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import TENTH, Phases, Sides, expected, exposed_s, step
+from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, hidden_reducing_s, step
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
 )
 DEVICE = Device(peak_flops=100 * 2.0**30, memory_bytes_per_s=2.0**30, sm_count=4, rates=ONES, assumptions={})
+
+
+@pytest.mark.parametrize("missing", [{"peak_tflops": {}}, {"memory_gb_per_s": None}, {"sm_count": None}])
+def test_a_datasheet_that_leaves_something_out_gives_no_device(missing: dict[str, Any]) -> None:
+    assert device_of(known(find_gpu("h100")).model_copy(update=missing), Precision.BF16) is None
 
 
 def test_a_product_that_fills_its_waves_runs_at_the_peak_and_one_tile_more_costs_a_wave() -> None:
@@ -119,11 +125,28 @@ def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway(
     assert exposed_s(large, short, device.rates, overlaps=True) > exposed_s(large, short, calm, overlaps=True)
 
 
+@pytest.mark.parametrize(
+    ("idle_s", "apart", "hidden"),
+    [(0.05, True, 0.6), (0.05, False, 10 * 0.05), (1.0, False, 0.6)],
+    ids=["beside the pass", "what the host makes up for", "all but the last bucket"],
+)
+def test_reducing_is_hidden_but_for_what_follows_the_last_bucket(idle_s: float, apart: bool, hidden: float) -> None:
+    computing = Passes(0.1, 0.2, layers=10, head_s=0.0, idle_backward_s=idle_s)
+    communication = Phases(buckets=(Bucket(0.5, 0.6), Bucket(1.0, 0.4)), reduces_apart=apart)
+    assert hidden_reducing_s(1.0, computing, communication) == pytest.approx(hidden)
+
+
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
     gated, plain = known(decoder_of(resolve_model("llama-8b"))), known(decoder_of(resolve_model("gpt2-125m")))
     assert (gated.mlp_matrices, plain.mlp_matrices) == (3, 2)
+    assert (gated.mlp_width, plain.mlp_width) == (14336, 4 * 768)
     assert gated.qkv_width == 4096 + 2 * 1024
     assert decoder_of(resolve_model("mixtral-8x7b")) is None
+
+
+def test_a_third_of_the_head_is_forward() -> None:
+    found = Passes(block_forward_s=0.1, block_backward_s=0.2, layers=10, head_s=0.3)
+    assert (found.forward_s, found.backward_s) == pytest.approx((1.1, 2.2))
 
 
 def test_hidden_communication_leaves_one_block_and_open_communication_all() -> None:

@@ -28,6 +28,7 @@ def test_a_product_moves_each_operand_and_its_result_once() -> None:
     assert product.flops == 3 * 2 * 512 * 256 * 1024
     assert product.moved_bytes == 3 * 2 * (512 * 1024 + 1024 * 256 + 512 * 256)
     assert product.seconds == pytest.approx(3 * gemm_s(DEVICE, 512, 256, 1024))
+    assert known(product.flops_per_s) * product.seconds == pytest.approx(product.flops)
 
 
 def test_attention_does_half_of_what_is_counted_and_backward_moves_twice_the_bytes() -> None:

@@ -19,7 +19,7 @@ from benchmarks.timing.cpu_ranks import (
 from benchmarks.timing.cpu_ranks import calibrated as rates_of
 from tests.tools.known import known
 from zerobench.errors import UserError
-from zerobench.timing.cpu_ranks import MAPPING, Gloo, Thread, Timed, one_at_a_time, shipped_threads, threads
+from zerobench.timing.cpu_ranks import MAPPING, Gloo, Thread, Timed, flops_of, one_at_a_time, shipped_threads, threads
 from zerobench.timing.replay import replay
 from zerobench.timing.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
 
@@ -54,6 +54,10 @@ def alone(zero1_passes_s: float = 0.4, *between: Item) -> dict[str, Alone]:
 def test_a_run_of_one_rank_is_replayed_at_its_own_times(engine, passes, expected):
     timeline = known(replay(step(passes), calibrated(alone(), GLOO)[engine]))
     assert (timeline.passes_s, timeline.step_s) == pytest.approx(expected)
+
+
+def test_products_are_counted_and_half_of_fused_attention():
+    assert flops_of(FEW) == 2 * 3 * 64 * 32 * 16 + (2000 + 4000) / 2
 
 
 def test_memory_that_an_engine_maps_is_not_taken_for_its_python():

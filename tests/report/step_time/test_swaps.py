@@ -1,13 +1,18 @@
 """How long an update takes that swaps: by hand, of one sub-group and of several, in turns and ahead."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.report.sample_run import SampleTrial
-from tests.timing.predicted_trials import expected, links, predicted
+from tests.timing.predicted_trials import expected, gpu, links, predicted
+from tests.tools.known import known
 from zerobench.records import Phase, StepKind
+from zerobench.report.step_time.expected import timed_work
+from zerobench.report.step_time.swaps import Pass, swapping_s
+from zerobench.spec.tensors import parameter_tensors
 
 DRIVES: dict[str, Any] = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
 SMALL = {"zero_optimization.sub_group_size": 100_000_000}
@@ -39,6 +44,21 @@ def test_without_pipelining_reads_and_writes_wait_for_each_other_however_many_su
     for trial in (whole, swapped()):
         assert update_s(trial) == pytest.approx(without_drives + sum(drives_s(trial)), rel=1e-3)
     assert expected(swapped()).step_s == pytest.approx(expected(whole).step_s, rel=1e-3), "some were written before"
+
+
+@pytest.mark.parametrize(("block", "before_copies"), [(2**24, 4096), (2**40, 0)])
+def test_a_copy_waits_for_the_gathers_before_it_unless_the_next_parameter_is_read(
+    block: int, before_copies: int
+) -> None:
+    """Of Llama 7B the embedding and the head alone have a part of 16 MiB on each of 8 ranks, and before the head is a
+    norm.
+    """
+    keys = {"aio.block_size": block, "zero_optimization.stage3_param_persistence_threshold": 0}
+    trial = predicted(strategy="zero3", **DRIVES, offload_param="nvme", ds_config={"aio.block_size": 2**20})
+    asked = predicted(strategy="zero3", **DRIVES, offload_param="nvme", ds_config=keys)
+    work = known(timed_work(replace(asked, ranks=trial.ranks), gpu(), links())).work
+    none, second = (known(swapping_s(work, [Pass(Phase.BACKWARD, 0.0, gathered)], 0, 0, 0))[0] for gathered in (0, 1))
+    assert second - none == pytest.approx(1 - before_copies / sum(parameter_tensors(asked.spec.model)), abs=1e-9)
 
 
 @pytest.mark.parametrize("keys", [{"read": True}, {"write": True}, {"read": True, "write": True}])

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from tests.timing.predicted_trials import gpu
+from tests.tools.known import known
 from zerobench.report.step_time.known import assumptions
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.spec.presets import resolve_model
@@ -83,6 +84,11 @@ def test_backward_ends_at_the_first_block_that_is_trained() -> None:
     assert whole.head_s - head.head_s == pytest.approx(passed_s((HIDDEN, VOCABULARY)))
 
 
+@pytest.mark.parametrize(("frozen", "passes_on"), [(r"embed|layers\.", True), (r"embed|layers\.|model\.norm", False)])
+def test_the_head_passes_a_gradient_on_where_the_norm_before_it_is_trained(frozen: str, *, passes_on: bool) -> None:
+    assert known(tuned_of(asked(frozen=frozen))).head.passes_on is passes_on
+
+
 def test_what_is_checkpointed_passes_all_blocks_whatever_is_trained_as_transformers_asks() -> None:
     upper = timed(frozen=r"embed|layers\.\d\.|layers\.1[0-5]\.", activation_checkpointing=True)
     whole = timed(activation_checkpointing=True)
@@ -125,6 +131,14 @@ def test_backward_an_adapters_two_matrices_and_their_gradients_are_moved(passes_
     moved = 3 * 2 * TOKENS * (passed * HIDDEN + 4 * 16 + 4 * INNER)
     added_s = with_adapter - without
     assert added_s == pytest.approx(moved / (real.memory_bytes_per_s * real.rates.memory_share))
+
+
+@pytest.mark.parametrize(("base", "moved"), [("nf4", 0.52 + 2), ("int8", 1 + 2)])
+def test_a_quantised_matrix_is_made_whole_for_each_pass(base: str, moved: float) -> None:
+    real, matrix = device(), TunedMatrix(HIDDEN, INNER, False, True)
+    quantised, plain = (Tuned({matrix: 1}, matrix, 1.0, 1.0, of).matrices_s(real, TOKENS) for of in (base, None))
+    made_s = moved * HIDDEN * INNER / (real.memory_bytes_per_s * real.rates.memory_share)
+    assert [one - other for one, other in zip(quantised, plain, strict=True)] == pytest.approx([made_s, made_s])
 
 
 def moved_alone_s(on: Device, product: tuple[float, float, float]) -> float:
