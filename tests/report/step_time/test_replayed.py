@@ -70,8 +70,6 @@ ALL_ON_HOST: dict[str, Any] = {
 }
 AXES: dict[str, dict[str, Any]] = {
     "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
-    "zero0": {"stage": 0, "activation_checkpointing": False, "micro_batch_size": 2},
-    "zero0 of many ranks": {"stage": 0, "model": DEEP, "world_size": 64, "micro_batch_size": 1},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
     "zero2": {"stage": 2, "gradient_accumulation_steps": 2},
     "zero3": {"stage": 3},

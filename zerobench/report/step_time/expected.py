@@ -340,19 +340,15 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     if (host := asked.device.host) is not None:
         issue = issue_of(spec, asked.decoder).update.times(updated_blocks(spec, asked.decoder.layers))
         # stage 3 waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue)
-        ahead_s = 0.0 if spec.zero_stage in {0, 3} else computing.ahead_s
+        ahead_s = 0.0 if spec.zero_stage == 3 else computing.ahead_s
         late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_by_tensor_s(asked)) + _late_pieces_s(asked, host)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
 
 
 def _by_tensor_s(asked: TimedWork) -> float:
-    """Of an update, kernels that are launched for each tensor, beside which the host launches others.
-
-    DeepSpeed's come before the optimizer's own. At stage 0 nothing goes on beside them: the host waits to hear of each
-    gradient that it is finite (utils.py, has_overflow_serial).
+    """Of an update, kernels that are launched for each tensor, beside which the host launches others: DeepSpeed's come
+    before the optimizer's own.
     """
-    if asked.work.spec.zero_stage == 0:
-        return 0.0
     is_deepspeed = asked.work.spec.zero_stage is not None
     own_s = moved_s(asked.device, optimizers_own_bytes(asked.work)) if is_deepspeed else 0.0
     return _BY_TENSOR * (asked.update_s - own_s)
