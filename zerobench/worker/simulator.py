@@ -92,6 +92,8 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is not taken for what is said here
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; standard input says when to end
     import_everything(asked.world)
+    if asked.world is Evidence.SIMULATED:
+        read_everything()
     Simulator(asked.jobs, speaker).serve()
 
 
@@ -112,19 +114,22 @@ def import_everything(world: Evidence) -> None:
         from zerobench.emulator.inside.values import open_values
 
         open_values()
-    else:
-        from zerobench.spec.overheads import workspace_of
-        from zerobench.worker.simulation.shortcuts import agree_with_absent_ranks
-
-        agree_with_absent_ranks()  # looks at each module, and a fork copies what it looks at
-        with suppress(UserError):  # of a file of the user's, which each trial says
-            workspace_of("")  # reads what is known of GPUs
     import torch
 
     torch.set_num_threads(1)
     leave_to_forks()
     # DeepSpeed asserts the alignment of its partitions, which a tensor without bytes has.
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+
+
+def read_everything() -> None:
+    """What each simulated trial would look at or read: a fork copies what it looks at. No real engine can run after."""
+    from zerobench.spec.overheads import workspace_of
+    from zerobench.worker.simulation.shortcuts import agree_with_absent_ranks
+
+    agree_with_absent_ranks()
+    with suppress(UserError):  # of a file of the user's, which each trial says
+        workspace_of("")
 
 
 def leave_to_forks() -> None:
