@@ -244,10 +244,7 @@ def in_order(some: Iterable[Judged]) -> list[bool]:
     """Of each pair of a program's rows of one model, GPU and length whose published speeds differ by more than 5 %,
     whether the same one is expected to be faster.
     """
-    alike = grouped(some, lambda each: each.row.work)
-    speeds = [
-        (one.tokens_per_s, other.tokens_per_s) for those in alike.values() for one, other in combinations(those, 2)
-    ]
+    speeds = [(one.tokens_per_s, other.tokens_per_s) for one, other in _pairs(some)]
     return [
         (published > other) == (expected > than)
         for (published, expected), (other, than) in speeds
@@ -257,16 +254,17 @@ def in_order(some: Iterable[Judged]) -> list[bool]:
 
 def surely_in_order(some: Iterable[Judged]) -> list[bool]:
     """Of each pair whose order is said to be sure (order.py), whether the same one was faster."""
-    pairs = [
-        (one, other) if one.tokens_per_s[1] < other.tokens_per_s[1] else (other, one)
-        for those in grouped(some, lambda each: each.row.work).values()
-        for one, other in combinations(those, 2)
-    ]
+    by_speed = [sorted(pair, key=lambda each: each.tokens_per_s[1]) for pair in _pairs(some)]
     return [
         slow.tokens_per_s[0] < fast.tokens_per_s[0]
-        for slow, fast in pairs
+        for slow, fast in by_speed
         if least_ratio(slow.expected, fast.expected) > slow.row.tokens / fast.row.tokens
     ]
+
+
+def _pairs(some: Iterable[Judged]) -> Iterator[tuple[Judged, Judged]]:
+    for alike in grouped(some, lambda each: each.row.work).values():
+        yield from combinations(alike, 2)
 
 
 def main() -> None:

@@ -139,9 +139,8 @@ def test_evidence_and_what_a_prediction_is_for_say_how_figures_are_come_by() -> 
 
 def test_what_only_some_names_and_tables_say_of_an_axis_is_declared_in_its_row() -> None:
     names = {column.name for column in KEY_COLUMNS}
-    assert (
-        not {"global_batch_size", "gpu"} & names
-    )  # the one follows from others, the other is what a prediction is for
+    # The one follows from others, the other is what a prediction is for.
+    assert not {"global_batch_size", "gpu"} & names
     assert SPEED == ("activation_checkpointing", "attention", "cross_entropy", "compile", "threads_per_rank")
     data = LABELS["data"]
     assert not data.in_sentences

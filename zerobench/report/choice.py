@@ -2,16 +2,16 @@
 
 Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
 the shortest step); those of which it is not sure that they take longer are tied with it (step_time/order.py), and of
-them the simplest is taken:
-what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest keys, then the lowest stage,
-which partitions no more than it must (torch's strategies after ZeRO's, by the stage that partitions as much), then most
-room. Where no time is known, all that fits with room is tied. A search for the fastest (`within`) takes less for a tie:
-variants on one GPU err alike.
+them the simplest is taken: what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest
+keys, then the lowest stage, which partitions no more than it must (torch's strategies after ZeRO's, by the stage that
+partitions as much), then most room. Where no time is known, all that fits with room is tied. A search for the fastest
+(`within`) takes less for a tie: variants on one GPU err alike.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -62,9 +62,9 @@ class Option:
         return recomputed_blocks(self.spec.activation_checkpointing, blocks) / blocks
 
     @property
-    def per_token_s(self) -> float | None:
-        """Seconds of a GPU: batches may differ, and numbers of GPUs."""
-        return None if self.expected is None else self.expected.step_s / self.spec.tokens_per_gpu
+    def per_token_s(self) -> float:
+        """Seconds of a GPU: batches may differ, and numbers of GPUs. Infinite where it is not known."""
+        return math.inf if self.expected is None else self.expected.step_s / self.spec.tokens_per_gpu
 
     @property
     def criteria(self) -> dict[str, tuple[float, ...]]:
@@ -141,18 +141,13 @@ def choose(
 
 def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:
     """Whether each is about as fast as the fastest; None where no time is known. One of unknown time is not."""
-    timed = [(seconds, option) for option in options if (seconds := option.per_token_s) is not None]
-    if not timed:
+    fastest = min(options, key=lambda option: option.per_token_s)
+    if (least := fastest.expected) is None:
         return None
-    least_s, fastest = min(timed, key=lambda pair: pair[0])
     if within is not None:
-        longest_s = (1 + within) * least_s
-        return [(seconds := option.per_token_s) is not None and seconds <= longest_s for option in options]
-    return [_may_be_as_fast(option, fastest) for option in options]
-
-
-def _may_be_as_fast(option: Option, fastest: Option) -> bool:
-    if option.expected is None or fastest.expected is None:
-        return False
-    more_tokens = option.spec.tokens_per_gpu / fastest.spec.tokens_per_gpu
-    return least_ratio(option.expected, fastest.expected) <= more_tokens
+        return [option.per_token_s <= (1 + within) * fastest.per_token_s for option in options]
+    tokens = fastest.spec.tokens_per_gpu
+    return [
+        option.expected is not None and least_ratio(option.expected, least) <= option.spec.tokens_per_gpu / tokens
+        for option in options
+    ]

@@ -229,7 +229,7 @@ def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases)
 
 
 def sides_of(spread: float | Sides) -> Sides:
-    """Both."""
+    """Below and above, of a spread that may be alike on both."""
     return spread if isinstance(spread, Sides) else Sides(spread, spread)
 
 

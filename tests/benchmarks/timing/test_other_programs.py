@@ -97,7 +97,7 @@ def test_of_a_programs_configurations_the_faster_is_expected_to_be_faster(steps:
 
 
 def test_where_the_order_of_two_is_said_to_be_sure_it_is_right_in_nine_of_ten(steps: list[Judged]) -> None:
-    """And it is said of half of the pairs; intervals that do not overlap are a quarter of them."""
+    """And it is said of half of the pairs, more often rightly than of all; a quarter have intervals apart."""
     sure = surely_in_order(steps)
-    assert len(sure) > 85
-    assert sum(sure) / len(sure) > 0.9
+    assert 85 < len(sure) < 100
+    assert sum(sure) / len(sure) > 0.98

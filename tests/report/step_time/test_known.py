@@ -23,7 +23,7 @@ from zerobench.timing.step import TENTH, Sides, expected
 def test_what_a_loop_does_between_steps_is_named_where_it_weighs(step_s: float, is_named: bool) -> None:
     assumed = overhead_assumption(0.0695, step_s)
     assert bool(assumed) is is_named
-    assert all(words.startswith("70 ms of each step are the training loop") for words in assumed)
+    assert all(words.startswith("70 ms of each step are the training loop's own (data, logging)") for words in assumed)
 
 
 HOST = shipped_rates().host

@@ -61,30 +61,32 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
     return layers * trained * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
-def pieces(work: Work) -> float:
-    """In which a rank updates what it owns, where its optimizer works on so many elements at a time: of a flat
-    partition, or else of each tensor; one too small for the optimizer's blocks takes half as many kernels.
+def piece_launches(work: Work) -> float:
+    """Kernels of an update on the device that works piece after piece: of a flat partition, or else of each tensor, of
+    which one too small for the optimizer's blocks takes half as many.
     """
     spec, info = work.spec, OPTIMIZERS[work.spec.optimizer]
     elements, least = info.temporaries.piece_elements, max((state.least_elements for state in info.states), default=0)
-    if elements is None:
+    if elements is None or not _updates_on_device(spec):
         return 0.0
     if paper_stage(spec) or spec.adapter is not None:
-        return updated_parameters(work) / elements
+        return info.piece_launches * updated_parameters(work) / elements
     sizes = [weight.size for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
-    return sum(math.ceil(size / elements) if size >= least else 0.5 for size in sizes)
+    return info.piece_launches * sum(math.ceil(size / elements) if size >= least else 0.5 for size in sizes)
 
 
 def more_update_bytes(work: Work) -> float:
     """That the update moves through device memory beyond the states, gradients and parameters of the lower bound."""
-    is_on_host = work.spec.offload_optimizer is not Offload.NONE
-    return 0.0 if is_on_host else _more_bytes(work.spec) * updated_parameters(work)
+    return _more_bytes(work.spec) * updated_parameters(work) if _updates_on_device(work.spec) else 0.0
 
 
 def optimizers_own_bytes(work: Work) -> float:
     """Of these, what the optimizer moves."""
-    is_on_host = work.spec.offload_optimizer is not Offload.NONE
-    return 0.0 if is_on_host else _optimizers_bytes(work.spec) * updated_parameters(work)
+    return _optimizers_bytes(work.spec) * updated_parameters(work) if _updates_on_device(work.spec) else 0.0
+
+
+def _updates_on_device(spec: TrialSpec) -> bool:
+    return spec.offload_optimizer is Offload.NONE
 
 
 def more_host_update_bytes(work: Work) -> float:

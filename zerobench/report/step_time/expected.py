@@ -23,7 +23,7 @@ from zerobench.report.step_time.engines import (
     more_host_update_bytes,
     more_update_bytes,
     optimizers_own_bytes,
-    pieces,
+    piece_launches,
     reduces_after,
     updated_blocks,
 )
@@ -46,10 +46,9 @@ from zerobench.report.trials import Trial, case_of
 from zerobench.spec.batch import micro_batches_of_share, micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
-from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
-from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, linear_s, moved_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
@@ -356,9 +355,7 @@ def _by_tensor_s(asked: TimedWork) -> float:
 
 def _late_pieces_s(asked: TimedWork, host: HostRates) -> float:
     """How long the GPU waits in an update that launches kernels for piece after piece of what it updates."""
-    is_on_host = asked.work.spec.offload_optimizer is not Offload.NONE
-    launches = 0.0 if is_on_host else pieces(asked.work) * OPTIMIZERS[asked.work.spec.optimizer].piece_launches
-    return max(0.0, launches * host.launch_s - asked.update_s)
+    return max(0.0, piece_launches(asked.work) * host.launch_s - asked.update_s)
 
 
 def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s: float) -> float:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import math
 
 from zerobench.report.step_time.known import cause_of
-from zerobench.timing.step import TENTH, ExpectedStep, Sides, sides_of
-
-_NONE = Sides(0.0, 0.0)
+from zerobench.timing.step import TENTH, ExpectedStep, sides_of
 
 
 def least_ratio(one: ExpectedStep, other: ExpectedStep) -> float:
     """Of the seconds of `one` to those of `other`, what it is no less than in nine of ten cases."""
-    ones, others = (
-        {cause_of(words): sides_of(spread) for words, spread in step.assumed.items()} for step in (one, other)
-    )
-    pairs = [(ones.get(cause, _NONE), others.get(cause, _NONE)) for cause in ones | others]
+    ones, others = ({cause_of(words): spread for words, spread in step.assumed.items()} for step in (one, other))
+    pairs = [(sides_of(ones.get(cause, 0.0)), sides_of(others.get(cause, 0.0))) for cause in ones | others]
     less = [max(0.0, mine.below - its.below, its.above - mine.above) for mine, its in pairs]
     return one.step_s / other.step_s / math.exp(TENTH * math.hypot(one.spread, other.spread, *less))

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.worker.simulation.collectives import KINDS
+from zerobench.worker.simulation.costs import runs_nothing
 
 _META = torch.device("meta")
 _UNKEYED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
@@ -79,6 +80,7 @@ class Operation:
         """Whether it is a view of one tensor that torch knows in C++, and FakeTensorMode works out in Python."""
         self.is_remembered = not any(tag in func.tags for tag in _UNKEYED) and func not in _LIFTS
         """Whether shapes decide its results."""
+        self.runs_nothing = runs_nothing(func)
 
 
 def key_of(operation: Operation, args: Any, kwargs: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:

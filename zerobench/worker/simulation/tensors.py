@@ -26,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
 from zerobench.worker.simulation.collectives import message
-from zerobench.worker.simulation.costs import VALUE, Cost, cost_of, runs_nothing
+from zerobench.worker.simulation.costs import VALUE, Cost, cost_of
 from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.memo import Make, NoKeyError, Operation, key_of, recipe
 
@@ -94,7 +94,7 @@ class SimulatedTensors(FakeTensorMode):
         out, flops = self._result(operation, func, types, args, kwargs or {})
         if self.observer is not None:
             self.observer(out)
-        if self.wrote is not None and not runs_nothing(func):
+        if self.wrote is not None and not operation.runs_nothing:
             self.wrote(out)
         if flops is not None:
             self._count_flops(flops)
