@@ -16,7 +16,7 @@ from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, hidden_reducing_s, step
+from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, step
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
@@ -27,6 +27,13 @@ DEVICE = Device(peak_flops=100 * 2.0**30, memory_bytes_per_s=2.0**30, sm_count=4
 @pytest.mark.parametrize("missing", [{"peak_tflops": {}}, {"memory_gb_per_s": None}, {"sm_count": None}])
 def test_a_datasheet_that_leaves_something_out_gives_no_device(missing: dict[str, Any]) -> None:
     assert device_of(known(find_gpu("h100")).model_copy(update=missing), Precision.BF16) is None
+
+
+def test_a_device_has_its_datasheets_peaks() -> None:
+    found = known(device_of(known(find_gpu("h100")), Precision.BF16))
+    assert (found.peak_flops, found.fp32_flops, found.memory_bytes_per_s) == (989.5e12, 67e12, 3350e9)
+    assert (found.sm_count, found.kind) == (132, "h100")
+    assert device_of(known(find_gpu("h100")), Precision.FP32) is None
 
 
 def test_a_product_that_fills_its_waves_runs_at_the_peak_and_one_tile_more_costs_a_wave() -> None:
@@ -115,25 +122,33 @@ def test_what_checkpointing_launches_again_takes_its_place_in_the_queue() -> Non
         assert found.block_backward_s == pytest.approx(late_s)
 
 
-def test_collectives_slow_no_kernels_where_the_device_waits_for_the_host_anyway() -> None:
-    gpu, decoder = known(find_gpu("a100-80gb")), known(decoder_of(resolve_model("gpt2-125m")))
-    device = known(device_of(gpu, Precision.BF16))
-    small, large = passes(decoder, device, 64, 64), passes(decoder, device, 65536, 1024)
-    short = Phases(forward_s=small.forward_s / 4, backward_s=small.backward_s / 4)
-    calm = device.rates.model_copy(update={"contention": 0.0})
-    assert exposed_s(small, short, device.rates, overlaps=True) == exposed_s(small, short, calm, overlaps=True)
-    assert exposed_s(large, short, device.rates, overlaps=True) > exposed_s(large, short, calm, overlaps=True)
+HALVES, LATE = (Bucket(0.5, 0.6), Bucket(1.0, 0.4)), (Bucket(0.9, 0.5), Bucket(1.0, 0.5))
+COPIED = {"forward_s": 0.4, "backward_s": 0.7, "copied_s": (0.2, 0.3), "awaited_s": 0.1}
+REDUCED = {"forward_s": 1.5, "backward_s": 1.5, "reduced_s": 1.0, "buckets": HALVES}
 
 
 @pytest.mark.parametrize(
-    ("idle_s", "apart", "hidden"),
-    [(0.05, True, 0.6), (0.05, False, 10 * 0.05), (1.0, False, 0.6)],
-    ids=["beside the pass", "what the host makes up for", "all but the last bucket"],
+    ("moved", "forward_s", "backward_s"),
+    [
+        ({}, 0, 0),
+        ({"forward_s": 0.1, "backward_s": 0.2}, 0.01, 0.02),  # it slows none that wait for the host anyway
+        ({"copied_s": (0.15, 0.5)}, 0.15 - 0.1, 0.5 - 0.2),
+        (COPIED, 0.06 + 0.5 * (0.36 - 0.1), 0.1 + 0.09 + 0.5 * (0.54 - 0.2)),
+        (REDUCED, 0.995, 0.4 + 0.05 + 0.5 * (0.45 + 0.6) - 0.2),  # the first bucket within the pass
+        (REDUCED | {"reduces_apart": False}, 0.995, 0.8 + 0.05 + 0.5 * 0.45),  # as much as the host makes up for
+        (REDUCED | {"reduces_apart": False, "reduced_s": 0.25}, 0.995, 0.1 + 0.125 + 0.5 * 1.125 - 0.05),
+        (REDUCED | {"reduces_after": True}, 0.995, 0.25 + 0.6 + 0.4),
+        (REDUCED | {"reduces_after": True, "buckets": LATE, "reduced_s": 0.5}, 0.995, -0.05 + 0.5 + 0.25),
+    ],
 )
-def test_reducing_is_hidden_but_for_what_follows_the_last_bucket(idle_s: float, apart: bool, hidden: float) -> None:
-    computing = Passes(0.1, 0.2, layers=10, head_s=0.0, idle_backward_s=idle_s)
-    communication = Phases(buckets=(Bucket(0.5, 0.6), Bucket(1.0, 0.4)), reduces_apart=apart)
-    assert hidden_reducing_s(1.0, computing, communication) == pytest.approx(hidden)
+def test_what_nothing_hides_is_reckoned_by_hand(moved: dict[str, Any], forward_s: float, backward_s: float) -> None:
+    """Passes of 1 and 2 seconds, of which the device waits 0.1 and 0.2 for the host. Of what is hidden, nine tenths go
+    on beside kernels, which it slows by half of its time.
+    """
+    computing = Passes(0.1, 0.2, 10, 0.0, 1 / 3, 0.01, 0.02, ahead_s=0.05, reducing_issued_s=0.5)
+    rates = DEVICE.rates.model_copy(update={"contention": 0.5})
+    found = exposed_s(computing, Phases(**moved), rates, overlaps=True)
+    assert found == pytest.approx((forward_s, backward_s), abs=1e-12)
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
@@ -164,7 +179,10 @@ def test_hidden_communication_leaves_one_block_and_open_communication_all() -> N
     blocks = computing.layers * computing.block_forward_s
     assert step(computing, 1, long, 0.0, calm, ranks=8, overlaps=True)[1] == pytest.approx(10 - blocks * 31 / 32)
     once = Phases(backward_s=0.064, rounds=1)
-    assert step(computing, 4, once, 0.0, calm, ranks=8, overlaps=False)[1] == pytest.approx(0.064)
+    found = step(computing, 4, once, 0.0, calm, ranks=8, overlaps=False)
+    assert found[1:] == pytest.approx((0.064, 0.15 + 4 * 0.05))
+    first = Phases(forward_s=0.032, first_forward_s=0.048)
+    assert step(computing, 4, first, 0.0, calm, ranks=8, overlaps=False)[1] == pytest.approx(3 * 0.032 + 0.048)
 
 
 def test_hidden_communication_slows_computing_and_all_wait_for_the_slowest_rank() -> None:
@@ -192,6 +210,9 @@ def test_an_interval_is_even_on_both_sides_and_grows_with_what_is_assumed() -> N
     assert sure.step_s / sure.low_s == pytest.approx(sure.high_s / sure.step_s)
     assert unsure.low_s < sure.low_s < sure.high_s < unsure.high_s
     assert unsure.assumptions == ("a guess",)
+    piped = expected((1.0, 0.5, 0.25, 0.125), 0.05, {})
+    assert [*piped.parts.values()] == [1.0, 0.5, 0.125, 0.25]
+    assert (piped.step_s, piped.bubble_s, piped.spread, len(sure.parts)) == (1.875, 0.125, 0.05, 3)
 
 
 def test_spreads_add_up_as_independent_ones_each_side_of_an_interval_by_itself() -> None:

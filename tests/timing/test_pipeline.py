@@ -1,11 +1,20 @@
 """When a pipeline's passes end, by hand and by what every schedule must keep to."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from tests.report.predicted_trial import asked, trial
+from tests.tools.known import known
+from zerobench.report.step_time.stages import divided, piped
+from zerobench.report.step_time.terms import Work
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.links import Links
+from zerobench.timing.passes import Passes, decoder_of
 from zerobench.timing.pipeline import StageTimes, passes_s
+from zerobench.timing.rates import kind_rates
 
 SCHEDULES = pytest.mark.parametrize("gpipe", [False, True], ids=["1f1b", "gpipe"])
 
@@ -44,3 +53,25 @@ def test_no_schedule_is_better_than_its_stages_nor_worse_for_more_micro_batches_
         assert took >= sum(one.forward_s + one.backward_s + 2 * one.border_s for one in stages)
         assert passes_s(fast, count, forward_first=gpipe) <= took + 1e-9
     assert all(two <= 2 * one + 1e-9 for one, two in pairwise(times))
+
+
+def test_borders_within_a_node_and_between_nodes_take_what_their_links_take() -> None:
+    """Four stages of 4, 8, 8 and 4 blocks on two nodes; the last has the head."""
+    spec = asked("pipeline", gpus_per_node=2, num_nodes=2, micro_batch_size=3)
+    links, gpu = Links(link_gb_per_s=100, network_gb_per_s=10), known(find_gpu("h100"))
+    work = Work(trial(spec).ranks[0], spec, gpu, links, None)
+    rest = Passes(0.1, 0.2, 24, 0.3), known(decoder_of(spec.model)), kind_rates("h100"), None
+    link_s, network_s = 6 * 2**20 / 100e9 + 8.4e-6 + 3.4e-6, 6 * 2**20 / 10e9 + 8.4e-6 + 14e-6
+    slower = kind_rates("h100").slower(4)
+
+    def whole_s(*borders: float) -> float:
+        times = (0.4, 0.8), (0.8, 1.6), (0.8, 1.6), (0.4 + 0.1, 0.8 + 0.2)
+        stages = [
+            StageTimes(slower * ahead, slower * back, at) for (ahead, back), at in zip(times, borders, strict=True)
+        ]
+        return passes_s(stages, 4, forward_first=False)
+
+    still_s, sizes, most_s = whole_s(0, 0, 0, 0), divided(spec)[1], slower * 4 * 2.4
+    borders_s = whole_s(link_s, network_s, link_s, 0) - still_s
+    assert piped(work, *rest) == pytest.approx((most_s, borders_s, still_s - most_s, max(sizes) / sizes[0]), rel=1e-9)
+    assert piped(replace(work, links=Links(link_gb_per_s=100)), *rest) is None

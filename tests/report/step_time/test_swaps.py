@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.report.predicted_trial import asked
+from tests.report.predicted_trial import trial as made
 from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, gpu, links, predicted
 from tests.tools.known import known
-from zerobench.records import Phase, StepKind
+from zerobench.records import NvmeTraffic, Phase, StepKind
 from zerobench.report.step_time.expected import timed_work
 from zerobench.report.step_time.swaps import Pass, swapping_s
+from zerobench.report.step_time.terms import Work
+from zerobench.report.trials import case_of
 from zerobench.spec.tensors import parameter_tensors
 
 DRIVES: dict[str, Any] = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
@@ -59,6 +63,37 @@ def test_a_copy_waits_for_the_gathers_before_it_unless_the_next_parameter_is_rea
     work = known(timed_work(replace(asked, ranks=trial.ranks), gpu(), links())).work
     none, second = (known(swapping_s(work, [Pass(Phase.BACKWARD, 0.0, gathered)], 0, 0, 0))[0] for gathered in (0, 1))
     assert second - none == pytest.approx(1 - before_copies / sum(parameter_tensors(asked.spec.model)), abs=1e-9)
+
+
+PASSES = [Pass(Phase.FORWARD, 3.0, 0.5, 1.0), Pass(Phase.BACKWARD, 8.0, 1.0, 6.0)]
+
+
+@pytest.mark.parametrize(
+    ("read_gb", "kept", "ahead", "added_s"),
+    [
+        ((0, 0, 7), 0, 1, 0.1),
+        ((5, 10, 7), 10**9, 1, 1.8 + 3.6),  # nothing is gathered beside which it could be hidden
+        ((5, 10, 7), 4_000_000, 1, 1.8 / 49 + 3.6 + 0.75 * 6 - 8),
+        ((5, 10, 7), 4_000_000, 0, 1.8 / 49 + 3.6 + 6 - 8),
+    ],
+)
+def test_passes_wait_for_drives_that_nothing_hides(
+    read_gb: tuple[int, ...], kept: int, ahead: int, added_s: float
+) -> None:
+    """Drives of 40 GB/s that eight ranks share; copies take 0.9 s, as what is read is divided. None is read alone."""
+    keys = {"stage3_param_persistence_threshold": kept, "stage3_prefetch_bucket_size": ahead}
+    config = {"zero_optimization": keys, "aio.block_size": 2**40}
+    spec = asked("zero3", **DRIVES, offload_param="nvme", ds_config=config)
+    moved = zip((Phase.FORWARD, Phase.BACKWARD, Phase.STEP), read_gb, (1, 2, 5), strict=True)
+    rows = [
+        NvmeTraffic(step=StepKind.STEADY, phase=phase, read_bytes=read * 10**9, written_bytes=out * 10**9, seconds=1.0)
+        for phase, read, out in moved
+    ]
+    sample = made(spec, nvme=rows)
+    work = Work(sample.ranks[0], spec, gpu(), links(nvme_gb_per_s=40.0), case_of(sample))
+    assert swapping_s(work, PASSES, 0.9, 0.1, 2.0) == pytest.approx((added_s + 0.2 + 0.4, 1.4 + 1.0))
+    assert swapping_s(replace(work, links=links(nvme_gb_per_s=None)), PASSES, 0.9, 0.1, 2.0) is None
+    assert swapping_s(replace(work, spec=asked()), PASSES, 0.9, 0.1, 2.0) == (0.1, 0.0)
 
 
 @pytest.mark.parametrize("keys", [{"read": True}, {"write": True}, {"read": True, "write": True}])
