@@ -76,6 +76,7 @@ _RULES = ("tests/sweeping/test_strategy_rules.py", "tests/sweeping/test_rules.py
 _INSTANTS = tuple(f"tests/formulas/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
 
 JUDGES: dict[str, tuple[str, ...]] = {
+    "formulas/allocator.py": ("tests/formulas/test_allocator.py",),
     "formulas/deepspeed/stage_3.py": _INSTANTS,
     "formulas/deepspeed/stage_3_offload.py": _INSTANTS,
     "formulas/deepspeed/swapped.py": _INSTANTS,
@@ -118,6 +119,10 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "spec/usual_node.py": ("tests/sweeping/test_plan.py",),
     "spec/sharding.py": ("tests/formulas/test_deepspeed.py",),
     "spec/links.py": ("tests/spec/test_links.py", "tests/report/step_time/test_links.py"),
+    "sweeping/axis_words.py": ("tests/sweeping/test_axis_words.py", "tests/sweeping/test_axes.py"),
+    "sweeping/overlay.py": ("tests/sweeping/test_sweep.py",),
+    "sweeping/paths.py": ("tests/sweeping/test_paths.py", "tests/sweeping/test_sweep.py"),
+    "sweeping/rules.py": (*_RULES, "tests/sweeping/test_optimizer_rules.py", "tests/sweeping/test_evidence_axes.py"),
     "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),
     "sweeping/checkpoint_rules.py": ("tests/spec/test_checkpoint.py", *_RULES),
     "sweeping/pipeline_rules.py": ("tests/spec/test_pipeline.py", *_RULES),

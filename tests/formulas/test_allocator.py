@@ -5,7 +5,7 @@ import pytest
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.kept_simulator import Simulate
 from zerobench.formulas import formula_record
-from zerobench.records import DeviceMemory, Phase, RankRecord, StepKind
+from zerobench.records import Category, DeviceMemory, Phase, Place, RankRecord, StepKind
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Attention, Evidence, TrialSpec
 
@@ -71,6 +71,22 @@ def test_where_the_device_is_too_small_the_need_is_what_was_held_and_asked_for_a
     record = formula_record(trial("llama", 1, False, micro_batch_size=4000, evidence=Evidence.FORMULA))
     assert max(row.held_bytes for row in record.device_memory) > 150 * 10**9
     assert all(row.alloc_retries == 0 for row in record.device_memory)
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_what_is_played_is_what_the_closed_form_counts(family: str, stage: int, checkpoints: bool) -> None:
+    """Blocks are rounded up, and of what is let go of for a moment the closed form counts no more than it can."""
+    axes = {"sequence_length": 128, "micro_batch_size": 2, "evidence": Evidence.FORMULA}
+    record = formula_record(trial(family, stage, checkpoints, **axes))
+    totals = [row for row in record.memory if (row.place, row.category) == (Place.DEVICE, Category.TOTAL)]
+    assert len(totals) == len(record.device_memory) == 7
+    for counted, played in zip(totals, record.device_memory, strict=True):
+        assert (counted.step, counted.phase) == (played.step, played.phase)
+        assert played.allocated_bytes == pytest.approx(counted.live_bytes, rel=0.008)
+        tight = counted.phase in (Phase.BACKWARD, Phase.STEP)
+        assert played.peak_allocated_bytes == pytest.approx(counted.at_peak_bytes, rel=0.01 if tight else 0.02)
 
 
 @pytest.mark.parametrize(

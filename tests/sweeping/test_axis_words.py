@@ -8,6 +8,7 @@ from tests.report.sample_run import spec
 from zerobench.spec.trial import Precision
 from zerobench.sweeping.axis_words import (
     checkpoint_name,
+    evidence_text,
     offload_name,
     offload_sentence,
     plain_value,
@@ -50,6 +51,12 @@ def test_ranks_are_counted_and_their_nodes_where_there_are_several(
 ) -> None:
     asked = spec("zero1", num_nodes=nodes, gpus_per_node=gpus)
     assert (ranks_name(asked), ranks_sentence(asked)) == (name, words)
+
+
+def test_evidence_is_said_with_its_gpu_and_rank() -> None:
+    assert evidence_text(spec("zero1", gpus_per_node=8, evidence="solo", prediction={"rank": 7})) == "solo rank7"
+    for gpu, which in ({"gpu": "H200 SXM"}, ""), ({"gpu": "H200 SXM", "all_ranks": True}, " all ranks"):
+        assert evidence_text(spec("zero1", evidence="emulated", prediction=gpu)) == f"emulated on H200 SXM{which}"
 
 
 def test_a_column_has_texts_integers_and_booleans_and_else_the_text_of_a_value() -> None:

@@ -17,6 +17,9 @@ BASE = Path("/base")
         ("checkpoint", [None, {"every_steps": 4}], [None, {"every_steps": 4}]),
         ("nvme_path", ["drive", "/nvme"], ["/base/drive", "/nvme"]),
         ("model", {"config": "mine.json", "name": "mine"}, {"config": "/base/mine.json", "name": "mine"}),
+        ("model", ["llama-7b", "org/model", "./mine", 3], ["llama-7b", "org/model", "/base/mine", 3]),
+        ("nvme_path", ["", None, 7, "~nobody-is-called-so"], ["", None, 7, "~nobody-is-called-so"]),
+        ("ds_config_file", ["zero2.json", "./zero2.json"], ["zero2.json", "/base/zero2.json"]),
         ("precision", "bf16", "bf16"),
     ],
 )
