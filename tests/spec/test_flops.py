@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from zerobench.spec.backward import BackwardPass
 from zerobench.spec.flops import MODEL_FORMULA, model_flops_per_token
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts
@@ -79,6 +80,8 @@ def test_counts_of_the_model_as_built_stand_in_where_no_closed_form_counts() -> 
     counts = ParameterCounts(token_embeddings=640, attention=100, mlp=200, norms=10)
     assert model_flops_per_token(spec, 16) == (None, None)
     assert model_flops_per_token(spec, 16, counts) == (6 * 950 + 12 * 2 * 64 * 16, MODEL_FORMULA)
+    some = BackwardPass(trained=10, passed=500, attention_share=0.25)
+    assert model_flops_per_token(spec, 16, counts, some)[0] == 2 * (950 + 10 + 500) + (4 + 8 / 4) * 2 * 64 * 16
 
 
 @pytest.mark.parametrize("config", [{"model_type": "mixtral"}, {"model_type": "mamba"}, {"model_type": "falcon"}])

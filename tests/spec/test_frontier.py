@@ -192,6 +192,11 @@ def test_a_prediction_that_is_wrong_costs_tries_and_never_the_edge(edge: int, st
     assert found.too_large == Try(edge + 1, None)
 
 
+def test_where_nothing_fits_a_prediction_is_taken_back_by_twice_as_much_each_time_and_halved_at_last() -> None:
+    found = ended(search(1000, start=6400, most=10**4, bytes_per_step=1.0), lambda value: 1 if value <= 200 else None)
+    assert [one.value for one in found.tries][:7] == [6400, 6000, 5250, 3938, 1969, 985, 493]
+
+
 def test_tries_that_lie_too_near_or_do_not_rise_have_no_slope() -> None:
     assert slope([Try(100, 1000), Try(200, 1500)], 2000) == 5
     assert slope([Try(100, 1000), Try(101, 1500)], 2000) is None

@@ -43,6 +43,8 @@ def test_an_unknown_gpu_is_one_line_with_the_nearest_names(name: object, hint: s
         ("4090", "RTX 4090"),
         ("h100-40gb", None),
         ("h100-0gb", None),
+        ("80gb", None),
+        ("h100-80gb-80gb", None),
         ("H100 80GB HBM3 MIG 1g.10gb", None),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.spec.varied import SELECTIVE, WHOLE, read_global_batch, varied
+from zerobench.spec.varied import SELECTIVE, WHOLE, key_changes, read_global_batch, varied
 
 
 def spec(**fields: Any) -> TrialSpec:
@@ -42,6 +42,20 @@ def test_keys_are_varied_where_the_stage_reads_them_and_defaults_come_first(
     assert found[0] == {}
     assert len({str(one) for one in found}) == num_settings
     assert all(one == {} for one in [family[0].ds_config for family in varied(8, 8, {}, tunes=False).families(cell)])
+
+
+BUCKETS = {"reduce_bucket_size": [50_000_000], "allgather_bucket_size": [50_000_000]}
+AHEAD = {"stage3_prefetch_bucket_size": [200_000_000, 5_000_000], "stage3_param_persistence_threshold": [1_000_000]}
+ISSUED = {"zero0": {}, "zero1": BUCKETS, "zero2": BUCKETS, "zero3": {"reduce_bucket_size": [50_000_000]} | AHEAD}
+
+
+@pytest.mark.parametrize(("strategy", "keys"), ISSUED.items())
+def test_keys_that_move_collectives_are_changed_one_by_one(strategy: str, keys: dict[str, list[int]]) -> None:
+    changes = [{f"zero_optimization.{name}": value} for name, values in keys.items() for value in values]
+    assert key_changes(spec(strategy=strategy, gpus_per_node=8)) == changes
+    assert key_changes(spec(strategy=strategy, gpus_per_node=1)) == []
+    for change in changes:
+        assert change not in key_changes(spec(strategy=strategy, gpus_per_node=8, ds_config=change))
 
 
 def test_what_is_given_is_not_varied() -> None:
