@@ -76,6 +76,8 @@ _RULES = ("tests/sweeping/test_strategy_rules.py", "tests/sweeping/test_rules.py
 _INSTANTS = tuple(f"tests/formulas/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
 
 JUDGES: dict[str, tuple[str, ...]] = {
+    "ds_config/facts.py": tuple(f"tests/ds_config/test_{name}.py" for name in ("obedience", "conditions", "user_file")),
+    "ds_config/reading.py": ("tests/ds_config/test_reading.py", "tests/spec/test_optimizers.py"),
     "formulas/allocator.py": ("tests/formulas/test_allocator.py",),
     "formulas/deepspeed/stage_3.py": _INSTANTS,
     "formulas/deepspeed/stage_3_offload.py": _INSTANTS,
@@ -117,7 +119,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "spec/toolchain.py": ("tests/running/test_this_machine.py",),
     "spec/trial.py": ("tests/spec/test_trial.py", "tests/sweeping/test_axes.py", "tests/sweeping/test_speed_rules.py"),
     "spec/usual_node.py": ("tests/sweeping/test_plan.py",),
-    "spec/sharding.py": ("tests/formulas/test_deepspeed.py",),
+    "spec/sharding.py": ("tests/sweeping/test_zeropp_rules.py", "tests/formulas/test_deepspeed.py"),
     "spec/links.py": ("tests/spec/test_links.py", "tests/report/step_time/test_links.py"),
     "sweeping/axis_words.py": ("tests/sweeping/test_axis_words.py", "tests/sweeping/test_axes.py"),
     "sweeping/overlay.py": ("tests/sweeping/test_sweep.py",),

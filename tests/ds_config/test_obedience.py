@@ -10,6 +10,7 @@ import pytest
 
 from tests.tools.known import known
 from zerobench.ds_config import build_ds_config, file_notes, only_read, why_not_obeyed
+from zerobench.ds_config.facts import fact_of, key_facts
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -188,3 +189,10 @@ def test_a_file_at_stage_0_may_name_its_own_precision_for_gradients_and_no_other
     assert (
         "data_types.grad_accum_dtype: DeepSpeed reads it only at ZeRO stage 1 or 2 or 3, or at ZeRO stage 0" in reason
     )
+
+
+def test_what_lies_below_a_section_has_its_fact_however_deep() -> None:
+    for section in (entry for entry in key_facts() if entry.endswith(".*")):
+        assert fact_of(section.replace("*", "other")) is fact_of(section.replace("*", "a.b.c")) is key_facts()[section]
+    with pytest.raises(KeyError, match=r"nobody\.knows"):
+        fact_of("nobody.knows")

@@ -187,5 +187,8 @@ def test_any_name_of_a_gpu_gets_an_answer(name: str, world_size: int) -> None:
 def test_what_a_machine_of_ones_own_takes_is_said_of_offload_where_a_trial_told_of_it() -> None:
     usual = StepConstants(slower=1.0, launch_s=21e-6, python_slower=1.754, step_s=0.003)
     assert usual.of_host == "a launch 21 us, Python 1.8 times as long"
+    assert StepConstants(slower=0.5, launch_s=1e-6, python_slower=0.5, step_s=0.0).of_host.endswith(
+        "Python 0.5 times as long"
+    )
     offloaded = usual.model_copy(update={"copies_slower": 1.291, "host_update_slower": 1.22})
     assert offloaded.of_host == usual.of_host + ", copies to and from the host 1.29 times, updates there 1.22 times"

@@ -3,12 +3,13 @@
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.spec.recomputation import checkpointing_name, checkpointing_sentence, recomputed_blocks
+from zerobench.spec.recomputation import attention_again, checkpointing_name, checkpointing_sentence, recomputed_blocks
 from zerobench.sweeping.axes import read_axis
 
 
 def test_blocks_are_counted_from_the_first_on() -> None:
     assert [recomputed_blocks(asked, 7) for asked in (False, True, "ops", "every-2", "every-3")] == [0, 7, 7, 4, 3]
+    assert [attention_again(asked, 7) for asked in (False, True, "ops", "every-2", "every-3")] == [0, 7, 0, 4, 3]
 
 
 def test_what_was_read_before_is_read_as_before_and_the_rest_is_refused_with_the_choices() -> None:

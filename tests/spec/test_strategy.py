@@ -7,8 +7,8 @@ import pytest
 import zerobench
 from zerobench.errors import UserError
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.strategy import STRATEGIES, strategy_info
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.strategy import STRATEGIES, paper_stage, strategy_info
+from zerobench.spec.trial import TfStrategy, TrialSpec
 
 
 def test_single_is_the_one_reference_and_needs_no_deepspeed():
@@ -25,6 +25,9 @@ def test_deepspeed_has_the_zero_stages_and_is_asked_for_nothing_else() -> None:
 def test_the_registry_and_the_trial_agree_on_the_stage(name: str):
     trial = TrialSpec(model=resolve_model("llama-10m"), strategy=name)
     assert trial.zero_stage == strategy_info(name).zero_stage
+    assert paper_stage(trial) == strategy_info(name).paper_stage
+    served = trial.model_copy(update={"tf_strategy": TfStrategy.PARAMETER_SERVER})
+    assert paper_stage(served) == (None if name == "tensorflow" else paper_stage(trial))
 
 
 def test_every_strategy_has_a_worker_that_trains_it():

@@ -1,8 +1,10 @@
 """Where a TPU is looked for."""
 
+from pathlib import Path
+
 import pytest
 
-from zerobench.spec.tpu import address
+from zerobench.spec.tpu import address, may_answer
 
 
 @pytest.mark.parametrize(
@@ -14,5 +16,10 @@ from zerobench.spec.tpu import address
         ({"TPU_CONFIG": "grpc://10.0.0.2"}, None),
     ],
 )
-def test_a_tpu_is_this_machines_own_unless_a_variable_names_another(environ: dict[str, str], found: str | None) -> None:
+def test_a_tpu_is_this_machines_own_unless_a_variable_names_another(
+    environ: dict[str, str], found: str | None, tmp_path: Path
+) -> None:
     assert address(environ) == found
+    assert may_answer(environ, tmp_path) == bool(environ)
+    (tmp_path / "accel0").touch()
+    assert may_answer(environ, tmp_path)

@@ -1,7 +1,7 @@
 """A trial's name and hash are those of what it says."""
 
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import FINE_TUNING, TrialSpec
 
 
 def trial() -> TrialSpec:
@@ -23,3 +23,11 @@ def test_trials_that_say_the_same_are_equal_whether_or_not_their_names_were_aske
     assert named.trial_id
     assert named == nameless
     assert named.model_dump() == nameless.model_dump()
+
+
+def test_full_fine_tuning_has_a_smaller_rate_and_no_decay_and_all_else_as_pre_training() -> None:
+    assert FINE_TUNING.by_torch_names("lr", "betas", "weight_decay") == {
+        "lr": 2e-5,
+        "betas": [0.9, 0.999],
+        "weight_decay": 0.0,
+    }

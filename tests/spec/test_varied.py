@@ -41,6 +41,7 @@ def test_keys_are_varied_where_the_stage_reads_them_and_defaults_come_first(
     found = [family[0].ds_config for family in varied(8, 8, {}, tunes=True).families(cell)]
     assert found[0] == {}
     assert len({str(one) for one in found}) == num_settings
+    assert {value for one in found for value in one.values()} <= {True, 100_000_000, 50_000_000, 0.25, 0.5, 0.75}
     assert all(one == {} for one in [family[0].ds_config for family in varied(8, 8, {}, tunes=False).families(cell)])
 
 
