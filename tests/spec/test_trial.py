@@ -31,3 +31,11 @@ def test_full_fine_tuning_has_a_smaller_rate_and_no_decay_and_all_else_as_pre_tr
         "betas": [0.9, 0.999],
         "weight_decay": 0.0,
     }
+
+
+def test_the_order_of_overrides_changes_no_hash() -> None:
+    keys = {"gradient_clipping": 0.5, "zero_optimization.reduce_bucket_size": 1000}
+    one, other = (
+        trial().model_copy(update={"ds_config": dict(items)}) for items in (keys.items(), [*keys.items()][::-1])
+    )
+    assert one.config_hash == other.config_hash != trial().config_hash

@@ -15,6 +15,8 @@ from zerobench.report.step_time.known import (
     overhead_assumption,
     why_unknown,
 )
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.presets import resolve_model
 from zerobench.timing.rates import HostRates, shipped_rates
 from zerobench.timing.step import TENTH, Sides, expected
 
@@ -56,6 +58,8 @@ def test_a_step_that_waits_for_every_host_is_as_sure_as_the_hosts_are_alike() ->
     assert tuple(sides) == pytest.approx((HOST.launch_spread, HOST.launch_spread))
 
 
+LLAMA, OTHER = resolve_model("llama-10m"), ModelSpec(name="other", hf_config={"model_type": "bloom"})
+FUSED = {"evidence": "simulated", "prediction": {"blocks": "fused"}}
 OF_ZERO, BIG = "overlaps its collectives as FSDP does", "stragglers grow beyond 512 ranks"
 
 
@@ -69,6 +73,14 @@ OF_ZERO, BIG = "overlaps its collectives as FSDP does", "stragglers grow beyond 
         ("zero3", {"gpus_per_node": 1, "offload_param": "cpu"}, {COPIES_WORDS: 0.25}),
         ("fsdp", {"num_nodes": 64, "gpus_per_node": 8}, {}),
         ("fsdp", {"num_nodes": 65, "gpus_per_node": 8}, {BIG: 0.05}),
+        ("tensor", {}, {"matrix shards run": 0.15}),
+        ("pipeline", {}, {"all stages' blocks": 0.12}),
+        ("fsdp", {"compile": "blocks"}, {"compiled blocks fuse": 0.1}),
+        ("fsdp", FUSED, {"blocks fuse norms": 0.0}),
+        ("fsdp", FUSED | {"model": LLAMA}, {"blocks fuse norms": 0.0, "element-wise work of llama": 0.04}),
+        ("fsdp", {"model": OTHER}, {"blocks of bloom move": 0.04}),
+        ("fsdp", {"model": LLAMA, "adapter": "lora-8-nf4"}, {"adapters are in 16 bits": 0.02, "dequantizing": 0.05}),
+        ("fsdp", {"model": LLAMA, "adapter": "lora-8-fp32"}, {"adapters are in fp32, cast": 0.02}),
     ],
 )
 def test_what_the_fitted_rows_have_not_is_named_with_its_spread(

@@ -25,6 +25,7 @@ def message(kind: str, group_size: int, message_bytes: int = 8 * GB, num_nodes: 
 def test_eight_gb_among_eight_ranks_cross_a_link_as_the_ring_bounds_say(kind: str, expected_gb: int) -> None:
     assert flow(kind, 8, 8 * GB) == Flow(expected_gb * GB, expected_gb * GB)
     assert transfer_s([message(kind, 8)], 8, NODE) == pytest.approx(expected_gb / 100)
+    assert (flow("send", 2, GB), flow("recv", 2, GB), flow("barrier", 2, GB)) == (Flow(0, GB), Flow(GB, 0), Flow())
 
 
 def test_a_switch_that_adds_up_halves_an_all_reduce_and_lets_gather_and_scatter_share_a_link() -> None:
