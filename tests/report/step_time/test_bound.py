@@ -51,6 +51,7 @@ def states(nbytes: int) -> Ledger:
 def test_compute_is_counted_flops_over_the_peak() -> None:
     one = bound(trial(eager(gpus_per_node=1), flops=FLOPS))
     assert one.compute_s == one.step_s == 3.0
+    assert bound(trial(eager(gpus_per_node=1), flops={Phase.STEP: 10**15})).step_s == 1.0
     assert one.limited_by == "compute"
     assert one.tokens_per_s == pytest.approx(1024 / 3)
     assert one.communication_s == 0

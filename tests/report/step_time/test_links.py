@@ -1,12 +1,14 @@
 """The least time of collectives on links, by numbers worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.known import known
 from zerobench.report.step_time.collectives import KindTraffic
-from zerobench.report.step_time.links import Flow, flow, transfer_s
+from zerobench.report.step_time.links import Flow, collective_s, flow, transfer_s
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import Links, links_of
 
@@ -25,6 +27,10 @@ def message(kind: str, group_size: int, message_bytes: int = 8 * GB, num_nodes: 
 def test_eight_gb_among_eight_ranks_cross_a_link_as_the_ring_bounds_say(kind: str, expected_gb: int) -> None:
     assert flow(kind, 8, 8 * GB) == Flow(expected_gb * GB, expected_gb * GB)
     assert transfer_s([message(kind, 8)], 8, NODE) == pytest.approx(expected_gb / 100)
+    ring_s = 8.4e-6 + (2 if kind == "all_reduce" else 1) * 7 * 3.4e-6
+    assert collective_s(replace(message(kind, 8), calls=3), 8, NODE) == pytest.approx(
+        expected_gb / 100 + 3 * ring_s, rel=1e-9
+    )
     assert (flow("send", 2, GB), flow("recv", 2, GB), flow("barrier", 2, GB)) == (Flow(0, GB), Flow(GB, 0), Flow())
 
 
