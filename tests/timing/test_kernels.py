@@ -16,7 +16,8 @@ from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, step
+from zerobench.timing.replay import LATE_CLASS, UPDATE_CLASS, Span, Timeline
+from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, replayed, step
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
@@ -149,6 +150,14 @@ def test_what_nothing_hides_is_reckoned_by_hand(moved: dict[str, Any], forward_s
     rates = DEVICE.rates.model_copy(update={"contention": 0.5})
     found = exposed_s(computing, Phases(**moved), rates, overlaps=True)
     assert found == pytest.approx((forward_s, backward_s), abs=1e-12)
+
+
+def test_in_a_replayed_step_what_ran_beside_kernels_slows_them() -> None:
+    rates = DEVICE.rates.model_copy(update={"contention": 0.5, "step_s": 0.1, "micro_batch_s": 0.01})
+    spans = Span("compute", "x", "forward", 0, 1), Span("communication", "all_gather", "forward", 0.5, 1.75)
+    beside = Timeline(spans, {"products": 1.0, UPDATE_CLASS: 0.25, LATE_CLASS: 9.0}, 1.75, 2.0)
+    assert replayed(beside, rates, 2) == pytest.approx((1.0, 0.75 + 0.5 * 0.5, 0.25 + 0.1 + 0.02))
+    assert replayed(Timeline((), {"products": 1.0}, 2.0, 2.0), rates, 0) == pytest.approx((2.0, 0.0, 0.1))
 
 
 def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:

@@ -10,7 +10,7 @@ from tests.report.sample_run import SampleTrial, failed_trial
 from zerobench.records import Category, Failure, NvmeTraffic, Phase, StepKind
 from zerobench.report.step_time.bound import StepBound, step_bound
 from zerobench.report.step_time.terms import Work
-from zerobench.report.step_time.transfers import copies, fsdp_copies
+from zerobench.report.step_time.transfers import copies, fsdp_copies, offloaded_share
 from zerobench.report.trials import case_of
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
@@ -168,6 +168,11 @@ def test_2_gb_of_gradients_go_down_by_micro_batch_and_a_part_of_what_is_gathered
     strategy: str, fields: dict[str, Any], up_gb: int, down_gb: list[int]
 ) -> None:
     assert copies(work(eager(strategy, **fields))) == (up_gb / 50, pytest.approx([each / 50 for each in down_gb]))
+
+
+def test_of_states_that_are_left_on_the_device_in_part_the_share_elsewhere_is_moved() -> None:
+    sample = trial(eager("zero3", **STATES), states(3 * GB), states(9 * GB))
+    assert offloaded_share(Work(sample.ranks[0], sample.spec, GPU, LINKS, None)) == 0.75
 
 
 @pytest.mark.parametrize(("ranks", "gb"), [(8, (4, 2, 4, 3 * 8 * 4 / 192 * 50)), (1, (32, 32, 32, 3 * 32 / 192 * 50))])
