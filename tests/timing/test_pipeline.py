@@ -62,16 +62,14 @@ def test_borders_within_a_node_and_between_nodes_take_what_their_links_take() ->
     work = Work(trial(spec).ranks[0], spec, gpu, links, None)
     rest = Passes(0.1, 0.2, 24, 0.3), known(decoder_of(spec.model)), kind_rates("h100"), None
     link_s, network_s = 6 * 2**20 / 100e9 + 8.4e-6 + 3.4e-6, 6 * 2**20 / 10e9 + 8.4e-6 + 14e-6
-    slower = kind_rates("h100").slower(4)
-
-    def whole_s(*borders: float) -> float:
-        times = (0.4, 0.8), (0.8, 1.6), (0.8, 1.6), (0.4 + 0.1, 0.8 + 0.2)
-        stages = [
-            StageTimes(slower * ahead, slower * back, at) for (ahead, back), at in zip(times, borders, strict=True)
-        ]
-        return passes_s(stages, 4, forward_first=False)
-
-    still_s, sizes, most_s = whole_s(0, 0, 0, 0), divided(spec)[1], slower * 4 * 2.4
-    borders_s = whole_s(link_s, network_s, link_s, 0) - still_s
-    assert piped(work, *rest) == pytest.approx((most_s, borders_s, still_s - most_s, max(sizes) / sizes[0]), rel=1e-9)
+    slower, sizes, most = kind_rates("h100").slower(4), divided(spec)[1], 4 * 2.4
+    times = (0.4, 0.8), (0.8, 1.6), (0.8, 1.6), (0.4 + 0.1, 0.8 + 0.2)
+    still, whole = (
+        passes_s(
+            [StageTimes(*time, border / slower) for time, border in zip(times, at, strict=True)], 4, forward_first=False
+        )
+        for at in ((0, 0, 0, 0), (link_s, network_s, link_s, 0))
+    )
+    found = slower * most, slower * (whole - still), slower * (still - most), max(sizes) / sizes[0]
+    assert piped(work, *rest) == pytest.approx(found, rel=1e-9)
     assert piped(replace(work, links=Links(link_gb_per_s=100)), *rest) is None
