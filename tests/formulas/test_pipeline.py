@@ -10,11 +10,13 @@ from zerobench.formulas.pipeline import (
     passed_per_step,
     passes_with_gradients,
     pipeline_bytes_per_step,
+    shared_elements,
     stage_device,
 )
 from zerobench.formulas.record import formula_setting
 from zerobench.records import Category, StepKind
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 
 HIDDEN, SEQUENCE, STAGES = 64, 32, 4
@@ -59,6 +61,13 @@ def test_what_a_stage_moves_is_what_it_sends_and_what_it_gets() -> None:
     for stage in range(STAGES):
         passed = passed_per_step(asked, stage)
         assert pipeline_bytes_per_step(asked, stage) == passed.sent_bytes + passed.received_bytes
+
+
+def test_a_tied_heads_gradient_is_shared_by_the_first_and_the_last_stage() -> None:
+    shares = [trial(prediction={"rank": stage}) for stage in range(STAGES)]
+    tied = [one.model_copy(update={"model": resolve_model("gpt2-125m")}) for one in shares]
+    assert [shared_elements(one) for one in shares] == [0] * STAGES
+    assert [shared_elements(one) for one in tied] == [50257 * 768, 0, 0, 50257 * 768]
 
 
 def test_of_one_stage_nothing_passes_and_nobody_waits() -> None:

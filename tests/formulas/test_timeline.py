@@ -52,12 +52,13 @@ def rows(step: StepKind, *instants: dict[Category, int], phase: Phase = Phase.ST
 
 
 def test_a_phases_rows_have_its_end_its_peak_and_each_categorys_own_peak() -> None:
-    found = rows(StepKind.STEADY, {P: 10}, {P: 1, G: 20}, {P: 5, B: 2})
+    found = rows(StepKind.STEADY, {P: 10}, {P: 1, G: 20}, {P: 5, B: 2, T: 0})
     assert {(row.step, row.phase, row.place) for row in found} == {(StepKind.STEADY, Phase.STEP, Place.HOST)}
     assert {row.category: (row.live_bytes, row.at_peak_bytes, row.own_peak_bytes) for row in found} == {
         P: (5, 1, 10),
         G: (0, 20, 20),
         B: (2, 0, 2),
+        T: (0, 0, 0),
         Category.TOTAL: (7, 21, 21),
     }
 

@@ -108,6 +108,15 @@ def test_keeping_blocks_gathered_costs_their_bytes_in_forward():
     assert kept.live_bytes - freed.live_bytes == 2 * blocks * sum(layer)
 
 
+def test_the_roots_gradients_lie_whole_beside_the_blocks_parts_and_a_tied_heads_in_three_copies():
+    spec = trial(strategy="fsdp")
+    (head, *_), (layer, blocks) = parameter_tensors(spec.model), block_tensors(spec.model)
+    root = sum(parameter_tensors(spec.model)) - blocks * sum(layer)
+    parts = blocks * sum(-(-tensor // 8) for tensor in layer)
+    found = known(row(spec, Phase.BACKWARD, Category.GRADIENTS))
+    assert found.own_peak_bytes == 2 * (root + 2 * head) + 4 * parts
+
+
 def test_offloaded_fsdp_keeps_no_state_on_the_device():
     spec = trial(strategy="fsdp", offload_optimizer="cpu", offload_param="cpu")
     for category in (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.GRADIENTS):
