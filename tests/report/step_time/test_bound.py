@@ -178,7 +178,7 @@ def test_of_states_that_are_left_on_the_device_in_part_the_share_elsewhere_is_mo
 @pytest.mark.parametrize(("ranks", "gb"), [(8, (4, 2, 4, 3 * 8 * 4 / 192 * 50)), (1, (32, 32, 32, 3 * 32 / 192 * 50))])
 def test_fsdp_copies_in_fp32_what_is_gathered_and_all_gradients(ranks: int, gb: tuple[float, ...]) -> None:
     found = fsdp_copies(work(eager("fsdp", gpus_per_node=ranks, **STATES, offload_param="cpu")))
-    assert found == pytest.approx([each / 50 for each in gb])
+    assert found == pytest.approx([each / 50 for each in gb], rel=1e-12)
 
 
 def test_a_missing_figure_is_none_and_never_nothing() -> None:
