@@ -453,5 +453,5 @@ def test_states_of_a_paged_optimizer_are_managed_memory_and_not_needed_on_the_gp
     rank = only_rank(told)
     states = 2 * 4 * 4 * 4096**2
     assert rank["managed_bytes"] == pytest.approx(states, rel=0.01)
-    assert rank["outside_torch_bytes"] < 0.7 * GIB  # the context alone
+    assert rank["outside_torch_bytes"] < 0.75 * GIB  # the context alone, which kernels make 758 MiB
     assert rank["host_bytes"] == pytest.approx(states, rel=0.01)
