@@ -1,10 +1,11 @@
-"""The time model beside two H100: its constants, and whole steps told from kernels that were timed alone.
+"""The time model beside three H100 and an H200: its constants, and whole steps told from kernels timed alone.
 
     python benchmarks/gpu_campaign/times_judged.py                  # writes h100/times_judged.md
     python benchmarks/gpu_campaign/times_judged.py --simulated RUN  # whole steps, by the traces of RUN's trials
 
 Each machine has a folder: kernel_rates.csv is of kernel_rates.py, steps.csv and *.kernels.csv of step_times.py,
-sustained.csv of sustained.py, trials.csv of h100_speed.yaml. `alone` makes its constants of the first machine's
+sustained.csv of sustained.py, trials.csv of h100_speed.yaml; h100_third/expected.csv has what was expected of the third
+and of the H200 before they ran. `alone` makes its constants of the first machine's
 kernel_rates.csv: no step is among what it reads.
 """
 
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +30,7 @@ from benchmarks.prediction.simulated import gpu_trial, table
 from zerobench.grouped import grouped
 from zerobench.report.calibrated_time import TimedStep, fitted_steps
 from zerobench.report.figures.predicted_speed import usual_cluster
-from zerobench.report.step_time.expected import parts_of, timed_work
+from zerobench.report.step_time.expected import parts_of, published_step, timed_work
 from zerobench.report.step_time.known import assumptions
 from zerobench.report.trials import Trial
 from zerobench.search.formula import formula_trial
@@ -58,10 +60,12 @@ Known = TypeVar("Known")
 
 FOLDER = Path(__file__).with_name("h100")
 SECOND = Path(__file__).with_name("h100_second")
-MACHINES = {"first": FOLDER, "second": SECOND}
-"""Two of one provider, each with another H100; the second's host is the slower one."""
+THIRD = Path(__file__).with_name("h100_third")
+MACHINES = {"first": FOLDER, "second": SECOND, "third": THIRD}
+"""Three of one provider, each with another H100; the later, the slower its host."""
+H200_FOLDER = Path(__file__).with_name("h200")
 OUT = FOLDER / "times_judged.md"
-GPU = "H100 SXM"
+GPU, H200 = "H100 SXM", "H200 SXM"
 LENGTH = 2048
 TRACED = ("llama-7b-passes-mb4-s2048-ckpt", "llama-1b-zero1-mb4-s2048", "llama-1b-torch-mb1-s2048")
 
@@ -342,7 +346,7 @@ _WAITING = 0.9
 
 
 def measured_passes() -> Iterator[MeasuredPasses]:
-    """Of plain loops on both machines; adapters' are another computation."""
+    """Of plain loops on the H100; adapters' are another computation."""
     for machine, folder in MACHINES.items():
         for row in read(folder / "steps.csv"):
             if "lora" not in row["key"] and "-cpu" not in row["key"]:
@@ -430,13 +434,40 @@ def whole_steps(found: Timed) -> list[list[str]]:
 
 
 @cache
-def second_steps() -> list[list[str]]:
-    """The second machine's as simulated before they ran, by shipped constants now, by the first machine's own, and by
-    its own other trials.
+def later_steps(machine: str) -> list[list[str]]:
+    """Another machine's as simulated before they ran, by shipped constants now, by the first machine's own, and by its
+    own other trials.
     """
-    found, elsewhere = by_formula_timed("second"), fitted_steps(list(by_formula_timed("first").values()))
-    before = {_words(_axes(row)): float(row["expected_before_s"]) for row in read(SECOND / "trials.csv")}
-    return _steps_table(found, {name: [before[name], None, elsewhere, by_others("second")[name]] for name in found})
+    found, elsewhere = by_formula_timed(machine), fitted_steps(list(by_formula_timed("first").values()))
+    before = {_words(_axes(row)): float(row["expected_before_s"]) for row in read(MACHINES[machine] / "trials.csv")}
+    return _steps_table(found, {name: [before[name], None, elsewhere, by_others(machine)[name]] for name in found})
+
+
+def h200_steps() -> Iterator[tuple[str, TimedStep, float]]:
+    """A plain loop's on the H200, with how long its update took by itself."""
+    cells, gpu = {cell.key: cell for cell in CELLS}, _known(find_gpu(H200))
+    for row in read(H200_FOLDER / "steps.csv"):
+        cell = cells[row["key"]]
+        axes = {name: getattr(cell, name) for name in ("micro_batch_size", "sequence_length")}
+        axes |= {"strategy": cell.how, "activation_checkpointing": cell.checkpointing}
+        spec = gpu_trial(cell.model, 0, 1, **axes, evidence=Evidence.FORMULA, prediction=PredictionSpec(gpu=H200))
+        asked = _known(timed_work(formula_trial(spec), gpu, usual_cluster(spec, gpu).links))
+        passes = float(row["forward_s"]) + float(row["backward_s"])
+        step = TimedStep(gpu, False, asked, passes, float(row["step_s_median"]), tuple(assumptions(spec)))
+        yield row["key"], step, float(row["update_s"])
+
+
+def h200_table() -> Iterator[list[str]]:
+    """Each with what is expected of it."""
+    for key, step, update in h200_steps():
+        said, parts = _known(published_step(step.asked)), _known(parts_of(step.asked))
+        yield [
+            key,
+            f"{1e3 * step.step_s:.0f}",
+            f"{1e3 * said.step_s:.0f} ({1e3 * said.low_s:.0f} to {1e3 * said.high_s:.0f})",
+            f"{1e3 * update:.0f}",
+            f"{1e3 * parts[2]:.0f}",
+        ]
 
 
 @cache
@@ -509,7 +540,7 @@ def text() -> str:
     shares = ("class", "shipped", "timed alone")
     return "\n".join(
         (
-            "# The time model beside two H100\n",
+            "# The time model beside three H100 and an H200\n",
             *table(shares, constants(timed)),
             "Kernels of three profiled steps, ms; errors of the shipped constants, and of those of kernels alone.\n",
             *table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
@@ -525,11 +556,20 @@ def text() -> str:
             ),
             "Whole steps of zerobench's trials on the first machine, ms; calibrated: by the other three.\n",
             *table(("trial", "measured", "shipped", "calibrated"), whole_steps(by_formula_timed("first"))),
-            "On the second: calibrated by the first machine's four, and by its own others.\n",
-            *table(("trial", "measured", "before it ran", "shipped", "by the first", "by the others"), second_steps()),
+            *chain.from_iterable(_later_table(machine) for machine in ("second", "third")),
+            "A plain loop's steps on the H200, ms, many in one process, whose host slows down as it goes on; by",
+            "shipped constants. The update is timed by itself.\n",
+            *table(("step", "measured", "expected", "update", "expected"), h200_table()),
             "Kernels repeated for three seconds: us at first and in the last second, where the chip holds 700 W.\n",
             *table(("kernel", "at first", "at last", "longer", "MHz", "W"), sustained()),
         )
+    )
+
+
+def _later_table(machine: str) -> Iterator[str]:
+    yield f"On the {machine}: calibrated by the first machine's four, and by its own others.\n"
+    yield from table(
+        ("trial", "measured", "before it ran", "shipped", "by the first", "by the others"), later_steps(machine)
     )
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     from zerobench.timing.rates import shipped_rates  # noqa: PLC0415 -- not in the emulator's environment
 
     shipped = shipped_rates().issue
-    for engine in sys.argv[1:] or [name for name in shipped if not name.endswith("-offload")]:
+    for engine in sys.argv[1:] or [name for name in shipped if "-" not in name]:
         few, many = (_measured(engine, layers) for layers in (FEW, MANY))
         for phase in PHASES:
             python_us, launches = shipped[engine][phase]

@@ -12,7 +12,7 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.host import QUEUED_LAUNCHES, block_issue
-from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
+from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_by_element_s, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
@@ -79,6 +79,18 @@ def test_causal_attention_is_two_and_five_products_of_which_half_is_masked() -> 
 
 def test_elementwise_work_is_bytes_over_bandwidth() -> None:
     assert moved_s(DEVICE, 2.0**31) == pytest.approx(2.0)
+
+
+def test_work_by_element_runs_no_faster_on_a_faster_memory() -> None:
+    h100, h200 = (known(device_of(known(find_gpu(name)), Precision.BF16)) for name in ("H100 SXM", "H200 SXM"))
+    assert (
+        moved_by_element_s(h200, 1e12)
+        == pytest.approx(moved_by_element_s(h100, 1e12))
+        == pytest.approx(1 / 2.11, rel=0.01)
+    )
+    assert moved_s(h200, 1e12) < moved_s(h100, 1e12) < moved_by_element_s(h100, 1e12)
+    slow = replace(h100, memory_bytes_per_s=1e12)
+    assert moved_by_element_s(slow, 1e12) == moved_s(slow, 1e12)
 
 
 def test_the_host_is_the_least_that_a_small_block_takes() -> None:

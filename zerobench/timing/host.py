@@ -67,7 +67,8 @@ _UNGATED = Issue(0.85, 0.5)
 
 @cache
 def block_issue(engine: str, *, is_gated: bool = True, owned: float = 1.0, reduces_after: bool = False) -> BlockIssue:
-    """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host. Where it
+    """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host, and other such
+    endings as rates.yaml has. Where it
     `reduces_after` the pass, that is all that it does in backward beyond a plain loop.
 
     What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. What
@@ -118,8 +119,13 @@ def launch_seconds(
     if BACKWARD in passed:
         python_s[BACKWARD] -= (1 - 1 / micro_batches) * passed[BACKWARD][1] * reduced.python_s(host)
     python_s[UPDATE] = updated * update.python_s(host)
+    launch_s = {UPDATE: host.in_update.launch_s}
     launches: Counter[str] = Counter()
     for phase, item in trace.in_phases():
         if isinstance(item, Kernels):
             launches[phase] += trace.works[item.work].launches
-    return {phase: host.launch_s + python_s.get(phase, 0.0) / count for phase, count in launches.items() if count}
+    return {
+        phase: launch_s.get(phase, host.launch_s) + python_s.get(phase, 0.0) / count
+        for phase, count in launches.items()
+        if count
+    }

@@ -90,3 +90,8 @@ def attention_flops(tokens: float, positions: float, width: float) -> tuple[floa
 def moved_s(device: Device, nbytes: float) -> float:
     """Seconds in which elementwise work moves so many bytes through device memory."""
     return nbytes / (device.memory_bytes_per_s * device.rates.memory_share)
+
+
+def moved_by_element_s(device: Device, nbytes: float) -> float:
+    """The same by threads that move an element at a time."""
+    return max(moved_s(device, nbytes), nbytes / (device.sm_count * shipped_rates().today.by_element_bytes_per_s))

@@ -70,6 +70,8 @@ class HostRates(Spec):
 
     launch_s: float = Field(gt=0)
     """Of one kernel."""
+    update_share: float = Field(gt=0)
+    """Of that, what one takes in an update, where no gradient is recorded."""
     slower: float = Field(gt=0)
     """Times that its Python takes as long as the measured host's."""
     launch_spread: float = Field(ge=0)
@@ -77,6 +79,11 @@ class HostRates(Spec):
     python_spread: float = Field(ge=0)
     """The same of `slower`."""
     source: str
+
+    @property
+    def in_update(self) -> HostRates:
+        """As it issues an update."""
+        return self.model_copy(update={"launch_s": self.update_share * self.launch_s})
 
     def off(self, deviations: float) -> HostRates:
         """A host that is slower by so many standard deviations; faster by negative ones."""
@@ -109,6 +116,9 @@ class Today(Spec):
     """By kind of GPU."""
     eager_share: float = Field(gt=0, le=1)
     """Of the rates' `memory_share`, by the kernels of eager blocks: small, and casts among them."""
+    by_element_bytes_per_s: float = Field(gt=0)
+    """Of a multiprocessor whose threads move an element at a time, however fast the memory is: DeepSpeed's casts and
+    searches for infinities in an update."""
     fp32: Fp32Products
     loss_words: float = Field(gt=0)
     """Logits are cast to fp32 and back."""

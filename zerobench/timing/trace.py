@@ -33,6 +33,10 @@ class Work(NamedTuple):
     launches: int
 
 
+FIRST_STREAM = 0
+"""On which a model computes."""
+
+
 class Kernels(NamedTuple):
     """Work on a stream."""
 
@@ -104,6 +108,13 @@ class DriveWait(NamedTuple):
     writes: bool = True
 
 
+class DeviceWork(NamedTuple):
+    """Kernels on the current stream that no operation of torch shows: bytes read and written, and how many."""
+
+    moved_bytes: int
+    launches: int
+
+
 class PageMapping(NamedTuple):
     """Memory that a processor's ranks map anew: its kernel fills each page with zeros when it is first written."""
 
@@ -173,13 +184,14 @@ class StepTrace:
         return StepTrace(self.works, (*self.items[:end], *repeated, *_later(self.items[end:], more * calls)))
 
     def of_more_tokens(self, tokens: int, times: int, *, messages: bool) -> StepTrace:
-        """The step with micro-batches `times` as large, of `tokens` now; its update stays. `messages`: collectives of
-        the passes carry tokens, not parameters.
+        """The step with micro-batches `times` as large, of `tokens` now; its update stays, and so does what engines do
+        with parameters and gradients on streams of their own. `messages`: collectives of the passes carry tokens, not
+        parameters.
         """
         longer = tuple(_of_more_tokens(work, tokens, times) for work in self.works)
         items: list[Item] = []
         for phase, item in self.in_phases():
-            if isinstance(item, Kernels) and phase != UPDATE:
+            if isinstance(item, Kernels) and phase != UPDATE and item.stream == FIRST_STREAM:
                 items.append(item._replace(work=len(self.works) + item.work))
             elif isinstance(item, Call) and messages and phase != UPDATE:
                 items.append(item._replace(message_bytes=times * item.message_bytes))
@@ -230,16 +242,16 @@ def unpack(text: str) -> StepTrace:
         raise ValueError(f"no trace of a step: {error}") from error
 
 
-_listener: Callable[[Item], None] | None = None
+_listener: Callable[[Item | DeviceWork], None] | None = None
 
 
-def listen(listener: Callable[[Item], None]) -> None:
-    """Let `listener` hear what is issued that no operation on tensors shows: waits, updates on the host, drives."""
+def listen(listener: Callable[[Item | DeviceWork], None]) -> None:
+    """Let `listener` hear what is issued that no operation on tensors shows: waits, engines' own kernels, drives."""
     global _listener  # noqa: PLW0603 -- one for the process
     _listener = listener
 
 
-def tell(item: Item) -> None:
+def tell(item: Item | DeviceWork) -> None:
     """Hand `item` to the listener, if there is one."""
     if _listener is not None:
         _listener(item)
@@ -259,10 +271,12 @@ class Recorder:
     _moved: int = 0
     _launches: int = 0
 
-    def kernel(self, stream: int, product: Product | None = None, moved_bytes: int = 0, count: int = 1) -> None:
-        """One kernel: a matrix product (`count` of them in a batch), or one that moves bytes."""
+    def kernel(
+        self, stream: int, product: Product | None = None, moved_bytes: int = 0, count: int = 1, launches: int = 1
+    ) -> None:
+        """A matrix product (`count` of them in a batch), or what moves bytes, in one kernel or so many."""
         self._gather(stream)
-        self._launches += 1
+        self._launches += launches
         if product is None:
             self._moved += moved_bytes
         else:

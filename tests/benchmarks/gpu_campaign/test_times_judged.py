@@ -1,6 +1,7 @@
 """The H100's figures are judged as committed, and constants come from kernels alone, each by its own shape."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,13 +15,14 @@ from benchmarks.gpu_campaign.times_judged import (
     alone,
     by_formula_timed,
     classes_s,
+    h200_steps,
     kernels,
+    later_steps,
     measured_passes,
     passes_s,
     product_errors,
     product_rates,
     products,
-    second_steps,
     shipped,
     shipped_for,
     sustained,
@@ -28,7 +30,9 @@ from benchmarks.gpu_campaign.times_judged import (
     traced_s,
     whole_steps,
 )
-from zerobench.report.step_time.expected import published_step
+from tests.tools.known import known
+from zerobench.report.calibrated_time import TimedStep, fitted_steps
+from zerobench.report.step_time.expected import parts_of, published_step
 from zerobench.timing.kernels import gemm_s
 
 LARGE = ("llama-7b", "llama-13")
@@ -91,7 +95,7 @@ def test_large_passes_of_two_h100_take_what_is_expected_where_they_do_not_wait_f
 
 def test_two_h100_take_equally_long_for_passes_that_do_not_wait_for_the_host() -> None:
     busy = [step for step in measured_passes() if step.name[:8] in LARGE and not step.waits_for_host]
-    first, second = ({step.name: step for step in busy if step.machine == machine} for machine in MACHINES)
+    first, second = ({step.name: step for step in busy if step.machine == machine} for machine in ("first", "second"))
     both = first.keys() & second.keys()
     assert len(both) == 3
     for name in both:
@@ -99,9 +103,9 @@ def test_two_h100_take_equally_long_for_passes_that_do_not_wait_for_the_host() -
 
 
 def test_steps_of_a_machine_calibrate_another_of_its_kind_and_its_own_to_5_percent_at_the_median() -> None:
-    *rows, medians = second_steps()
+    *rows, medians = later_steps("second")
     before, shipped, by_the_first, by_its_others = (float(cell.rstrip("%")) for cell in medians[2:])
-    assert by_its_others < 5 < by_the_first < 6 < shipped < before
+    assert by_its_others < 3.5 < by_the_first < 5 < shipped < 6 < before
     on_the_host = [row for row in rows if "on the host" in row[0]]
     assert len(on_the_host) == 2
     for row in on_the_host:
@@ -109,18 +113,43 @@ def test_steps_of_a_machine_calibrate_another_of_its_kind_and_its_own_to_5_perce
         assert abs(float(row[5].rstrip("%"))) < 4
 
 
-def test_thirteen_steps_of_two_h100_are_as_near_as_the_pages_say() -> None:
-    first, second = ([*rows][:-1] for rows in (whole_steps(by_formula_timed("first")), second_steps()))
-    by_shipped = [abs(float(row[column].rstrip("%"))) for rows, column in ((first, 2), (second, 3)) for row in rows]
-    calibrated = [abs(float(row[-1].rstrip("%"))) for row in (*first, *second)]
-    assert len(by_shipped) == 13
-    assert statistics.median(by_shipped) < 8.5
+def test_seventeen_steps_of_three_h100_are_as_near_as_the_pages_say() -> None:
+    """Without the one trial that tells them, launches and Python of a host are what shipped: such four are far off."""
+    first, later = whole_steps(by_formula_timed("first"))[:-1], [later_steps(name)[:-1] for name in ("second", "third")]
+    by_shipped = [abs(float(row[2].rstrip("%"))) for row in first]
+    by_shipped += [abs(float(row[3].rstrip("%"))) for rows in later for row in rows]
+    calibrated = [abs(float(row[-1].rstrip("%"))) for row in (*first, *later[0], *later[1])]
+    assert len(by_shipped) == 17
+    assert statistics.median(by_shipped) < 8
     assert statistics.median(calibrated) < 3.5
-    assert sorted(calibrated)[11] < 8
-    steps = [step for machine in ("first", "second") for step in by_formula_timed(machine).values()]
-    said = [published_step(step.asked) for step in steps]
-    inside = [each.low_s <= step.step_s <= each.high_s for each, step in zip(said, steps, strict=True) if each]
-    assert (sum(inside), len(inside)) == (10, 13)
+    assert sorted(calibrated)[12] < 8
+    steps = [step for machine in MACHINES for step in by_formula_timed(machine).values()]
+    assert _inside(steps) == (14, 17)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_one_set_of_constants_tells_every_step_of_a_machine(machine: str) -> None:
+    steps = list(by_formula_timed(machine).values())
+    said = fitted_steps(steps)
+    off = [said.factor * sum(known(parts_of(step.asked.at(said.constants)))) / step.step_s - 1 for step in steps]
+    assert max(map(abs, off)) < 0.06
+    assert statistics.median(map(abs, off)) < 0.02
+
+
+def test_steps_on_an_h200_are_in_their_intervals_and_near_where_they_do_not_wait_for_the_host() -> None:
+    found = {key: (step, update_s) for key, step, update_s in h200_steps()}
+    assert _inside([step for step, _ in found.values()]) == (14, 16)
+    for key, off in (("llama-1b-zero1-mb4-s2048", 0.02), ("llama-7b-zero1-mb1-s2048-ckpt", 0.1)):
+        step, update_s = found[key]
+        _, _, update, _ = known(parts_of(step.asked))
+        assert sum(known(parts_of(step.asked))) == pytest.approx(step.step_s, rel=off)
+        assert update == pytest.approx(update_s, rel=0.1)
+
+
+def _inside(steps: Sequence[TimedStep]) -> tuple[int, int]:
+    said = [known(published_step(step.asked)) for step in steps]
+    inside = [each.low_s <= step.step_s <= each.high_s for each, step in zip(said, steps, strict=True)]
+    return sum(inside), len(inside)
 
 
 def test_only_large_products_slow_a_chip_down_that_runs_for_seconds() -> None:

@@ -3,13 +3,53 @@
 import pytest
 
 from tests.report.predicted_trial import asked
+from tests.timing.predicted_trials import gpu, links, predicted
 from tests.tools.known import known
-from zerobench.report.step_time.engines import issue_of, updated_blocks
+from zerobench.report.step_time.engines import (
+    device_update_s,
+    engines_update_s,
+    issue_of,
+    late_update_s,
+    updated_blocks,
+)
+from zerobench.report.step_time.expected import timed_work
+from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.timing.host import Issue
+from zerobench.timing.kernels import moved_by_element_s, moved_s
 from zerobench.timing.passes import decoder_of
 
 LAYERS = 32
+
+
+def test_an_update_waits_for_its_host_as_its_engine_does() -> None:
+    """ZeRO-1's search for infinities is launched while backward still runs, stage 0's is waited for; torch's update is
+    launched while its kernels run.
+    """
+    late: dict[str, tuple[float, float]] = {}
+    for strategy in ("single", "zero0", "zero1"):
+        model = resolve_model("gpt2-125m")
+        trial = predicted(model=model, strategy=strategy, gpus_per_node=1, optimizer="fused_adamw")
+        work, device, decoder = known(timed_work(trial, gpu(), links())).replayed
+        host = known(device.host).in_update
+        late[strategy] = (
+            late_update_s(work, device, host, decoder, ahead_s=0.0),
+            late_update_s(work, device, host, decoder, ahead_s=1.0),
+        )
+    assert max(late["single"]) < 1e-4
+    assert late["zero0"][0] == late["zero0"][1] > 0.01
+    assert late["zero1"][0] > late["zero1"][1]
+
+
+def test_an_engines_update_is_its_optimizers_work_and_its_own() -> None:
+    """Per parameter 28 bytes of FusedAdam at the memory's rate, and 46 of ZeRO-1's own on one rank by element."""
+    work, device, _ = known(
+        timed_work(predicted(strategy="zero1", gpus_per_node=1, optimizer="fused_adamw"), gpu(), links())
+    ).replayed
+    parameters = known(count_parameters(resolve_model("llama-7b"))).total
+    own_s = moved_by_element_s(device, 46 * parameters)
+    assert engines_update_s(work, device) == pytest.approx(own_s, rel=0.001)
+    assert device_update_s(work, device) == pytest.approx(own_s + moved_s(device, 28 * parameters), rel=0.001)
 
 
 def test_unless_said_gradients_are_reduced_within_the_pass() -> None:

@@ -75,6 +75,9 @@ AXES: dict[str, dict[str, Any]] = {
     "zero3": {"stage": 3},
     "zero3 kept": {"stage": 3, "activation_checkpointing": False},
     "fsdp": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2},
+    "fsdp of one rank": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "world_size": 1, **PLAIN},
+    "zero0": {"stage": 0, **SMALL, **PLAIN},
+    "zero0, adamw of torch": {"stage": 0, **SMALL, "optimizer": Optimizer.ADAMW},
     "fsdp offloaded": {**ALL_ON_HOST},
     "fsdp offloaded of one rank": {
         **ALL_ON_HOST,
@@ -524,7 +527,7 @@ def test_twice_the_batch_is_told_from_the_trace_of_half(
             larger = of_more_tokens(half, 2)
             told = expected(SampleTrial(larger.spec, half.record, list(larger.ranks)), there, at)
             replayed = expected(whole, there, at)
-            assert told.step_s == pytest.approx(replayed.step_s, rel=0.005), name
+            assert told.step_s == pytest.approx(replayed.step_s, rel=0.002), name
             assert told.step_s > expected(half, there, at).step_s, name
 
 

@@ -1,10 +1,12 @@
 """DeepSpeed's own classes around kernels that are not there: their states and their swaps are the real ones."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tools.imports import ROOT
 from zerobench.memory import block_io
 
 GPU = "simgpu"
@@ -143,6 +145,34 @@ def test_deepspeeds_adam_keeps_two_moments_and_makes_nothing_else(in_fork, name)
     assert seen["steps"] == [[4000, 4000], []]
     assert seen["state"] == {"exp_avg": 4000, "exp_avg_sq": 4000}
     assert seen["count"] == 2
+
+
+def tell_adams_work(sizes: list[int]) -> list[Any]:
+    """What an update over tensors of so many elements tells of the device's work."""
+    import torch
+    from deepspeed.ops.adam import FusedAdam
+
+    from zerobench.emulator.inside import kernels
+    from zerobench.timing import trace
+    from zerobench.worker.simulation.tensors import SimulatedTensors
+
+    told: list[Any] = []
+    kernels.install()
+    trace.listen(told.append)
+    with SimulatedTensors(lambda _flops: None):
+        parameters = [torch.nn.Parameter(torch.empty(size, device=GPU)) for size in sizes]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        FusedAdam(parameters).step()
+    return [tuple(item) for item in told]
+
+
+def test_adams_kernel_moves_seven_values_a_parameter_in_as_many_launches_as_a_gpu_shows(in_fork):
+    """A profiled step of a 1B on an H200; 36 tensors, or 320 chunks of 65,536 elements, are a launch."""
+    with (ROOT / "benchmarks/gpu_campaign/h200/llama-1b-zero1-mb4-s2048.kernels.csv").open(encoding="utf-8") as file:
+        [launches] = [int(row["count"]) for row in csv.DictReader(file) if "AdamFunctor" in row["name"]]
+    assert in_fork(tell_adams_work, [1235814400]) == [(28 * 1235814400, launches)]
+    assert in_fork(tell_adams_work, [1000] * 37) == [(28 * 37000, 2)]
 
 
 def load_another() -> str:

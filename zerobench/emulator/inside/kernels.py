@@ -9,7 +9,7 @@ nvcc nor libaio is needed. DeepCompile's module has no kernel and is the real on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from zerobench.emulator.inside import deepcompile, helpers
 from zerobench.memory.block_io import BlockIo
-from zerobench.timing.trace import Drive, DriveWait, Host, tell
+from zerobench.timing.trace import DeviceWork, Drive, DriveWait, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file that a swapper has written, by its path. No file exists."""
@@ -68,9 +68,22 @@ def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
     return sizes
 
 
-def _in_place(*_: Any) -> int:
-    """An optimizer's update works on the tensors that it is given, and has no memory of its own."""
+def _on_device(chunk_size: int, _skip: Any, lists: Sequence[Sequence[torch.Tensor]], *_: Any) -> int:
+    """An optimizer's update in place: gradients, the first of the lists, are read, all else is read and written.
+
+    One launch takes so many tensors, and so many chunks of them (csrc/adam/multi_tensor_apply.cuh).
+    """
+    gradients = lists[0]
+    chunks = sum(-(-tensor.numel() // chunk_size) for tensor in gradients)
+    launches = max(-(-len(gradients) // _TENSORS_OF_LAUNCH[len(lists)]), -(-chunks // _CHUNKS_OF_LAUNCH))
+    moved = 2 * sum(tensor.nbytes for each in lists for tensor in each) - sum(tensor.nbytes for tensor in gradients)
+    tell(DeviceWork(moved, launches))
     return 0
+
+
+_TENSORS_OF_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+"""By how many lists there are."""
+_CHUNKS_OF_LAUNCH = 320
 
 
 def _on_host(*given: Any) -> int:
@@ -88,7 +101,7 @@ def _lamb(weights: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.zeros(1, dtype=torch.float32, device=weights.device)
 
 
-def _optimizer(*functions: str, update: Callable[..., int] = _in_place) -> Callable[[], Any]:
+def _optimizer(*functions: str, update: Callable[..., int] = _on_device) -> Callable[[], Any]:
     return lambda: SimpleNamespace(**dict.fromkeys(functions, update))
 
 

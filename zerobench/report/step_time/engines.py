@@ -5,37 +5,46 @@ from __future__ import annotations
 import math
 
 from zerobench.report.step_time.collectives import trained_bytes_per_element
-from zerobench.report.step_time.terms import Work, updated_parameters
+from zerobench.report.step_time.terms import Work, update_seconds, updated_parameters
 from zerobench.report.step_time.transfers import offloaded_share
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.timing.device import Device
 from zerobench.timing.host import BlockIssue, block_issue
+from zerobench.timing.kernels import moved_by_element_s, moved_s
 from zerobench.timing.passes import Decoder
+from zerobench.timing.rates import HostRates
 
 _MORE_BYTES = {
     **dict.fromkeys(("single", "tensor", "pipeline"), 36),
     "ddp": 38,
-    "zero0": 8,
-    **dict.fromkeys(("zero1", "zero2", "zero3"), 14),
+    "zero0": 36,
+    **dict.fromkeys(("zero1", "zero2", "zero3"), 42),
     "fsdp": 16,
 }
 """A parameter of the rank's own: gradients cast to fp32, their norm, clipping, weights cast back, each read and written
 once; counted from the operations of simulated steps with a fused AdamW (tests/report/step_time/test_replayed.py)."""
-_MORE_THAN_FUSED_ADAM = 30
-"""Bytes a parameter that torch's fused AdamW moves beyond DeepSpeed's FusedAdam, of which `moved_bytes` do not know."""
-
+_ONCE_MORE = 4
+"""The same of DeepSpeed's gradients where stages 1 and 2 have one rank, and where the optimizer is not DeepSpeed's."""
 _UNSCALED, _CAST, _OF_TORCH = 8, 6, 8
 """The same on the host under DeepSpeed, and by torch's optimizers there beyond CPUAdam's kernel."""
 
 
 def issue_of(spec: TrialSpec, decoder: Decoder, *, after: bool = False) -> BlockIssue:
     """What the host does for a block of `decoder`; `after`: what `reduces_after` says."""
-    offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
-    engine = spec.strategy + "-offload" * offloads
-    return block_issue(engine, is_gated=decoder.is_gated, owned=owned(spec), reduces_after=after)
+    return block_issue(_engine(spec), is_gated=decoder.is_gated, owned=owned(spec), reduces_after=after)
+
+
+def _engine(spec: TrialSpec) -> str:
+    """As `issue` in rates.yaml has it."""
+    if {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}:
+        return f"{spec.strategy}-offload"
+    if spec.zero_stage == 0 and spec.optimizer is not Optimizer.FUSED_ADAMW:
+        return "zero0-torch"
+    return "fsdp-alone" if spec.strategy == "fsdp" and spec.world_size == 1 else spec.strategy
 
 
 def reduces_after(work: Work) -> bool:
@@ -51,14 +60,16 @@ def owned(spec: TrialSpec) -> float:
 
 
 def updated_blocks(spec: TrialSpec, layers: int) -> float:
-    """How many blocks' tensors the host passes over in the update: at stages 1 and 2 the rank's own, one by one; beside
-    frozen ones those that are trained.
+    """How many blocks' tensors the host passes over in the update, of a Llama's nine each: at stages 1 and 2 the rank's
+    own, one by one; beside frozen ones those that are trained.
     """
-    trained = 1.0
-    if spec.frozen is not None:
-        weights = [weight for block in named_weights(spec.model, spec.frozen).blocks for weight in block]
-        trained = sum(weight.is_trained for weight in weights) / len(weights)
-    return layers * trained * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
+    alike = 1.0
+    if spec.adapter is None and (blocks := named_weights(spec.model, spec.frozen).blocks):
+        alike = sum(weight.is_trained for block in blocks for weight in block) / (_LLAMAS_TENSORS * len(blocks))
+    return layers * alike * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
+
+
+_LLAMAS_TENSORS = 9
 
 
 def piece_launches(work: Work) -> float:
@@ -75,14 +86,52 @@ def piece_launches(work: Work) -> float:
     return info.piece_launches * sum(math.ceil(size / elements) if size >= least else 0.5 for size in sizes)
 
 
+def late_update_s(work: Work, device: Device, host: HostRates, decoder: Decoder, *, ahead_s: float) -> float:
+    """How long the GPU waits for the host in an update, where the host is `ahead_s` ahead when backward ends.
+
+    DeepSpeed searches each gradient for infinities, adds up its squares, and then works on all at once; it waits for
+    each, at stage 0 for the search of each gradient (runtime/utils.py, has_overflow_serial). Stage 3 searches in
+    its norm, and waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue).
+    """
+    stage, spec = work.spec.zero_stage, work.spec
+    issue = issue_of(spec, decoder).update.times(updated_blocks(spec, decoder.layers))
+    pieces_s = max(0.0, piece_launches(work) * host.launch_s - device_update_s(work, device))
+    if stage is None:
+        return issue.late_s(host, ahead_s=ahead_s, beside_s=device_update_s(work, device)) + pieces_s
+    search_s, norm_s = (
+        moved_by_element_s(device, nbytes * updated_parameters(work)) for nbytes in (_SEARCH_BYTES, _NORM_BYTES)
+    )
+    searching = issue.times(0.0 if stage == 3 else _SEARCHING)
+    waits_once = stage != 0
+    search_late_s = searching.late_s(host, ahead_s=ahead_s * waits_once, beside_s=search_s * waits_once)
+    rest = issue.plus(searching.times(-1))
+    return search_late_s + rest.late_s(host, ahead_s=0.0, beside_s=norm_s) + pieces_s
+
+
+_SEARCHING = 0.845
+"""Of the launches of an update, by DeepSpeed's search for infinities."""
+_SEARCH_BYTES, _NORM_BYTES = 4, 18
+"""A parameter that the search and the norm move, of `_MORE_BYTES` (simulated steps of all stages)."""
+
+
 def more_update_bytes(work: Work) -> float:
     """That the update moves through device memory beyond the states, gradients and parameters of the lower bound."""
     return _more_bytes(work.spec) * updated_parameters(work) if _updates_on_device(work.spec) else 0.0
 
 
-def optimizers_own_bytes(work: Work) -> float:
-    """Of these, what the optimizer moves."""
-    return _optimizers_bytes(work.spec) * updated_parameters(work) if _updates_on_device(work.spec) else 0.0
+def device_update_s(work: Work, device: Device) -> float:
+    """Seconds of an update's kernels on the device."""
+    states_s, beside_s = update_seconds(work)[0] / device.rates.memory_share, engines_update_s(work, device)
+    parameters = updated_parameters(work) if _updates_on_device(work.spec) else 0.0
+    return states_s + beside_s + moved_s(device, _optimizers_bytes(work.spec) * parameters)
+
+
+def engines_update_s(work: Work, device: Device) -> float:
+    """Of these, what the engine does beside its optimizer: DeepSpeed casts, adds up squares and searches for infinities
+    element by element.
+    """
+    moved = moved_s if work.spec.zero_stage is None else moved_by_element_s
+    return moved(device, _engines_bytes(work.spec) * updated_parameters(work)) if _updates_on_device(work.spec) else 0.0
 
 
 def _updates_on_device(spec: TrialSpec) -> bool:
@@ -112,9 +161,15 @@ def _more_host_bytes(spec: TrialSpec) -> int:
 
 def _more_bytes(spec: TrialSpec) -> int:
     """A parameter."""
-    return _MORE_BYTES.get(spec.strategy, 0) + _optimizers_bytes(spec)
+    return _engines_bytes(spec) + _optimizers_bytes(spec)
+
+
+def _engines_bytes(spec: TrialSpec) -> int:
+    alone = spec.zero_stage in {1, 2} and spec.world_size == 1
+    of_torch = spec.zero_stage is not None and spec.optimizer is not Optimizer.FUSED_ADAMW
+    return _MORE_BYTES.get(spec.strategy, 0) + _ONCE_MORE * (alone + of_torch)
 
 
 def _optimizers_bytes(spec: TrialSpec) -> int:
-    more = 0 if spec.zero_stage is None or spec.optimizer is Optimizer.FUSED_ADAMW else _MORE_THAN_FUSED_ADAM
-    return without_deepspeed(spec.optimizer).moved_bytes + more
+    """Beyond what a fused AdamW reads and writes."""
+    return without_deepspeed(spec.optimizer).moved_bytes

@@ -19,13 +19,11 @@ from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.engines import (
+    device_update_s,
     issue_of,
+    late_update_s,
     more_host_update_bytes,
-    more_update_bytes,
-    optimizers_own_bytes,
-    piece_launches,
     reduces_after,
-    updated_blocks,
 )
 from zerobench.report.step_time.known import (
     HOST_WORDS,
@@ -50,7 +48,7 @@ from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
 from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, TrialSpec
 from zerobench.timing.device import Device, device_of
-from zerobench.timing.kernels import attention_s, linear_s, moved_s
+from zerobench.timing.kernels import attention_s, linear_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import HostRates, Rates, rates_of
 from zerobench.timing.replay import Timeline
@@ -68,9 +66,6 @@ zenflow have it (benchmarks/timing/other_programs.csv). Three of another program
 _HOST_LINK_SHARE = 0.8
 """Of PCIe, by copies of page-locked memory (NVIDIA's bandwidthTest gives 0.8 to 0.9 of the datasheet)."""
 _NVME_SHARE = 0.8
-_BY_TENSOR = 0.45
-"""Of an update's bytes, by kernels that are launched for each tensor: norms and clipping. What follows them are few
-kernels over all (simulated steps of stages 1 and 3: 0.48 and 0.43)."""
 _CHUNK_LAUNCHES = {CrossEntropy.CHUNKED: 22, CrossEntropy.LIGER: 4}
 """Kernels of a chunk of tokens in the head (zerobench.worker.cross_entropy); Liger's: three products and its own."""
 
@@ -95,11 +90,10 @@ class TimedWork(NamedTuple):
     @property
     def update_s(self) -> float:
         """Of the update, without its communication: on the device, or else on the host."""
-        on_device, on_host = update_seconds(self.work)
-        more_s = moved_s(self.device, more_update_bytes(self.work))
+        on_host = update_seconds(self.work)[1]
         if (rate := self.work.links.host_memory_gb_per_s) is not None:
             on_host += more_host_update_bytes(self.work) / (rate * 1e9)
-        return on_device / self.device.rates.memory_share + more_s + on_host
+        return device_update_s(self.work, self.device) + on_host
 
     def at(self, constants: StepConstants | None) -> TimedWork:
         """The same on a machine whose own constants are known."""
@@ -336,26 +330,10 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         return None
     exposed += swapping[0]
     late_s = 0.0
-    if (host := asked.device.host) is not None:
-        issue = issue_of(spec, asked.decoder).update.times(updated_blocks(spec, asked.decoder.layers))
-        # stage 3 waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue)
-        ahead_s = 0.0 if spec.zero_stage == 3 else computing.ahead_s
-        late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=_by_tensor_s(asked)) + _late_pieces_s(asked, host)
+    if asked.device.host is not None:
+        host = asked.device.host.in_update
+        late_s = late_update_s(work, asked.device, host, asked.decoder, ahead_s=computing.ahead_s)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
-
-
-def _by_tensor_s(asked: TimedWork) -> float:
-    """Of an update, kernels that are launched for each tensor, beside which the host launches others: DeepSpeed's come
-    before the optimizer's own.
-    """
-    is_deepspeed = asked.work.spec.zero_stage is not None
-    own_s = moved_s(asked.device, optimizers_own_bytes(asked.work)) if is_deepspeed else 0.0
-    return _BY_TENSOR * (asked.update_s - own_s)
-
-
-def _late_pieces_s(asked: TimedWork, host: HostRates) -> float:
-    """How long the GPU waits in an update that launches kernels for piece after piece of what it updates."""
-    return max(0.0, piece_launches(asked.work) * host.launch_s - asked.update_s)
 
 
 def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s: float) -> float:

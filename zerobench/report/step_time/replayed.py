@@ -13,9 +13,15 @@ from collections.abc import Mapping
 
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
-from zerobench.report.step_time.engines import issue_of, reduces_after, updated_blocks
+from zerobench.report.step_time.engines import (
+    device_update_s,
+    issue_of,
+    more_update_bytes,
+    reduces_after,
+    updated_blocks,
+)
 from zerobench.report.step_time.links import collective_s
-from zerobench.report.step_time.terms import Work
+from zerobench.report.step_time.terms import Work, update_seconds
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.timing.device import Device
 from zerobench.timing.host import launch_seconds
@@ -93,7 +99,7 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
     byte_s = _byte_s(trace, work, device, decoder, blocks)
     if byte_s is None or len(known) < len(seconds):
         return None
-    per_byte = dict.fromkeys(blocks, byte_s) | {Phase.STEP.value: moved_s(device, 1)}
+    per_byte = dict.fromkeys(blocks, byte_s) | {Phase.STEP.value: _update_byte_s(work, device)}
     links, ranks = work.links, work.spec.gpus_per_node
     issue = issue_of(work.spec, decoder, after=reduces_after(work))
     return Pace(
@@ -138,6 +144,12 @@ def _blocks(trace: StepTrace, work: Work, decoder: Decoder) -> dict[str, tuple[f
         if phase in flops:
             flops[phase] = [before + more for before, more in zip(flops[phase], kernels.attention, strict=True)]
     return {phase: (there / of_block[0], back / of_block[1]) for phase, (there, back) in flops.items()}
+
+
+def _update_byte_s(work: Work, device: Device) -> float:
+    """Seconds of a moved byte in the update: the optimizer's and the engine's take differently long."""
+    nbytes = update_seconds(work)[0] * device.memory_bytes_per_s + more_update_bytes(work)
+    return device_update_s(work, device) / nbytes if nbytes else moved_s(device, 1)
 
 
 def _byte_s(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from zerobench.memory.traffic import Traffic
 from zerobench.timing import trace
-from zerobench.timing.trace import Host, HostCopy, Item
+from zerobench.timing.trace import DeviceWork, Host, HostCopy, Item
 from zerobench.worker.simulation.costs import Cost, Where
 
 _SMALL_BYTES = 1 << 16
@@ -25,9 +25,13 @@ class Order:
         """Whether a steady step is under way."""
         return self._traffic.issued is not None
 
-    def issue(self, item: Item) -> None:
-        """Something other than a kernel."""
-        if self._traffic.issued is not None:
+    def issue(self, item: Item | DeviceWork) -> None:
+        """What no operation shows."""
+        if self._traffic.issued is None:
+            return
+        if isinstance(item, DeviceWork):
+            self._traffic.issued.kernel(self._stream(), moved_bytes=item.moved_bytes, launches=item.launches)
+        else:
             self._traffic.issued.add(item)
 
     def attention(self, flops: int, *, is_backward: bool) -> None:
