@@ -1,11 +1,13 @@
 """Seconds of single kernels, by hand."""
 
+import csv
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.tools.imports import ROOT
 from tests.tools.known import known
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
@@ -18,6 +20,7 @@ from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import LATE_CLASS, UPDATE_CLASS, Span, Timeline
 from zerobench.timing.step import TENTH, Bucket, Phases, Sides, expected, exposed_s, replayed, step
+from zerobench.timing.transformers_blocks import as_run
 
 ONES = kind_rates("a100").model_copy(
     update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
@@ -59,6 +62,19 @@ def test_a_product_of_few_tiles_divides_its_inner_dimension_among_idle_multiproc
     real = replace(DEVICE, memory_bytes_per_s=2.0**33)
     sums_s = 4 * 128 * 256 * (4 + 4) / real.memory_bytes_per_s  # each of four written and read in fp32
     assert gemm_s(real, 128, 256, 4096) == pytest.approx(one_wave / 4 + sums_s)
+
+
+def test_products_of_a_head_with_an_odd_vocabulary_take_what_an_h100_took() -> None:
+    """Of a profiled step of GPT-2: forward, by input and by weight; a head of 50304 words takes a fourth."""
+    profile = ROOT / "benchmarks/gpu_campaign/h100_third/gpt2-125m-torch-mb8-s1024.kernels.csv"
+    with profile.open(encoding="utf-8") as file:
+        took_s = [float(row["seconds"]) for row in csv.DictReader(file) if "align1" in row["name"]]
+    assert len(took_s) == 3
+    device, model = known(device_of(known(find_gpu("H100 SXM")), Precision.BF16)), resolve_model("gpt2-125m")
+    run = as_run(device, model, known(decoder_of(model)), 1024, fuses=False, alone=True)
+    assert sum(linear_s(run, 8192, 768, 50257)) == pytest.approx(sum(took_s), rel=0.02)
+    assert sum(linear_s(run, 8192, 768, 50257)) > 4 * sum(linear_s(run, 8192, 768, 50304))
+    assert run.odd_sizes == {50257}
 
 
 def test_no_product_is_faster_than_its_operands_pass_through_memory() -> None:

@@ -4,8 +4,9 @@ Products of M x K by K x N: the GPU computes tiles of 128 x 256, one a multiproc
 and tiles at the edge are computed whole (NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
 quantization). A tile's inner loop needs some length to fill its pipeline: K / (K + half length). Where tiles are fewer
 than half of the multiprocessors, K is divided among several of them, whose sums in fp32 are written and added up
-(cuBLAS's split-K: a 768 x 768 x 16384 takes an H100 38 us, where its 18 tiles would take 168). No product takes less
-than its operands need to pass through memory once.
+(cuBLAS's split-K: a 768 x 768 x 16384 takes an H100 38 us, where its 18 tiles would take 168). Matrices with a side of
+an odd size, as GPT-2's head of 50257 words, are loaded an element at a time by an older GPU's kernels (`align1`). No
+product takes less than its operands need to pass through memory once.
 
 Attention: two products forward and five backward (FlashAttention, Dao et al. 2022, arXiv:2205.14135, algorithms 1 and
 4), each of 2 L^2 H Q FLOPs a sequence, halved by the causal mask.
@@ -41,6 +42,9 @@ def gemm_s(device: Device, rows: float, columns: float, inner: float) -> float:
 
     most = int(min(device.sm_count // tiles, inner // SHORTEST_PART))
     computed_s = min(map(split_s, range(1, max(1, most) + 1)))
+    if not device.odd_sizes.isdisjoint((rows, columns, inner)):
+        unaligned = device.sm_count * shipped_rates().today.unaligned_flops_per_s
+        computed_s = max(computed_s, 2 * rows * columns * inner / unaligned)
     return max(computed_s, moved_s(device, WORD_BYTES * (rows * inner + inner * columns + rows * columns)))
 
 

@@ -98,4 +98,6 @@ def as_run(
     nearest = min(kernels.attention, key=lambda size: abs(size - head_dim))
     for name, (share, half) in kernels.attention[nearest].items():
         update[f"attention_{name}_share"] = share * positions / (positions + half)
-    return replace(device, rates=device.rates.model_copy(update=update))
+    sizes = (decoder.vocabulary, decoder.hidden, decoder.mlp_width, decoder.attention_width, decoder.qkv_width)
+    odd = frozenset(size for size in sizes if size % 2)
+    return replace(device, rates=device.rates.model_copy(update=update), odd_sizes=odd)

@@ -93,6 +93,13 @@ def test_large_passes_of_two_h100_take_what_is_expected_where_they_do_not_wait_f
         assert expected_s == pytest.approx(step.seconds, rel=0.045)
 
 
+def test_gpt_2s_passes_with_its_odd_vocabulary_take_what_is_expected_on_three_h100() -> None:
+    steps = [step for step in measured_passes() if step.name.startswith("gpt2")]
+    assert [step.machine for step in steps] == list(MACHINES)
+    for step in steps:
+        assert passes_s(step.work, shipped_for(step.work)) == pytest.approx(step.seconds, rel=0.08)
+
+
 def test_two_h100_take_equally_long_for_passes_that_do_not_wait_for_the_host() -> None:
     busy = [step for step in measured_passes() if step.name[:8] in LARGE and not step.waits_for_host]
     first, second = ({step.name: step for step in busy if step.machine == machine} for machine in ("first", "second"))
