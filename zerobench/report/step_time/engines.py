@@ -10,13 +10,12 @@ from zerobench.report.step_time.transfers import offloaded_share
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
-from zerobench.spec.tensors import named_weights
+from zerobench.spec.tensors import block_tensors, named_weights
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.device import Device
 from zerobench.timing.host import BlockIssue, block_issue
 from zerobench.timing.kernels import moved_by_element_s, moved_s
 from zerobench.timing.passes import Decoder
-from zerobench.timing.rates import HostRates
 
 _MORE_BYTES = {
     **dict.fromkeys(("single", "tensor", "pipeline"), 36),
@@ -63,10 +62,11 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
     """How many blocks' tensors the host passes over in the update, of a Llama's nine each: at stages 1 and 2 the rank's
     own, one by one; beside frozen ones those that are trained.
     """
-    alike = 1.0
-    if spec.adapter is None and (blocks := named_weights(spec.model, spec.frozen).blocks):
-        alike = sum(weight.is_trained for block in blocks for weight in block) / (_LLAMAS_TENSORS * len(blocks))
-    return layers * alike * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
+    trained: float = _LLAMAS_TENSORS if spec.adapter is not None else len(block_tensors(spec.model)[0])
+    if spec.adapter is None and spec.frozen is not None:
+        blocks = named_weights(spec.model, spec.frozen).blocks
+        trained = sum(weight.is_trained for block in blocks for weight in block) / len(blocks)
+    return layers * trained / _LLAMAS_TENSORS * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
 _LLAMAS_TENSORS = 9
@@ -86,24 +86,28 @@ def piece_launches(work: Work) -> float:
     return info.piece_launches * sum(math.ceil(size / elements) if size >= least else 0.5 for size in sizes)
 
 
-def late_update_s(work: Work, device: Device, host: HostRates, decoder: Decoder, *, ahead_s: float) -> float:
+def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: float) -> float:
     """How long the GPU waits for the host in an update, where the host is `ahead_s` ahead when backward ends.
 
     DeepSpeed searches each gradient for infinities, adds up its squares, and then works on all at once; it waits for
     each, at stage 0 for the search of each gradient (runtime/utils.py, has_overflow_serial). Stage 3 searches in
     its norm, and waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue).
     """
-    stage, spec = work.spec.zero_stage, work.spec
+    if device.host is None:
+        return 0.0
+    stage, spec, host = work.spec.zero_stage, work.spec, device.host.in_update
     issue = issue_of(spec, decoder).update.times(updated_blocks(spec, decoder.layers))
-    pieces_s = max(0.0, piece_launches(work) * host.launch_s - device_update_s(work, device))
+    kernels_s = device_update_s(work, device)
+    pieces_s = max(0.0, piece_launches(work) * host.launch_s - kernels_s)
     if stage is None:
-        return issue.late_s(host, ahead_s=ahead_s, beside_s=device_update_s(work, device)) + pieces_s
+        return issue.late_s(host, ahead_s=ahead_s, beside_s=kernels_s) + pieces_s
     search_s, norm_s = (
         moved_by_element_s(device, nbytes * updated_parameters(work)) for nbytes in (_SEARCH_BYTES, _NORM_BYTES)
     )
+    if stage == 0:
+        ahead_s = search_s = 0.0
     searching = issue.times(0.0 if stage == 3 else _SEARCHING)
-    waits_once = stage != 0
-    search_late_s = searching.late_s(host, ahead_s=ahead_s * waits_once, beside_s=search_s * waits_once)
+    search_late_s = searching.late_s(host, ahead_s=ahead_s, beside_s=search_s)
     rest = issue.plus(searching.times(-1))
     return search_late_s + rest.late_s(host, ahead_s=0.0, beside_s=norm_s) + pieces_s
 

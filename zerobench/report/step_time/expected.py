@@ -329,10 +329,7 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     if swapping is None:
         return None
     exposed += swapping[0]
-    late_s = 0.0
-    if asked.device.host is not None:
-        host = asked.device.host.in_update
-        late_s = late_update_s(work, asked.device, host, asked.decoder, ahead_s=computing.ahead_s)
+    late_s = late_update_s(work, asked.device, asked.decoder, ahead_s=computing.ahead_s)
     return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
 
 
