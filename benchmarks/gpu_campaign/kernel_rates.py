@@ -14,7 +14,7 @@ import csv
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, fields, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,8 @@ LAYERS = (
     *((5120, 5120), (5120, 13824), (8192, 8192), (8192, 28672)),
 )
 """Inputs and outputs of linear layers: GPT-2's, and those of Llamas of 1B, 7B, 13B and 70B."""
+VOCABULARIES = (50257, 50258, 50260, 50264, 50304)
+"""GPT-2's words, and as many more as make rows of 4, 8, 16 and 128 bytes' multiples."""
 ATTENTION = (
     *((1, 12, 64, 1024), (8, 12, 64, 1024), (1, 32, 64, 2048), (4, 32, 64, 2048)),
     *((1, 32, 128, 512), (1, 32, 128, 2048), (4, 32, 128, 2048), (1, 32, 128, 4096), (1, 32, 128, 8192)),
@@ -85,9 +87,18 @@ def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def products() -> Iterator[Kernel]:
     """A linear layer's forward pass, and its backward by input and by weight."""
-    for inputs, outputs in LAYERS:
+    yield from _products(LAYERS, TOKENS)
+
+
+def heads() -> Iterator[Kernel]:
+    """GPT-2's last product, by how many words it is padded to; and an odd size on either side of a layer."""
+    yield from _products([*((768, words) for words in VOCABULARIES), (768, 3073), (770, 3072)], (8192,))
+
+
+def _products(layers: Iterable[tuple[int, int]], token_counts: Iterable[int]) -> Iterator[Kernel]:
+    for inputs, outputs in layers:
         weight = drawn(outputs, inputs)
-        for tokens in TOKENS:
+        for tokens in token_counts:
             x, gradient = drawn(tokens, inputs), drawn(tokens, outputs)
             flops = 2.0 * tokens * inputs * outputs
             name = f"{tokens}x{outputs}x{inputs}"
@@ -247,7 +258,18 @@ def main() -> None:
     parser.add_argument("--only", help="these parts alone, with commas between")
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    parts = (launches, copies, products, adapters, attention, elementwise, optimizers, fused_adam, host_optimizer)
+    parts = (
+        launches,
+        copies,
+        products,
+        heads,
+        adapters,
+        attention,
+        elementwise,
+        optimizers,
+        fused_adam,
+        host_optimizer,
+    )
     with asked.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(

@@ -1,25 +1,27 @@
-"""Steps of a plain loop on one GPU, many configurations in one process: times, memory, and each kernel of a step.
+"""Steps of a plain loop on one GPU, each configuration in a process of its own: times, memory, each kernel of a step.
 
     python benchmarks/gpu_campaign/step_times.py [--only WORD,...] [--out FOLDER]
 
 Nothing of zerobench but its presets: Hugging Face's model, DeepSpeed's engine, torch's AdamW or PEFT's adapters, the
 clock and torch's profiler. `steps.csv` has the medians, and the chip's clock and power meanwhile; `KEY.kernels.csv` the
 kernels of one profiled step (name, how often, seconds), `KEY.trace.json.gz` its timeline. A configuration that fails is
-said, and the next one goes on.
+said, and the next one goes on. In one process engines that are done with still slow the host down: DeepSpeed's hooks
+keep them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import gc
 import itertools
+import multiprocessing
 import os
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,9 @@ from zerobench.spec.presets import resolve_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WARMUP, TIMED, PHASED = 4, 8, 4
+
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["torch", "transformers.models.llama.modeling_llama"])
 
 
 def ds_config(cell: Cell) -> dict[str, Any]:
@@ -189,13 +194,13 @@ def _trace(step: Callable[[], Any], place: Path, row: dict[str, Any]) -> None:
     row["kernels_s"] = sum(map(sum, kernels.values()))
 
 
-def _give_back() -> None:
-    """The storages too of engines that stay referred to after their end (DeepSpeed's hooks keep theirs)."""
-    gc.collect()
-    for found in gc.get_objects():
-        if issubclass(type(found), torch.Tensor) and found.is_cuda:
-            found.untyped_storage().resize_(0)
-    torch.cuda.empty_cache()
+def in_own_process(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Its row, or how it failed; torch is imported once, before the processes part, and CUDA begun in each."""
+    try:
+        with ProcessPoolExecutor(1, mp_context=_FORKED) as pool:
+            return pool.submit(measure, cell, folder).result()
+    except Exception as error:  # noqa: BLE001 - one that does not fit is not the others' end
+        return {"key": cell.key, "error": repr(error)[:300]}
 
 
 def main() -> None:
@@ -214,17 +219,13 @@ def main() -> None:
     for cell in CELLS:
         if not any(word in cell.key for word in asked.only.split(",")) or time.monotonic() > ends_at:
             continue
-        try:
-            rows.append(measure(cell, asked.out))
-        except Exception as error:  # noqa: BLE001 - one that does not fit is not the others' end
-            rows.append({"key": cell.key, "error": repr(error)[:300]})
+        rows.append(in_own_process(cell, asked.out))
         print({k: round(v, 5) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
         columns = list(dict.fromkeys(name for row in rows for name in row))
         with (asked.out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(rows)
-        _give_back()
 
 
 if __name__ == "__main__":
