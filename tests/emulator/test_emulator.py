@@ -52,8 +52,8 @@ def test_the_facts_of_a_gpu_are_the_catalogues_and_its_architectures():
     assert H200.clock_khz == pytest.approx(1_980_000, rel=0.01)
     overhead = overhead_of("H200", 64)
     assert H200.context_bytes == overhead.context_bytes
-    assert H200.nccl_bytes[-1][1] == overhead.collectives_bytes
-    assert H200.nccl_bytes[0] == (1, 0)
+    assert H200.nccl_bytes[-1][1:] == (overhead.collectives_bytes, overhead.another_bytes)
+    assert H200.nccl_bytes[0] == (1, 558 << 20, 388 << 20)
 
 
 def test_every_nvidia_gpu_of_the_catalogue_that_has_its_memory_can_be_described():

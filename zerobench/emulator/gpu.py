@@ -65,8 +65,8 @@ class EmulatedGpu:
     bus_width: int
     context_bytes: int
     """What a process's CUDA context takes (zerobench.spec.overheads)."""
-    nccl_bytes: tuple[tuple[int, int], ...]
-    """NCCL's buffers of one communicator: from so many ranks on, so many bytes."""
+    nccl_bytes: tuple[tuple[int, int, int], ...]
+    """From so many ranks on, NCCL's bytes of a process's first communicator and of another."""
 
     @classmethod
     def of(cls, gpu: Gpu) -> EmulatedGpu:
@@ -115,7 +115,7 @@ class EmulatedGpu:
             raise UserError(f"gpu: {self.name!r}: a name with ; or = cannot be emulated")
         facts = asdict(self)
         facts["major"], facts["minor"] = facts.pop("compute_capability")
-        facts["nccl"] = ",".join(f"{ranks}:{size}" for ranks, size in facts.pop("nccl_bytes"))
+        facts["nccl"] = ",".join(":".join(map(str, step)) for step in facts.pop("nccl_bytes"))
         return ";".join(f"{key}={value}" for key, value in {**facts, "gpus": num_gpus}.items())
 
 
@@ -124,10 +124,11 @@ def _shared_per_block(per_sm_kib: int, major: int) -> int:
     return per_sm_kib if major < 8 else per_sm_kib - 1
 
 
-def _nccl_bytes(name: str) -> tuple[tuple[int, int], ...]:
-    steps: list[tuple[int, int]] = []
+def _nccl_bytes(name: str) -> tuple[tuple[int, int, int], ...]:
+    steps: list[tuple[int, int, int]] = []
     for ranks in _NCCL_RANKS:
-        size = overhead_of(name, ranks).collectives_bytes
-        if not steps or steps[-1][1] != size:
-            steps.append((ranks, size))
+        overhead = overhead_of(name, ranks)
+        sizes = overhead.collectives_bytes, overhead.another_bytes
+        if not steps or steps[-1][1:] != sizes:
+            steps.append((ranks, *sizes))
     return tuple(steps)

@@ -341,12 +341,14 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
     """What others have measured of the GPU, or a calibration file: as in a simulation.
 
     Below stage 3 DeepSpeed's engine has a communicator of its own (groups.py, `_clone_world_group`) beside the one in
-    which ranks meet.
+    which ranks meet; a single process has none.
     """
     if trial.prediction.gpu is None:
         return None
     overhead = overhead_of(trial.prediction.gpu, trial.world_size)
-    nbytes = overhead.collectives_bytes * (2 if trial.zero_stage in {0, 1, 2} else 1)
+    alone = strategy_info(trial.strategy).is_reference
+    communicators = 0 if alone else 2 if trial.zero_stage in {0, 1, 2} else 1
+    nbytes = overhead.of_communicators(communicators)
     return ContextMemory(before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=nbytes)
 
 

@@ -52,6 +52,9 @@ class CollectivesEntry(_SourcedEntry):
     min_ranks: Ranks
     """The fewest ranks that it is for."""
     collectives_bytes: Bytes
+    """Of a process's first communicator, with NCCL's kernels."""
+    another_bytes: Bytes | None = None
+    """Of each one more; None is as much as of the first."""
 
 
 class WorkspaceEntry(_SourcedEntry):
@@ -151,11 +154,17 @@ class Overhead:
     context_bytes: int
     """CUDA context and loaded kernels."""
     collectives_bytes: int
-    """NCCL's buffers."""
+    """NCCL's kernels and the buffers of the first communicator."""
+    another_bytes: int
+    """NCCL's buffers of each communicator more."""
     source: str
     """One line: each figure with its status and source."""
     rest_of_process_bytes: int | None = None
     """Host memory of the rank that no tensor holds; None where it was not calibrated."""
+
+    def of_communicators(self, number: int) -> int:
+        """NCCL's bytes in a process that has made so many."""
+        return self.collectives_bytes + (number - 1) * self.another_bytes if number else 0
 
 
 def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None) -> Overhead:
@@ -163,7 +172,8 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
 
     Figures of the file `calibration`, by default the one that ZEROBENCH_CALIBRATION names, come first: the median of
     its ranks, at this world size or the nearest one (never one rank for several or the reverse, because one rank has
-    nobody to talk to). What it does not have is taken from the published figures.
+    nobody to talk to). What it does not have is taken from the published figures; a communicator after the first takes
+    the share of it that they tell.
 
     Raises UserError: `world_size` below 1, or a calibration file that is not there or not of its form.
     """
@@ -174,11 +184,12 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
     entries = [entry for entry in load_calibration(file).gpus if _same(entry.gpu, gpu_name)] if file else []
     calibrated = sorted(entries, key=lambda entry: (abs(entry.world_size - world_size), -entry.world_size))
     context, context_source = _context(calibrated, gpu_name, file)
-    collectives, collectives_source = _collectives(calibrated, gpu_name, world_size, file)
+    collectives, share, collectives_source = _collectives(calibrated, gpu_name, world_size, file)
     rest = next((entry.rest_of_process_bytes for entry in calibrated if entry.rest_of_process_bytes), None)
     return Overhead(
         context_bytes=context,
         collectives_bytes=collectives,
+        another_bytes=round(share * collectives),
         source=f"CUDA context {format_bytes(context)}, {context_source}; "
         f"NCCL {format_bytes(collectives)}, {collectives_source}",
         rest_of_process_bytes=rest.median if rest else None,
@@ -247,14 +258,16 @@ def _context(calibrated: Sequence[CalibratedGpu], gpu_name: str, file: Path | No
 
 def _collectives(
     calibrated: Sequence[CalibratedGpu], gpu_name: str, world_size: int, file: Path | None
-) -> tuple[int, str]:
+) -> tuple[int, float, str]:
+    """Of the first communicator; the share of it that another takes; whose figures they are."""
+    sizes = {entry.min_ranks for entry in published().collectives if entry.min_ranks <= world_size}
+    fitting = [_best_for(gpu_name, [e for e in published().collectives if e.min_ranks == size]) for size in sizes]
+    largest = max(fitting, key=lambda entry: entry.collectives_bytes)
+    share = (largest.another_bytes or largest.collectives_bytes) / largest.collectives_bytes
     for entry in calibrated:
         if entry.collectives_bytes and (entry.world_size == 1) == (world_size == 1):
-            return entry.collectives_bytes.median, _measured_here(entry, file)
-    fitting = [entry for entry in published().collectives if entry.min_ranks <= world_size]
-    closest = max(entry.min_ranks for entry in fitting)
-    published_one = _best_for(gpu_name, [entry for entry in fitting if entry.min_ranks == closest])
-    return published_one.collectives_bytes, _published(published_one)
+            return entry.collectives_bytes.median, share, _measured_here(entry, file)
+    return largest.collectives_bytes, share, _published(largest)
 
 
 def _measured_here(entry: CalibratedGpu, file: Path | None) -> str:

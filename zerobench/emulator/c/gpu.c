@@ -12,10 +12,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void read_nccl(char *text) {
   char *state = NULL;
   for (char *one = strtok_r(text, ",", &state); one && gpu.num_nccl < ZB_MAX_STEPS; one = strtok_r(NULL, ",", &state)) {
-    char *colon = strchr(one, ':');
-    if (!colon) continue;
-    gpu.nccl[gpu.num_nccl].ranks = atoi(one);
-    gpu.nccl[gpu.num_nccl++].bytes = strtoull(colon + 1, NULL, 10);
+    int ranks;
+    unsigned long long bytes, another;
+    if (sscanf(one, "%d:%llu:%llu", &ranks, &bytes, &another) != 3) continue;
+    gpu.nccl[gpu.num_nccl].ranks = ranks;
+    gpu.nccl[gpu.num_nccl].bytes = bytes;
+    gpu.nccl[gpu.num_nccl++].another_bytes = another;
   }
 }
 

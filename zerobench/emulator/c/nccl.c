@@ -50,8 +50,6 @@ static int create(ncclComm_t *out, int ranks, int rank) {
   comm->ranks = ranks;
   comm->rank = rank;
   comm->physical = physical;
-  const zb_gpu_t *gpu = zb_gpu();
-  for (int i = 0; i < gpu->num_nccl && gpu->nccl[i].ranks <= ranks; i++) comm->buffers = gpu->nccl[i].bytes;
   *out = comm;
   return ncclSuccess;
 }
@@ -114,9 +112,13 @@ int ncclMemAlloc(void **out, size_t bytes) {
 }
 int ncclMemFree(void *start) { return zb_release(start) ? ncclUnhandledCudaError : ncclSuccess; }
 
-// Buffers are made when a communicator first connects, at its first collective.
+// Buffers are made when a communicator first connects, at its first collective; the process's first loads kernels too.
 static int connect(ncclComm_t comm) {
   if (comm->charged) return ncclSuccess;
+  const zb_gpu_t *gpu = zb_gpu();
+  int first = !zb_collectives_bytes();
+  for (int i = 0; i < gpu->num_nccl && gpu->nccl[i].ranks <= comm->ranks; i++)
+    comm->buffers = first ? gpu->nccl[i].bytes : gpu->nccl[i].another_bytes;
   if (zb_take(comm->physical, ZB_NCCL, comm->buffers)) return ncclUnhandledCudaError;
   comm->charged = 1;
   return ncclSuccess;

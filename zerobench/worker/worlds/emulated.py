@@ -26,7 +26,7 @@ from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
 from zerobench.records import ContextMemory
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.strategy import uses_deepspeed
+from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.worker.simulation import shortcuts
 from zerobench.worker.simulation.costs import flops_of
 from zerobench.worker.worlds.base import no_values
@@ -69,7 +69,9 @@ class EmulatedWorld(DevicelessWorld):
         return outside_torch()
 
     def join(self, rank: Rank, device: Device) -> None:
-        """Start torch's NCCL group, whose other ranks are not there, and let DeepSpeed find it."""
+        """Start torch's NCCL group, whose other ranks are not there, and let DeepSpeed find it; not for one process."""
+        if strategy_info(self.trial.strategy).is_reference:
+            return
         os.environ.update(
             RANK=str(rank.rank), LOCAL_RANK="0", WORLD_SIZE=str(rank.world_size), **self._master()
         )  # whichever of its node's it is, a process sees one GPU

@@ -22,7 +22,7 @@ from zerobench.progress import Rank
 from zerobench.records import Category, ContextMemory
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
-from zerobench.spec.strategy import uses_deepspeed
+from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import simulation
 from zerobench.worker.simulation import streams
@@ -97,7 +97,9 @@ class SimulatedWorld(DevicelessWorld):
                 storage.is_page_locked = True
 
     def join(self, rank: Rank, device: Device) -> None:
-        """Make the group of which this is the only member that is there."""
+        """Make the group of which this is the only member that is there; the reference has none."""
+        if strategy_info(self.trial.strategy).is_reference:
+            return
         under_deepspeed, per_node = uses_deepspeed(self.trial), self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
 
@@ -107,8 +109,8 @@ class SimulatedWorld(DevicelessWorld):
         gpu = self.trial.prediction.gpu
         if context is None or gpu is None:
             return None
-        sizes = instant_group.InstantGroup.connected
-        nbytes = sum(overhead_of(gpu, size).collectives_bytes for size in sizes)
+        made = [overhead_of(gpu, size) for size in instant_group.InstantGroup.connected]
+        nbytes = sum(each.another_bytes for each in made[1:]) + sum(each.collectives_bytes for each in made[:1])
         return context.model_copy(update={"collectives_bytes": nbytes})
 
     def notes(self) -> list[str]:
