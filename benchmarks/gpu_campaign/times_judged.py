@@ -1,12 +1,12 @@
-"""The time model beside three H100 and an H200: its constants, and whole steps told from kernels timed alone.
+"""The time model beside three H100 and two H200: its constants, and whole steps told from kernels timed alone.
 
     python benchmarks/gpu_campaign/times_judged.py                  # writes h100/times_judged.md
     python benchmarks/gpu_campaign/times_judged.py --simulated RUN  # whole steps, by the traces of RUN's trials
 
 Each machine has a folder: kernel_rates.csv is of kernel_rates.py, steps.csv and *.kernels.csv of step_times.py,
-sustained.csv of sustained.py, trials.csv of h100_speed.yaml; h100_third/expected.csv has what was expected of the third
-and of the H200 before they ran. `alone` makes its constants of the first machine's
-kernel_rates.csv: no step is among what it reads.
+sustained.csv of sustained.py, trials.csv of h100_speed.yaml and offload.yaml; h100_third/expected.csv has what was
+expected of the third and of the first H200 before they ran, offload_expected.csv what offload was on an H100. `alone`
+makes its constants of the first machine's kernel_rates.csv: no step is among what it reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -35,7 +35,8 @@ from zerobench.report.step_time.known import assumptions
 from zerobench.report.trials import Trial
 from zerobench.search.formula import formula_trial
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.hardware import find_gpu
+from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.links import Links
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.overheads import CalibratedSteps, StepConstants
 from zerobench.spec.parameters import count_parameters
@@ -63,9 +64,13 @@ SECOND = Path(__file__).with_name("h100_second")
 THIRD = Path(__file__).with_name("h100_third")
 MACHINES = {"first": FOLDER, "second": SECOND, "third": THIRD}
 """Three of one provider, each with another H100; the later, the slower its host."""
-H200_FOLDER = Path(__file__).with_name("h200")
+H200_FOLDERS = {"first": Path(__file__).with_name("h200"), "second": Path(__file__).with_name("h200_second")}
+DRIVE_GB_PER_S = 2.65
+"""Of the second H200's drive, in each direction: by 11.4 GB that one update swapped in 5.4 s, all in turns. What it is
+rated at is not known; another trial on it is judged by this."""
 OUT = FOLDER / "times_judged.md"
 GPU, H200 = "H100 SXM", "H200 SXM"
+H200_COLUMNS = ("step", "measured", "expected", "update", "expected")
 LENGTH = 2048
 TRACED = ("llama-7b-passes-mb4-s2048-ckpt", "llama-1b-zero1-mb4-s2048", "llama-1b-torch-mb1-s2048")
 
@@ -391,8 +396,9 @@ def _axes(row: Mapping[str, str]) -> dict[str, object]:
 
 
 def _words(asked: Mapping[str, object]) -> str:
-    moved = {"none": "", "cpu": " states on the host"}[str(asked["offload_optimizer"])]
-    moved = " states and parameters on the host" if asked["offload_param"] != "none" else moved
+    place = {"none": "", "cpu": "on the host", "nvme": "on a drive"}[str(asked["offload_optimizer"])]
+    what = " states and parameters " if asked["offload_param"] != "none" else " states "
+    moved = what + place if place else ""
     length = "" if asked["sequence_length"] == LENGTH else f" of {asked['sequence_length']}"
     again = " recomputed" * bool(asked["activation_checkpointing"])
     loss = f" {asked['cross_entropy']} loss" if asked["cross_entropy"] != "full" else ""
@@ -411,9 +417,8 @@ def timed_trials(predicted: Iterable[Trial], machine: str = "first") -> Timed:
     for trial in predicted:
         row = rows.get(words := _words(_asked_of(trial.spec)))
         if row is not None and words not in found:
-            asked = _known(timed_work(trial, gpu, usual_cluster(trial.spec, gpu).links))
-            passes = float(row["forward_s"]) + float(row["backward_s"])
-            found[words] = TimedStep(gpu, False, asked, passes, float(row["step_s"]), tuple(assumptions(trial.spec)))
+            links = usual_cluster(trial.spec, gpu).links
+            found[words] = _timed(trial, gpu, links, row, float(row["step_s"]))
     return found
 
 
@@ -443,29 +448,54 @@ def later_steps(machine: str) -> list[list[str]]:
     return _steps_table(found, {name: [before[name], None, elsewhere, by_others(machine)[name]] for name in found})
 
 
-def h200_steps() -> Iterator[tuple[str, TimedStep, float]]:
-    """A plain loop's on the H200, with how long its update took by itself."""
-    cells, gpu = {cell.key: cell for cell in CELLS}, _known(find_gpu(H200))
-    for row in read(H200_FOLDER / "steps.csv"):
+class H200Step(NamedTuple):
+    """A step on an H200, and how long its update took."""
+
+    name: str
+    step: TimedStep
+    update_s: float
+
+
+def h200_steps(folder: Path) -> Iterator[H200Step]:
+    """A plain loop's; its update is timed by itself."""
+    cells = {cell.key: cell for cell in CELLS}
+    for row in read(folder / "steps.csv"):
         cell = cells[row["key"]]
         axes = {name: getattr(cell, name) for name in ("micro_batch_size", "sequence_length")}
-        axes |= {"strategy": cell.how, "activation_checkpointing": cell.checkpointing}
-        spec = gpu_trial(cell.model, 0, 1, **axes, evidence=Evidence.FORMULA, prediction=PredictionSpec(gpu=H200))
-        asked = _known(timed_work(formula_trial(spec), gpu, usual_cluster(spec, gpu).links))
-        passes = float(row["forward_s"]) + float(row["backward_s"])
-        step = TimedStep(gpu, False, asked, passes, float(row["step_s_median"]), tuple(assumptions(spec)))
-        yield row["key"], step, float(row["update_s"])
+        axes |= {"strategy": "single" if cell.is_plain else cell.how, "activation_checkpointing": cell.checkpointing}
+        yield _h200_step(row["key"], cell.model, axes, row, row["step_s_median"])
 
 
-def h200_table() -> Iterator[list[str]]:
+def h200_trials() -> Iterator[H200Step]:
+    """Of zerobench, on the second."""
+    for row in read(H200_FOLDERS["second"] / "trials.csv"):
+        axes = _axes(row) | {"optimizer": row["optimizer"], "nvme_path": "/nvme" if "nvme" in row.values() else None}
+        yield _h200_step(f"{row['model']} {_words(axes)}", row["model"], axes, row, row["step_s"])
+
+
+def _h200_step(name: str, model: str, axes: dict[str, Any], row: Mapping[str, str], step_s: str) -> H200Step:
+    gpu = _known(find_gpu(H200))
+    spec = gpu_trial(model, 0, 1, **axes, evidence=Evidence.FORMULA, prediction=PredictionSpec(gpu=H200))
+    links = usual_cluster(spec, gpu).links.model_copy(update={"nvme_gb_per_s": DRIVE_GB_PER_S})
+    return H200Step(name, _timed(formula_trial(spec), gpu, links, row, float(step_s)), float(row["update_s"]))
+
+
+def _timed(trial: Trial, gpu: Gpu, links: Links, row: Mapping[str, str], step_s: float) -> TimedStep:
+    """`trial` as it was measured."""
+    passes = float(row["forward_s"]) + float(row["backward_s"])
+    asked = _known(timed_work(trial, gpu, links))
+    return TimedStep(gpu, False, asked, passes, step_s, tuple(assumptions(trial.spec)))
+
+
+def h200_table(steps: Iterable[H200Step]) -> Iterator[list[str]]:
     """Each with what is expected of it."""
-    for key, step, update in h200_steps():
+    for name, step, update_s in steps:
         said, parts = _known(published_step(step.asked)), _known(parts_of(step.asked))
         yield [
-            key,
+            name,
             f"{1e3 * step.step_s:.0f}",
             f"{1e3 * said.step_s:.0f} ({1e3 * said.low_s:.0f} to {1e3 * said.high_s:.0f})",
-            f"{1e3 * update:.0f}",
+            f"{1e3 * update_s:.0f}",
             f"{1e3 * parts[2]:.0f}",
         ]
 
@@ -540,7 +570,7 @@ def text() -> str:
     shares = ("class", "shipped", "timed alone")
     return "\n".join(
         (
-            "# The time model beside three H100 and an H200\n",
+            "# The time model beside three H100 and two H200\n",
             *table(shares, constants(timed)),
             "Kernels of three profiled steps, ms; errors of the shipped constants, and of those of kernels alone.\n",
             *table(("step", "class", "measured", "shipped", "alone"), by_class(timed)),
@@ -557,9 +587,11 @@ def text() -> str:
             "Whole steps of zerobench's trials on the first machine, ms; calibrated: by the other three.\n",
             *table(("trial", "measured", "shipped", "calibrated"), whole_steps(by_formula_timed("first"))),
             *chain.from_iterable(_later_table(machine) for machine in ("second", "third")),
-            "A plain loop's steps on the H200, ms, many in one process, whose host slows down as it goes on; by",
+            "A plain loop's steps on an H200, ms, many in one process, whose host slows down as it goes on; by",
             "shipped constants. The update is timed by itself.\n",
-            *table(("step", "measured", "expected", "update", "expected"), h200_table()),
+            *table(H200_COLUMNS, h200_table(h200_steps(H200_FOLDERS["first"]))),
+            "On a second, each in a process of its own, and zerobench's trials there.\n",
+            *table(H200_COLUMNS, h200_table([*h200_steps(H200_FOLDERS["second"]), *h200_trials()])),
             "Kernels repeated for three seconds: us at first and in the last second, where the chip holds 700 W.\n",
             *table(("kernel", "at first", "at last", "longer", "MHz", "W"), sustained()),
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_campaign.measured import read
 from tests.tools.imports import ROOT
 from tests.tools.known import known
 from zerobench.spec.hardware import find_gpu
@@ -74,7 +75,18 @@ def test_products_of_a_head_with_an_odd_vocabulary_take_what_an_h100_took() -> N
     run = as_run(device, model, known(decoder_of(model)), 1024, fuses=False, alone=True)
     assert sum(linear_s(run, 8192, 768, 50257)) == pytest.approx(sum(took_s), rel=0.02)
     assert sum(linear_s(run, 8192, 768, 50257)) > 4 * sum(linear_s(run, 8192, 768, 50304))
-    assert run.odd_sizes == {50257}
+    assert run.unaligned_sizes == {50257}
+
+
+@pytest.mark.parametrize("words", [50257, 50258, 50260, 50264, 50304])
+def test_a_head_takes_what_an_h200_took_however_it_is_padded(words: int) -> None:
+    """Three products timed alone, by whether rows begin at multiples of 2, 4, 8, 16 or 128 bytes."""
+    rows = read(ROOT / "benchmarks/gpu_campaign/h200_second/kernel_rates.csv")
+    took_s = sum(float(row["seconds"]) for row in rows if row["shape"] == f"8192x{words}x768")
+    device, model = known(device_of(known(find_gpu("H200")), Precision.BF16)), resolve_model("gpt2-125m")
+    model = model.model_copy(update={"hf_config": {**model.hf_config, "vocab_size": words}})
+    run = as_run(device, model, known(decoder_of(model)), 1024, fuses=False, alone=True)
+    assert sum(linear_s(run, 8192, 768, words)) == pytest.approx(took_s, rel=0.13)
 
 
 def test_no_product_is_faster_than_its_operands_pass_through_memory() -> None:

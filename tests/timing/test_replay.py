@@ -132,6 +132,9 @@ def test_copies_share_a_direction_of_the_link_and_those_that_block_hold_the_host
     assert both.step_s == 6
     assert played(item(HostCopy(1, False, 3, True)), kernel(2)).step_s == 5
     assert played(item(HostCopy(1, False, 3, False)), kernel(2)).step_s == 3
+    paged = replace(PACE, paged_shares={True: 0.5, False: 0.25})
+    times = [played(item(HostCopy(1, is_up, 3, True, is_paged=True)), pace=paged).step_s for is_up in (True, False)]
+    assert times == [6, 12]
     assert both.exposed() == {"to device": 6, "to host": 0}
 
 
@@ -142,9 +145,11 @@ def test_updates_on_the_host_and_drives_take_their_time_beside_each_other() -> N
 
 
 def test_the_processor_that_computes_makes_new_memory_ready() -> None:
-    pace = replace(PACE, mapped_byte_s=1.0)
+    pace = replace(PACE, mapped_byte_s=1.0, computes_on_host=True)
     assert played(kernel(2), item(PageMapping(3)), kernel(1), pace=pace).step_s == 6
     assert played(kernel(2), item(PageMapping(3)), kernel(1)).step_s == 3
+    beside_gpu = replace(pace, computes_on_host=False)
+    assert played(kernel(2), item(PageMapping(3)), kernel(1), pace=beside_gpu).step_s == 4
 
 
 def test_who_waits_for_what_was_read_does_not_wait_for_what_is_written() -> None:

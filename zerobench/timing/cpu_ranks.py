@@ -128,6 +128,7 @@ def threads(rates: ThreadRates, gloo: Gloo) -> dict[str, Thread]:
             copied_bytes_per_s=1 / (2 * rates.byte_s),
             host_bytes_per_s=1 / rates.byte_s,
             mapped_byte_s=gloo.mapped_byte_s,
+            computes_on_host=True,
             flop_s=rates.flop_s,
             between_s=between.passes_s,
             update_between_s=between.update_s,

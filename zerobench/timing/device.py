@@ -28,8 +28,8 @@ class Device:
     """Of the shipped rates, whose chip it is or is taken for; empty for what is no GPU."""
     fp32_flops: float | None = None
     """Of matrix products in fp32, without tensor cores; None: not known."""
-    odd_sizes: frozenset[int] = frozenset()
-    """Of a model's matrices, where odd: rows that begin at no multiple of 4 bytes."""
+    unaligned_sizes: frozenset[int] = frozenset()
+    """Of a model's matrices: rows that begin at no multiple of 16 bytes."""
 
     def calibrated(self, constants: StepConstants) -> Device:
         """The same where a machine's own are known; no kernel gets more than all of the GPU's peak."""

@@ -42,9 +42,10 @@ def gemm_s(device: Device, rows: float, columns: float, inner: float) -> float:
 
     most = int(min(device.sm_count // tiles, inner // SHORTEST_PART))
     computed_s = min(map(split_s, range(1, max(1, most) + 1)))
-    if not device.odd_sizes.isdisjoint((rows, columns, inner)):
-        unaligned = device.sm_count * shipped_rates().today.unaligned_flops_per_s
-        computed_s = max(computed_s, 2 * rows * columns * inner / unaligned)
+    if sizes := device.unaligned_sizes.intersection((rows, columns, inner)):
+        reached = shipped_rates().today.unaligned_flops_per_s
+        unaligned = reached[min(multiple for multiple in reached if any(size % multiple for size in sizes))]
+        computed_s = max(computed_s, 2 * rows * columns * inner / (device.sm_count * unaligned))
     return max(computed_s, moved_s(device, WORD_BYTES * (rows * inner + inner * columns + rows * columns)))
 
 

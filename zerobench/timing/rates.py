@@ -119,8 +119,8 @@ class Today(Spec):
     by_element_bytes_per_s: float = Field(gt=0)
     """Of a multiprocessor whose threads move an element at a time, however fast the memory is: DeepSpeed's casts and
     searches for infinities in an update."""
-    unaligned_flops_per_s: float = Field(gt=0)
-    """Of a multiprocessor, by products in 16 bits with a side of an odd size."""
+    unaligned_flops_per_s: dict[int, float]
+    """Of a multiprocessor, by products in 16 bits with a side whose size is no multiple of so much."""
     fp32: Fp32Products
     loss_words: float = Field(gt=0)
     """Logits are cast to fp32 and back."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zerobench.timing.device import Device
@@ -58,11 +58,14 @@ class Pace:
     """Of elementwise work, by phase."""
     call_s: Callable[[Call], float]
     copied_bytes_per_s: float | None = None
+    paged_shares: Mapping[bool, float] = field(default_factory=lambda: {True: 1.0, False: 1.0})
+    """Of that, where the host's memory is not page-locked: to the device, and to the host."""
     host_bytes_per_s: float | None = None
     """This rank's share of the host memory's rate."""
     drive_bytes_per_s: float | None = None
     mapped_byte_s: float = 0.0
     """In which a byte of memory that is mapped anew is made ready."""
+    computes_on_host: bool = False
 
     @property
     def passes_slower(self) -> float:
@@ -205,7 +208,9 @@ class _Clocks:
                 for name, is_awaited in (("NVMe reads", reads), ("NVMe writes", writes)):
                     self._host = max(self._host, self._lanes[name] if is_awaited else 0.0)
             case PageMapping(nbytes):
-                at = max((self._host, *self._streams.values()))  # the processor that computes does it
+                at = self._host
+                if self._pace.computes_on_host:  # the processor that computes does it
+                    at = max((at, *self._streams.values()))
                 self._host = self._occupy("host", "mapped memory", at, nbytes * self._pace.mapped_byte_s)
             case PhaseStart(phase):
                 if phase == UPDATE and self._phase != UPDATE:
@@ -253,6 +258,7 @@ class _Clocks:
         seconds = _seconds(copy.nbytes, self._pace.copied_bytes_per_s)
         if seconds is None:
             return False
+        seconds /= self._pace.paged_shares[copy.is_up] if copy.is_paged else 1.0
         name = "to device" if copy.is_up else "to host"
         start = max(self._streams[copy.stream], self._host)
         self._streams[copy.stream] = self._occupy(name, name, start, seconds) if copy.nbytes else start

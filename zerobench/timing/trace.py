@@ -86,6 +86,8 @@ class HostCopy(NamedTuple):
     """To the device."""
     nbytes: int
     blocks: bool
+    is_paged: bool = False
+    """Whether the host's memory is not page-locked."""
 
 
 class Host(NamedTuple):
@@ -116,7 +118,7 @@ class DeviceWork(NamedTuple):
 
 
 class PageMapping(NamedTuple):
-    """Memory that a processor's ranks map anew: its kernel fills each page with zeros when it is first written."""
+    """Memory of the host that is mapped anew: its kernel fills each page with zeros when it is first written."""
 
     nbytes: int
 

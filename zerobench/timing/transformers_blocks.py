@@ -18,6 +18,7 @@ from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import CrossEntropy
 from zerobench.timing.device import Device
+from zerobench.timing.kernels import WORD_BYTES
 from zerobench.timing.passes import Decoder, elementwise_width
 from zerobench.timing.rates import shipped_rates
 
@@ -99,5 +100,5 @@ def as_run(
     for name, (share, half) in kernels.attention[nearest].items():
         update[f"attention_{name}_share"] = share * positions / (positions + half)
     sizes = (decoder.vocabulary, decoder.hidden, decoder.mlp_width, decoder.attention_width, decoder.qkv_width)
-    odd = frozenset(size for size in sizes if size % 2)
-    return replace(device, rates=device.rates.model_copy(update=update), odd_sizes=odd)
+    unaligned = frozenset(size for size in sizes if size * WORD_BYTES % 16)
+    return replace(device, rates=device.rates.model_copy(update=update), unaligned_sizes=unaligned)

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.gpu_campaign.measured import read
-from benchmarks.gpu_campaign.times_judged import GPU, H200, H200_FOLDER, THIRD
+from benchmarks.gpu_campaign.times_judged import GPU, H200, H200_FOLDERS, THIRD
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.known import known
 from zerobench.search.formula import formula_trial
@@ -11,7 +11,9 @@ from zerobench.spec.trial import Evidence, PredictionSpec
 
 MIB = 1 << 20
 MEASURED = [
-    (gpu, row) for gpu, folder in ((GPU, THIRD), (H200, H200_FOLDER)) for row in read(folder / "outside_torch.csv")
+    (gpu, row)
+    for gpu, folder in ((GPU, THIRD), (H200, H200_FOLDERS["second"]))
+    for row in read(folder / "outside_torch.csv")
 ]
 
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import flop_counter
 from torch.utils.flop_counter import flop_registry
 
+from tests.tools.known import known
 from zerobench.worker.simulation.costs import Cost, Where, cost_of, flops_of
 
 ATEN = torch.ops.aten
@@ -39,6 +41,38 @@ def test_another_kernel_is_told_by_what_it_reads_and_writes(func: Any, args: Any
     found = cost(func, *args)
     assert found is not None
     assert found.moved_bytes == nbytes
+
+
+def across(numel: int, dtype: torch.dtype, place: str) -> FakeTensor:
+    return FakeTensor(FakeTensorMode(), torch.empty(numel, dtype=dtype, device="meta"), torch.device(place))
+
+
+@pytest.mark.parametrize(
+    ("to_device", "blocks", "moved", "cast"),
+    [(True, True, 2, 6), (False, True, 4, 6), (True, False, 4, 0), (False, False, 2, 0)],
+)
+@pytest.mark.parametrize(("numel", "is_mapped"), [(8 << 20, False), (16 << 20, True)])
+def test_a_copy_that_is_waited_for_is_cast_on_the_host_in_memory_of_its_own(
+    numel: int, to_device: bool, blocks: bool, moved: int, cast: int, is_mapped: bool
+) -> None:
+    """Torch's copy_kernel_cuda: fp32 into bf16, to the device by 16 bits and from it by 32."""
+    places = ("cpu", "cuda") if to_device else ("cuda", "cpu")
+    source, result = across(numel, torch.float32, places[0]), across(numel, torch.bfloat16, places[1])
+    found = cost_of(ATEN.copy_.default, (result, source, not blocks), {}, result)
+    is_mapped = is_mapped or moved == 4  # 32 MiB of them
+    assert found == Cost(
+        Where.UP if to_device else Where.DOWN,
+        moved_bytes=moved * numel,
+        blocks=blocks,
+        cast_bytes=cast * numel,
+        mapped_bytes=moved * numel if cast and is_mapped else 0,
+    )
+
+
+def test_what_the_host_makes_anew_is_mapped_where_malloc_does_not_keep_it() -> None:
+    small, large = torch.ones(1 << 20), torch.ones(8 << 20)
+    assert [known(cost(ATEN.sqrt.default, each)).mapped_bytes for each in (small, large)] == [0, large.nbytes]
+    assert known(cost(ATEN.sqrt_.default, large)).mapped_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from zerobench.report.step_time.collectives import trained_bytes_per_element
+from zerobench.memory.host import MAPPED_FROM_BYTES
+from zerobench.report.step_time.collectives import bytes_per_element, trained_bytes_per_element
 from zerobench.report.step_time.terms import Work, update_seconds, updated_parameters
-from zerobench.report.step_time.transfers import offloaded_share
+from zerobench.report.step_time.transfers import offloaded_share, recast
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
@@ -14,7 +16,7 @@ from zerobench.spec.tensors import block_tensors, named_weights
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.device import Device
 from zerobench.timing.host import BlockIssue, block_issue
-from zerobench.timing.kernels import moved_by_element_s, moved_s
+from zerobench.timing.kernels import FP32_BYTES, moved_by_element_s, moved_s
 from zerobench.timing.passes import Decoder
 
 _MORE_BYTES = {
@@ -154,13 +156,43 @@ def more_host_update_bytes(work: Work) -> float:
 def _more_host_bytes(spec: TrialSpec) -> int:
     """A parameter: FSDP's update is of torch's operations on the host as on a device, gradients and parameters with it.
 
-    DeepSpeed unscales and clips gradients, and casts new weights to 16 bits unless the copy to the device does.
+    DeepSpeed unscales and clips gradients, and casts new weights to 16 bits.
     """
     if spec.zero_stage is None:
         return 2 * trained_bytes_per_element(spec) + _more_bytes(spec)
-    casts = spec.zero_stage != 3 or spec.offload_param is not Offload.NONE
     of_torch = 0 if spec.optimizer is Optimizer.CPU_ADAM else _OF_TORCH + without_deepspeed(spec.optimizer).moved_bytes
-    return _UNSCALED + _CAST * casts + of_torch
+    return _UNSCALED + _CAST + of_torch
+
+
+def recast_host_bytes(work: Work) -> float:
+    """What the host reads and writes in casting weights that states on the device have made."""
+    return _CAST * recast(work).down
+
+
+def mapped_update_bytes(work: Work) -> float:
+    """That the rank's update maps anew on the host: roots and quotients of torch's optimizers, which loop over tensors
+    there, and what new weights are cast from or to. malloc keeps what is smaller when it is freed.
+    """
+    return sum(nbytes for nbytes in _made_on_host(work) if nbytes >= MAPPED_FROM_BYTES)
+
+
+def _made_on_host(work: Work) -> Iterator[float]:
+    """Bytes of each tensor that the update makes there, and frees."""
+    spec, (up, down) = work.spec, recast(work)
+    yield bytes_per_element(spec.precision) * up
+    if down:  # to a drive tensor by tensor (stage3.py, _partitioned_params_swap_out)
+        sizes = _own_tensors(spec) if spec.offload_param is Offload.NVME else [down]
+        yield from (FP32_BYTES * size for size in sizes)
+    temporaries = (OPTIMIZERS[spec.optimizer] if spec.zero_stage else without_deepspeed(spec.optimizer)).temporaries
+    if spec.offload_optimizer is not Offload.NONE and work.partition_bytes and temporaries.piece_elements is None:
+        own = offloaded_share(work) * work.partition_bytes / trained_bytes_per_element(spec)
+        for size in _own_tensors(spec) if spec.zero_stage is None else [own]:
+            yield from [FP32_BYTES * size] * (temporaries.loop_bytes // FP32_BYTES)
+
+
+def _own_tensors(spec: TrialSpec) -> list[float]:
+    """Elements of each tensor that a rank updates."""
+    return [weight.size * owned(spec) for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
 
 
 def _more_bytes(spec: TrialSpec) -> int:

@@ -22,7 +22,9 @@ from zerobench.report.step_time.engines import (
     device_update_s,
     issue_of,
     late_update_s,
+    mapped_update_bytes,
     more_host_update_bytes,
+    recast_host_bytes,
     reduces_after,
 )
 from zerobench.report.step_time.known import (
@@ -38,7 +40,7 @@ from zerobench.report.step_time.replayed import kernels_of, replayed_parts, time
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import copies, fsdp_copies, offload
+from zerobench.report.step_time.transfers import MAPPED_BYTE_S, copies, fsdp_copies, offload, recast_s
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.batch import micro_batches_of_share, micro_batches_per_step
@@ -92,7 +94,8 @@ class TimedWork(NamedTuple):
         """Of the update, without its communication: on the device, or else on the host."""
         on_host = update_seconds(self.work)[1]
         if (rate := self.work.links.host_memory_gb_per_s) is not None:
-            on_host += more_host_update_bytes(self.work) / (rate * 1e9)
+            on_host += (more_host_update_bytes(self.work) + recast_host_bytes(self.work)) / (rate * 1e9)
+        on_host += MAPPED_BYTE_S * mapped_update_bytes(self.work)
         return device_update_s(self.work, self.device) + on_host
 
     def at(self, constants: StepConstants | None) -> TimedWork:
@@ -330,7 +333,7 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         return None
     exposed += swapping[0]
     late_s = late_update_s(work, asked.device, asked.decoder, ahead_s=computing.ahead_s)
-    return compute, exposed, rest + late_s + copying.update_s + swapping[1], 0.0
+    return compute, exposed, rest + late_s + copying.update_s + recast_s(work) + swapping[1], 0.0
 
 
 def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s: float) -> float:

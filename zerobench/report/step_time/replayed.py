@@ -22,6 +22,7 @@ from zerobench.report.step_time.engines import (
 )
 from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.terms import Work, update_seconds
+from zerobench.report.step_time.transfers import MAPPED_BYTE_S, PAGED_SHARES
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.timing.device import Device
 from zerobench.timing.host import launch_seconds
@@ -115,9 +116,11 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
         ),
         per_byte,
         known.__getitem__,
-        _rate(links.host_link_gb_per_s),
-        _rate(links.host_memory_gb_per_s, ranks),
-        _rate(links.nvme_gb_per_s, ranks),
+        copied_bytes_per_s=_rate(links.host_link_gb_per_s),
+        host_bytes_per_s=_rate(links.host_memory_gb_per_s, ranks),
+        drive_bytes_per_s=_rate(links.nvme_gb_per_s, ranks),
+        paged_shares=PAGED_SHARES,
+        mapped_byte_s=MAPPED_BYTE_S,
     )
 
 

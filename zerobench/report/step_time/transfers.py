@@ -9,7 +9,7 @@ from zerobench.report.memory_view import OPTIMIZER_STATES
 from zerobench.report.step_time.collectives import bytes_per_element, traffic_by_kind, trained_bytes_per_element
 from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
 from zerobench.spec.batch import micro_batches_per_step
-from zerobench.spec.trial import Offload
+from zerobench.spec.trial import Offload, Precision
 from zerobench.timing.kernels import FP32_BYTES
 from zerobench.units import format_bytes
 
@@ -19,6 +19,13 @@ _DIRECTIONS = {
     "update up": "to the device at the update",
     "update down": "to the host at the update",
 }
+PAGED_SHARES = {True: 0.14, False: 0.235}
+"""Of page-locked copies' rate, to the device and to the host, by memory that is not: 256 MiB went to two H100 at 8.4 of
+54.8 and 7.1 of 54.5 GB/s, and came at 13.2 of 55.0 and 12.5 of 54.9 (benchmarks/gpu_campaign/h100/kernel_rates.csv,
+h100_second)."""
+MAPPED_BYTE_S = 1 / 6e9
+"""In which the kernel makes a byte of new memory ready: what two updates on one host took longer than their bytes, 5.3
+and 7.5 GB/s (benchmarks/gpu_campaign/h200_second/trials.csv)."""
 
 
 def offload(work: Work) -> Term:
@@ -51,6 +58,40 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
         "update up": 0.0 if offloads_param else moved,
         "update down": share - moved if offloads_param else 0.0,
     }
+
+
+class Recast(NamedTuple):
+    """Elements of new weights that stage 3 copies into their 16 bits between host and device. It waits for the copy, so
+    that torch casts on the host, in memory of its own that is not page-locked (stage3.py,
+    _reassign_or_swap_out_partitioned_parameters; aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda).
+    """
+
+    up: float = 0.0
+    """To the device, in 16 bits."""
+    down: float = 0.0
+    """To the host, in fp32."""
+
+
+def recast(work: Work) -> Recast:
+    """None in fp32, and where the weights lie beside the states."""
+    spec, share = work.spec, work.partition_bytes
+    if share is None or spec.zero_stage != 3 or spec.precision is Precision.FP32:
+        return Recast()
+    own, offloaded = share / bytes_per_element(spec.precision), 0.0
+    if spec.offload_optimizer is not Offload.NONE:
+        offloaded = own * offloaded_share(work)
+    return Recast(up=offloaded) if spec.offload_param is Offload.NONE else Recast(down=own - offloaded)
+
+
+def recast_s(work: Work) -> float:
+    """How much longer than page-locked copies of 16 bits these take."""
+    up, down = recast(work)
+    moved = work.links.host_link_gb_per_s
+    if not moved:
+        return 0.0
+    size = bytes_per_element(work.spec.precision)
+    up_s, down_s = size * up * (1 / PAGED_SHARES[True] - 1), down * (FP32_BYTES / PAGED_SHARES[False] - size)
+    return (up_s + down_s) / (moved * 1e9)
 
 
 class Copies(NamedTuple):

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
+from zerobench.memory.host import MAPPED_FROM_BYTES
 from zerobench.timing.trace import Product
 from zerobench.worker.simulation.device import DEVICE
 
@@ -71,6 +72,12 @@ class Cost(NamedTuple):
     moved_bytes: int = 0
     blocks: bool = False
     """Of a copy: whether the host waits for it."""
+    cast_bytes: int = 0
+    """Of such a copy into another type: what the host reads and writes to cast, in memory of its own that nobody has
+    page-locked. A copy that nobody waits for is cast on the device (aten/src/ATen/native/cuda/Copy.cu,
+    copy_kernel_cuda: `conversion_device`)."""
+    mapped_bytes: int = 0
+    """Of the host's memory that is made anew, so large that its pages are."""
     attention_flops: int = 0
     is_backward: bool = False
 
@@ -95,7 +102,7 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
         crossing = _crossing(source, results[0]) if isinstance(source, torch.Tensor) and results else None
         if crossing is not None:
             is_free = bool(kwargs.get("non_blocking", args[2] if packet is _ATEN.copy_ and len(args) > 2 else False))
-            return Cost(crossing, moved_bytes=min(source.nbytes, results[0].nbytes), blocks=not is_free)
+            return _copied(crossing, source, results[0], blocks=not is_free)
     read, written = _touched(func, packet, args, kwargs, results)
     on_device = any(tensor.device.type in _DEVICES for tensor in (*results, *read, *written))
     where = Where.DEVICE if on_device else Where.HOST
@@ -109,7 +116,20 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
         return Cost(where, attention_flops=flops, is_backward=count_flops is sdpa_backward_flop_count)
     moved = sum(map(_held_bytes, written))
     moved += moved if packet in _GATHERS else sum(map(_held_bytes, read))
-    return Cost(where, moved_bytes=moved)
+    mapped = 0 if on_device or written is not results else sum(map(_mapped, results))
+    return Cost(where, moved_bytes=moved, mapped_bytes=mapped)
+
+
+def _copied(crossing: Where, source: torch.Tensor, result: torch.Tensor, *, blocks: bool) -> Cost:
+    moved = result if (crossing is Where.UP) == blocks else source
+    if not blocks or source.dtype == result.dtype:
+        return Cost(crossing, moved_bytes=moved.nbytes, blocks=blocks)
+    cast = source.nbytes + result.nbytes
+    return Cost(crossing, moved_bytes=moved.nbytes, blocks=True, cast_bytes=cast, mapped_bytes=_mapped(moved))
+
+
+def _mapped(tensor: torch.Tensor) -> int:
+    return tensor.nbytes if tensor.nbytes >= MAPPED_FROM_BYTES else 0
 
 
 def flops_of(formula: Any, args: Any, kwargs: Any, out: Any) -> int:

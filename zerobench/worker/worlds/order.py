@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from zerobench.memory.traffic import Traffic
 from zerobench.timing import trace
-from zerobench.timing.trace import DeviceWork, Host, HostCopy, Item
+from zerobench.timing.trace import DeviceWork, Host, HostCopy, Item, PageMapping
 from zerobench.worker.simulation.costs import Cost, Where
 
 _SMALL_BYTES = 1 << 16
@@ -47,7 +47,19 @@ class Order:
             issued.attention(stream, cost.attention_flops, is_backward=cost.is_backward)
         elif cost.where is Where.DEVICE or not self._on_gpu:
             issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
-        elif cost.where is not Where.HOST:
-            issued.add(HostCopy(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
-        elif cost.moved_bytes > _SMALL_BYTES:
-            issued.add(Host(cost.moved_bytes))
+        elif cost.where is Where.HOST:
+            self._on_host(issued, cost.moved_bytes, cost.mapped_bytes)
+        else:
+            is_up = cost.where is Where.UP
+            copied = HostCopy(stream, is_up, cost.moved_bytes, cost.blocks, is_paged=cost.cast_bytes > 0)
+            if not is_up:
+                issued.add(copied)
+            self._on_host(issued, cost.cast_bytes, cost.mapped_bytes)
+            if is_up:
+                issued.add(copied)
+
+    def _on_host(self, issued: trace.Recorder, nbytes: int, mapped_bytes: int) -> None:
+        if nbytes > _SMALL_BYTES:
+            issued.add(Host(nbytes))
+        if mapped_bytes:
+            issued.add(PageMapping(mapped_bytes))
