@@ -1,13 +1,19 @@
 """Whether a trial fits, by how much, and what counts."""
 
 import dataclasses
+from typing import Any
 
+import pytest
+
+from benchmarks.prediction.simulated import gpu_trial
 from tests.report.predicted_trial import asked, reserved, trial
 from tests.report.sample_run import GIB, SampleTrial
 from tests.tools.known import known
 from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
-from zerobench.report.capacity import device_need, host_bytes_per_node
+from zerobench.report.capacity import cast_bytes, device_need, host_bytes_per_node
 from zerobench.report.plan.rows import PlanRow
+from zerobench.search.formula import formula_trial
+from zerobench.spec.trial import Evidence
 
 FIRST_STEP, STEADY = (StepKind.FIRST, Phase.STEP), (StepKind.STEADY, Phase.BACKWARD)
 DEVICE = {
@@ -68,6 +74,28 @@ def test_a_node_needs_the_host_memory_of_all_of_its_ranks() -> None:
     assert host_bytes_per_node(sample) == 24 * GIB
     assert not row(sample, 80 * GIB, 20 * GIB).fits
     assert row(sample, 80 * GIB).fits
+
+
+@pytest.mark.parametrize(
+    ("axes", "bytes_per_element"),
+    [
+        ({"offload_optimizer": "cpu"}, 2),
+        ({"offload_optimizer": "nvme", "nvme_path": "/nvme"}, 2),
+        ({"offload_optimizer": "cpu", "offload_param": "cpu"}, 0),
+        ({"offload_optimizer": "cpu", "precision": "fp32"}, 0),
+        ({"offload_optimizer": "cpu", "stage": 2}, 0),
+        ({"offload_param": "cpu", "optimizer": "fused_adamw"}, 4),
+        ({}, 0),
+    ],
+)
+def test_weights_of_stage_3_that_the_host_casts_are_as_many_as_an_h200s_host_held(
+    axes: dict[str, Any], bytes_per_element: int
+) -> None:
+    """The ledger of a GPT-2 of 350M with states on a drive had 709,646,336 bytes of torch's own in its update."""
+    asked = {"optimizer": "cpu_adam" if "offload_optimizer" in axes else "adamw", "stage": 3} | axes
+    for ranks in (1, 8):
+        spec = gpu_trial("gpt2-350m", world_size=ranks, **asked, evidence=Evidence.FORMULA)
+        assert cast_bytes(formula_trial(spec)) == bytes_per_element * 354_823_168 // ranks
 
 
 def test_the_process_that_predicts_is_no_memory_of_the_trial() -> None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from zerobench.records import Place, RankRecord, StepKind
 from zerobench.report.memory_view import Instant, peak_instant
-from zerobench.report.trials import Trial
+from zerobench.report.trials import Trial, case_of
+from zerobench.spec.sharding import state_shard_size
+from zerobench.spec.trial import Offload, Precision
+from zerobench.timing.kernels import FP32_BYTES
 
 
 @dataclass(frozen=True)
@@ -89,4 +92,18 @@ def host_bytes_per_node(trial: Trial) -> int | None:
     nothing of the trial. None where no host memory was recorded.
     """
     instant = host_instant(trial)
-    return None if instant is None else trial.spec.gpus_per_node * instant.total_bytes
+    return None if instant is None else trial.spec.gpus_per_node * (instant.total_bytes + cast_bytes(trial))
+
+
+def cast_bytes(trial: Trial) -> int:
+    """What torch takes of the host while stage 3 copies a sub-group's new weights between host and GPU (Recast in
+    step_time/transfers.py), which no prediction's ledger sees and each measured one does; to a drive they go one by one.
+    """
+    spec, case = trial.spec, case_of(trial)
+    is_cast = spec.zero_stage == 3 and spec.precision is not Precision.FP32 and spec.prediction.gpu is not None
+    if case is None or not is_cast or not spec.evidence.is_predicted:
+        return 0
+    up = spec.offload_optimizer is not Offload.NONE and spec.offload_param is Offload.NONE
+    down = spec.offload_optimizer is Offload.NONE and spec.offload_param is Offload.CPU
+    elements = min(int(case.zero("sub_group_size")), -(-case.trained // state_shard_size(spec)))
+    return elements * (case.element * up + FP32_BYTES * down)
