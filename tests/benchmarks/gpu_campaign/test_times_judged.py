@@ -155,7 +155,8 @@ def test_steps_on_an_h200_are_in_their_intervals_and_near_where_they_do_not_wait
         assert update == pytest.approx(update_s, rel=0.1)
 
 
-def test_steps_on_a_second_h200_are_in_their_intervals_but_for_gpt2s_whose_update_is_not_that_late() -> None:
+def test_steps_on_a_second_h200_are_in_their_intervals_but_for_one_without_what_programs_do_between_steps() -> None:
+    """For which 6 ms are expected; of GPT-2's 43 that is much."""
     plain = {key: step for key, step, _ in h200_steps(H200_FOLDERS["second"])}
     outside = [key for key, step in plain.items() if _inside([step]) == (0, 1)]
     assert (len(plain), outside) == (14, ["gpt2-125m-torch-mb8-s1024"])
