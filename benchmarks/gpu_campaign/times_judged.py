@@ -41,7 +41,7 @@ from zerobench.spec.model import ModelSpec
 from zerobench.spec.overheads import CalibratedSteps, StepConstants
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, Precision, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
 from zerobench.store import load_run
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.host import block_issue
@@ -70,7 +70,7 @@ DRIVE_GB_PER_S = 2.65
 rated at is not known; another trial on it is judged by this."""
 OUT = FOLDER / "times_judged.md"
 GPU, H200 = "H100 SXM", "H200 SXM"
-H200_COLUMNS = ("step", "measured", "expected", "update", "expected")
+H200_COLUMNS = ("step", "measured", "expected", "update", "expected", "by the others")
 LENGTH = 2048
 TRACED = ("llama-7b-passes-mb4-s2048-ckpt", "llama-1b-zero1-mb4-s2048", "llama-1b-torch-mb1-s2048")
 
@@ -487,8 +487,15 @@ def _timed(trial: Trial, gpu: Gpu, links: Links, row: Mapping[str, str], step_s:
     return TimedStep(gpu, False, asked, passes, step_s, tuple(assumptions(trial.spec)))
 
 
+def h200_by_others() -> dict[str, float]:
+    """How far the constants of zerobench's other trials there are off each of those on the device."""
+    found = {name: step for name, step, _ in h200_trials() if step.asked.work.spec.offload_optimizer is Offload.NONE}
+    return {name: _error(step, _by_others(found, name)) for name, step in found.items()}
+
+
 def h200_table(steps: Iterable[H200Step]) -> Iterator[list[str]]:
     """Each with what is expected of it."""
+    calibrated = h200_by_others()
     for name, step, update_s in steps:
         said, parts = _known(published_step(step.asked)), _known(parts_of(step.asked))
         yield [
@@ -497,6 +504,7 @@ def h200_table(steps: Iterable[H200Step]) -> Iterator[list[str]]:
             f"{1e3 * said.step_s:.0f} ({1e3 * said.low_s:.0f} to {1e3 * said.high_s:.0f})",
             f"{1e3 * update_s:.0f}",
             f"{1e3 * parts[2]:.0f}",
+            f"{100 * calibrated[name]:+.1f}%" if name in calibrated else "-",
         ]
 
 
@@ -504,7 +512,11 @@ def h200_table(steps: Iterable[H200Step]) -> Iterator[list[str]]:
 def by_others(machine: str) -> dict[str, CalibratedSteps]:
     """What a machine's other trials say together, for each of them."""
     found = by_formula_timed(machine)
-    return {name: fitted_steps([other for words, other in found.items() if words != name]) for name in found}
+    return {name: _by_others(found, name) for name in found}
+
+
+def _by_others(found: Timed, name: str) -> CalibratedSteps:
+    return fitted_steps([other for words, other in found.items() if words != name])
 
 
 def _steps_table(found: Timed, said: Mapping[str, Sequence[float | CalibratedSteps | None]]) -> list[list[str]]:
@@ -590,7 +602,8 @@ def text() -> str:
             "A plain loop's steps on an H200, ms, many in one process, whose host slows down as it goes on; by",
             "shipped constants. The update is timed by itself.\n",
             *table(H200_COLUMNS, h200_table(h200_steps(H200_FOLDERS["first"]))),
-            "On a second, each in a process of its own, and zerobench's trials there.\n",
+            "On a second, each in a process of its own, and zerobench's trials there, with what the constants of the",
+            "other trials on the device are off each.\n",
             *table(H200_COLUMNS, h200_table([*h200_steps(H200_FOLDERS["second"]), *h200_trials()])),
             "Kernels repeated for three seconds: us at first and in the last second, where the chip holds 700 W.\n",
             *table(("kernel", "at first", "at last", "longer", "MHz", "W"), sustained()),

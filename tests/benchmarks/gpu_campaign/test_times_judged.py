@@ -16,6 +16,7 @@ from benchmarks.gpu_campaign.times_judged import (
     alone,
     by_formula_timed,
     classes_s,
+    h200_by_others,
     h200_steps,
     h200_trials,
     kernels,
@@ -162,6 +163,12 @@ def test_steps_on_a_second_h200_are_in_their_intervals_but_for_one_without_what_
     assert (len(plain), outside) == (14, ["gpt2-125m-torch-mb8-s1024"])
     trials = {name: step for name, step, _ in h200_trials()}
     assert _inside(list(trials.values())) == (10, 10)
+
+
+def test_trials_on_an_h200_are_five_percent_off_what_the_others_there_say() -> None:
+    off = h200_by_others()
+    assert len(off) == 5
+    assert statistics.median(map(abs, off.values())) < 0.05
 
 
 def test_updates_on_the_host_take_what_its_new_memory_and_pageable_copies_take() -> None:
