@@ -219,7 +219,7 @@ def _speed(made: Emulation) -> Iterator[str]:
 
 def _why_no_time(made: Emulation, row: PlanRow | None) -> str:
     if row is not None:
-        return why_no_time(row.trial, made.request.cluster.gpu)
+        return why_no_time(row.trial, made.request.cluster.gpu, made.request.cluster.links)
     return why_no_work(made.trial)
 
 

@@ -97,7 +97,7 @@ def host_bytes_per_node(trial: Trial) -> int | None:
 
 def cast_bytes(trial: Trial) -> int:
     """What torch takes of the host while stage 3 copies a sub-group's new weights between host and GPU (Recast in
-    step_time/transfers.py), which no prediction's ledger sees and each measured one does; to a drive they go one by one.
+    step_time/transfers.py), which no prediction's ledger sees and each measured one does; to a drive they go singly.
     """
     spec, case = trial.spec, case_of(trial)
     is_cast = spec.zero_stage == 3 and spec.precision is not Precision.FP32 and spec.prediction.gpu is not None

@@ -48,7 +48,7 @@ def what_if_topic(trial: Trial, asked: str) -> Topic:
     if place is None:
         raise UserError(f"{_OPTION}: no expected time for this trial; use one predicted for a GPU")
     if now is None:
-        raise UserError(f"{_OPTION}: no expected time for this trial: {why_no_time(trial, place[0])}")
+        raise UserError(f"{_OPTION}: no expected time for this trial: {why_no_time(trial, *place)}")
     changes = [_split(part) for part in asked.split(",")]
     changed = _changed(place, changes)
     larger = _with_batch(trial, [value for name, value in changes if name == _BATCH])

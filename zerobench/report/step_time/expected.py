@@ -48,7 +48,7 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
-from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, TrialSpec
+from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, linear_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
@@ -164,7 +164,7 @@ def published_step(asked: TimedWork) -> ExpectedStep | None:
     return expected(parts, rates.spread, granted | overhead_assumption(between_s, sum(parts)))
 
 
-def why_no_time(trial: Trial, gpu: Gpu) -> str:
+def why_no_time(trial: Trial, gpu: Gpu, links: Links) -> str:
     """Why no step is expected of `trial`, of which there is none."""
     if (why := why_unknown(trial.spec)) is not None:
         return why
@@ -172,6 +172,8 @@ def why_no_time(trial: Trial, gpu: Gpu) -> str:
         return f"{trial.spec.model.name}: no closed form of its blocks"
     if device_of(gpu, trial.spec.precision) is None:
         return f"{gpu.name}: {trial.spec.precision.value} peak or memory bandwidth missing in the catalogue"
+    if Offload.NVME in trial.spec.offloaded_to and links.nvme_gb_per_s is None:
+        return "read rate of the NVMe drives not given (--nvme 7GB/s)"
     return "link rate unknown, or no collectives counted"
 
 

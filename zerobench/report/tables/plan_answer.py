@@ -12,7 +12,6 @@ from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table, unit_column
 from zerobench.report.tables.part import Part
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.hardware import Gpu
 from zerobench.spec.training import Training
 from zerobench.timing.step import Interval
 from zerobench.units import counted, format_bytes, format_count, format_seconds
@@ -47,14 +46,14 @@ def answer(
     untried = _not_tried(rows) if best.offloads else ()
     rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *untried, *others]
     title = f"{_where(rows, cluster)}: choose {_taken(best)}"
-    return PlanAnswer(title, [_memory(best), _speed(best, cluster.gpu)], rest)
+    return PlanAnswer(title, [_memory(best), _speed(best, cluster)], rest)
 
 
 def one_answer(row: PlanRow, cluster: Cluster) -> PlanAnswer:
     """Of one configuration that nothing is held against: whether it fits, what it needs, how fast it is."""
     verdict = "fits" if row.fits else "does not fit"
     title = f"{_where([row], cluster)}: {_taken(row)} {verdict}"
-    return PlanAnswer(title, [_memory(row), _speed(row, cluster.gpu)])
+    return PlanAnswer(title, [_memory(row), _speed(row, cluster)])
 
 
 def _taken(best: PlanRow) -> str:
@@ -100,13 +99,13 @@ def _of(needed: int | None, capacity: int | None, what: str) -> str:
     return f"{format_bytes(needed)} of {format_bytes(capacity)} {what} ({free if needed <= capacity else over})"
 
 
-def _speed(best: PlanRow, gpu: Gpu) -> str:
+def _speed(best: PlanRow, cluster: Cluster) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
     if best.expected is not None:
         return f"Speed: {expected_speed(best, best.expected)}."
     most = None if best.bound is None else best.bound.tokens_per_s
     known = "unknown" if most is None else f"{format_count(most)} tokens/s at most"
-    return f"Speed: {known}; no expected time: {why_no_time(best.trial, gpu)}."
+    return f"Speed: {known}; no expected time: {why_no_time(best.trial, cluster.gpu, cluster.links)}."
 
 
 def expected_speed(row: PlanRow, expected: Interval) -> str:
