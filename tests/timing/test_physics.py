@@ -259,3 +259,10 @@ def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(
 ) -> None:
     assert expected_step(predicted(**axes), gpu(), links()) is None
     assert words in why_no_time(predicted(**axes), gpu(), links())
+
+
+def test_where_a_drives_rate_is_wanted_it_is_what_is_asked_for() -> None:
+    swapped = predicted(strategy="zero3", offload_param="nvme", nvme_path="/nvme")
+    unknown = links().model_copy(update={"nvme_gb_per_s": None})
+    assert expected_step(swapped, gpu(), unknown) is None
+    assert why_no_time(swapped, gpu(), unknown) == "read rate of the NVMe drives not given (--nvme 7GB/s)"
