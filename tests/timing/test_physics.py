@@ -248,10 +248,6 @@ def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
         ({"attention": "eager"}, "eager attention"),
         ({"precision": "fp32"}, "precision fp32"),
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}}, "autotp_size"),
-        (
-            {"strategy": "zero3", "offload_param": "nvme", "nvme_path": "/nvme"},
-            "read rate of the NVMe drives not given",
-        ),
     ],
 )
 def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(
