@@ -26,7 +26,7 @@ from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended, takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.plan_answer import shortened
+from zerobench.report.tables.plan_answer import answer, shortened
 from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
@@ -227,6 +227,17 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
         word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
     ] == []
     assert "tokens/s expected (" in text
+
+
+def test_of_several_models_and_sizes_the_title_names_none() -> None:
+    place = cluster()
+    trials = plan_trials(place)
+    first = trials[0].spec
+    model = first.model.model_copy(update={"name": "another"})
+    larger = replace(trials[0], spec=first.model_copy(update={"model": model, "num_nodes": 2}))
+    asked = [[row(trial, place) for trial in some] for some in (trials, [*trials, larger])]
+    titles = [answer(rows, recommended(rows), place, []).title.partition(":")[0] for rows in asked]
+    assert titles == [f"{first.model.name} on 8 x H200 SXM", "2 models on 8 to 16 x H200 SXM"]
 
 
 def test_where_nothing_fits_the_nearest_is_named_with_what_it_needs(tmp_path: Path) -> None:

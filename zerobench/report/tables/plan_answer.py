@@ -63,8 +63,10 @@ def _taken(best: PlanRow) -> str:
 
 
 def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
-    spec = rows[0].trial.spec
-    return f"{plain(spec.model.name)} on {spec.world_size} x {cluster.gpu.name}"
+    models = {row.trial.spec.model.name for row in rows}
+    sizes = sorted({row.trial.spec.world_size for row in rows})
+    what = plain(*models) if len(models) == 1 else f"{len(models)} models"
+    return f"{what} on {' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} x {cluster.gpu.name}"
 
 
 def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
