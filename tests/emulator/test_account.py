@@ -133,3 +133,20 @@ def test_what_a_killed_process_held_is_free_again(node):
     seen = node.monitor()
     assert seen["used"] == [0, 0]
     assert seen["processes"] == [[], []]
+
+
+COMMUNICATORS = """
+import json, torch, torch.distributed as dist
+def outside(): return torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+one = torch.ones(4, device="cuda")
+held = [outside()]
+for group in (None, dist.new_group([0]), dist.new_group([0])):
+    dist.all_reduce(one, group=group)
+    held.append(outside())
+print(json.dumps([later - sooner for sooner, later in zip(held, held[1:])]))
+"""
+
+
+def test_the_first_communicator_loads_kernels_and_each_more_has_buffers_alone_as_on_an_h200(emulated: Emulated):
+    assert emulated(COMMUNICATORS, gpu="H200") == [558 * MIB, 388 * MIB, 388 * MIB]
