@@ -165,6 +165,7 @@ def test_what_checkpointing_launches_again_takes_its_place_in_the_queue() -> Non
 
 HALVES, LATE = (Bucket(0.5, 0.6), Bucket(1.0, 0.4)), (Bucket(0.9, 0.5), Bucket(1.0, 0.5))
 COPIED = {"forward_s": 0.4, "backward_s": 0.7, "copied_s": (0.2, 0.3), "awaited_s": 0.1}
+GATHERED = {"forward_s": 0.5, "backward_s": 1.0, "reduced_s": 0.5}
 REDUCED = {"forward_s": 1.5, "backward_s": 1.5, "reduced_s": 1.0, "buckets": HALVES}
 
 
@@ -172,7 +173,15 @@ REDUCED = {"forward_s": 1.5, "backward_s": 1.5, "reduced_s": 1.0, "buckets": HAL
     ("moved", "forward_s", "backward_s"),
     [
         ({}, 0, 0),
-        ({"forward_s": 0.1, "backward_s": 0.2}, 0.01, 0.02),  # it slows none that wait for the host anyway
+        (
+            {"forward_s": 0.1, "backward_s": 0.2},
+            0.01,
+            0.0,
+        ),  # the host goes on; it slows none that wait for it
+        ({"forward_s": 0.1, "backward_s": 0.2, "reduced_s": 0.2}, 0.01, 0.02),  # but for the last reduction
+        (GATHERED, 0.05 + 0.5 * 0.35, 0.05 + 0.5 * 0.75),
+        (GATHERED | {"forward_s": 0.05}, 0.005, 0.05 + 0.5 * (0.75 - 0.055)),  # 0.055 of the host's wait is left over
+        ({"forward_s": 3.0}, 3 - 0.81 - 0.1 + 0.5 * (0.81 - 0.2), 0),
         ({"copied_s": (0.15, 0.5)}, 0.15 - 0.1, 0.5 - 0.2),
         (COPIED, 0.06 + 0.5 * (0.36 - 0.1), 0.1 + 0.09 + 0.5 * (0.54 - 0.2)),
         (REDUCED, 0.995, 0.4 + 0.05 + 0.5 * (0.45 + 0.6) - 0.2),  # the first bucket within the pass

@@ -137,17 +137,22 @@ class _Pass:
     overlaps: bool
     contention: float
 
-    def left_s(self, moving_s: float, copied_s: float = 0.0) -> float:
-        """Seconds that collectives add, where the host waits with the device: it slows none that wait for it.
+    def left_s(self, moving_s: float, copied_s: float = 0.0, *, bare_s: float = 0.0) -> tuple[float, float]:
+        """Seconds that collectives add, and those in which they run beside kernels: less than none, where the device
+        waits longer for the host.
 
-        Copies before them take no multiprocessor from a kernel. Those of a rank alone are on its one stream, beside
-        which only the host goes on.
+        The host goes on meanwhile, but for `bare_s`. Copies before them take no multiprocessor from a kernel, and the
+        host waits with the device. Those of a rank alone are on its one stream, beside which only the host goes on.
         """
         if not moving_s:
-            return max(0.0, copied_s - self.idle_s)
-        hidden = self._hidden_s(moving_s + copied_s, self.whole_s)
-        contending_s = hidden * moving_s / (moving_s + copied_s)
-        return moving_s + copied_s - hidden + self.contention * max(0.0, contending_s - self.idle_s)
+            return max(0.0, copied_s - self.idle_s), -self.idle_s
+        if copied_s or not self.overlaps:
+            hidden = self._hidden_s(moving_s + copied_s, self.whole_s)
+            contending_s = hidden * moving_s / (moving_s + copied_s)
+            return moving_s + copied_s - hidden, max(0.0, contending_s - self.idle_s)
+        hidden = self._hidden_s(moving_s, self.whole_s - self.idle_s)
+        added_s = max(bare_s, moving_s - hidden - self.idle_s)
+        return added_s, moving_s - added_s - self.idle_s
 
     def waited_s(self, gathering_s: float, reducing_s: float = 0.0, *, apart: bool = True) -> float:
         """The same where the host goes on, beside gradients that are reduced on a stream `apart` or on the device's."""
@@ -162,8 +167,9 @@ class _Pass:
 def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlaps: bool) -> tuple[float, float]:
     """Seconds of communication that nothing hides in a forward and in a backward pass, and by which it slows kernels.
 
-    While the device waits for what DeepSpeed gathers, the host goes on, and the device waits once for both; not so for
-    gradients that are left to reduce at the end.
+    While the device waits for what is gathered, the host goes on, and the device waits once for both; not so for
+    gradients that are left to reduce at the end, nor for FSDP's first gather, after which a model reads a value of its
+    input. What is hidden is counted as in a replay: what collectives and kernels take longer than both passes together.
     """
     layers = computing.layers
     forward, backward = (
@@ -175,8 +181,12 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
     )
     if not communication.buckets:
         (up_s, up_again_s), awaited_s = communication.copied_s, communication.awaited_s
-        gathered_s = communication.backward_s - awaited_s
-        return forward.left_s(communication.forward_s, up_s), awaited_s + backward.left_s(gathered_s, up_again_s)
+        moved_s, last_s = communication.forward_s, last_reduced_s(computing, communication)
+        there_s, beside_s = forward.left_s(moved_s, up_s, bare_s=moved_s / layers)
+        back_s, beside_again_s = backward.left_s(communication.backward_s - awaited_s, up_again_s, bare_s=last_s)
+        there_s += rates.contention * max(0.0, beside_s + min(0.0, beside_again_s))
+        back_s += rates.contention * max(0.0, beside_again_s + min(0.0, beside_s))
+        return there_s, awaited_s + back_s
     reduced_s = communication.reduced_s
     reducing_s = hidden_reducing_s(reduced_s, computing, communication)
     if communication.reduces_after:
@@ -184,6 +194,13 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
     gathered_s = communication.backward_s - reduced_s
     waited_s = backward.waited_s(gathered_s, reducing_s, apart=communication.reduces_apart)
     return forward.waited_s(communication.forward_s), reduced_s - reducing_s + waited_s
+
+
+def last_reduced_s(computing: Passes, communication: Phases) -> float:
+    """Seconds of the last reduction of a backward pass that gradients are reduced in block by block: the host has
+    nothing of it left to issue. None of what the host waits for.
+    """
+    return max(0.0, communication.reduced_s - communication.awaited_s) / computing.layers
 
 
 def replayed(timeline: Timeline, rates: Rates, micro_batches: float) -> tuple[float, float, float]:

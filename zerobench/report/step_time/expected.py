@@ -55,7 +55,17 @@ from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import HostRates, Rates, rates_of
 from zerobench.timing.replay import Timeline
 from zerobench.timing.roofline import Roofline
-from zerobench.timing.step import Bucket, ExpectedStep, Phases, Sides, expected, exposed_s, hidden_reducing_s, step
+from zerobench.timing.step import (
+    Bucket,
+    ExpectedStep,
+    Phases,
+    Sides,
+    expected,
+    exposed_s,
+    hidden_reducing_s,
+    last_reduced_s,
+    step,
+)
 from zerobench.timing.transformers_blocks import as_run
 from zerobench.units import counted
 
@@ -334,7 +344,10 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     if swapping is None:
         return None
     exposed += swapping[0]
-    late_s = late_update_s(work, asked.device, asked.decoder, ahead_s=computing.ahead_s)
+    ahead_s = computing.ahead_s
+    if spec.zero_stage is None and _overlaps(work):  # the host goes on while torch's engines reduce the last gradients
+        ahead_s += last_reduced_s(computing, communication)
+    late_s = late_update_s(work, asked.device, asked.decoder, ahead_s=ahead_s)
     return compute, exposed, rest + late_s + copying.update_s + recast_s(work) + swapping[1], 0.0
 
 
