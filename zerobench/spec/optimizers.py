@@ -152,7 +152,8 @@ class OptimizerInfo(Spec):
     """A parameter, through device memory by its kernels beyond what those of torch's fused AdamW and its own states,
     gradients and parameters do: by the operations of simulated steps (tests/report/step_time/test_replayed.py)."""
     piece_launches: int = 0
-    """Kernels of one of its `piece_elements`, by the same steps."""
+    """Kernels of one of its `piece_elements`, or of each tensor that it loops over, by the same steps; none where all
+    tensors have theirs together."""
     temporaries_note: str | None = None
     """A sentence on them, with `{largest}` for the most that they take under DeepSpeed."""
     place: StatesPlace = StatesPlace.ANY
@@ -309,7 +310,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             # Both moments of a piece in fp32, and one of them on its way to its codes.
             temporaries=StepTemporaries(loop_bytes=16, always_loops=True, piece_elements=2**20),
             moved_bytes=260,
-            piece_launches=34,
+            piece_launches=35,
             temporaries_note="pieces of the 8-bit moments, decoded in the step: up to {largest}",
             factory="adamw_8bit",
             torch_class="AdamW8bit",
@@ -340,6 +341,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             states_title="Lion's moments",
             temporaries=StepTemporaries(loop_bytes=4, always_loops=True),
             moved_bytes=28,
+            piece_launches=5,
             temporaries_note="temporary of Lion's step: up to {largest}, as large as the tensor it updates",
             factory="lion",
             torch_class="Lion",

@@ -36,9 +36,11 @@ class Issue(NamedTuple):
         """How long the GPU waits for it, where the host is `ahead_s` ahead when the work before it ends, as far as the
         queue goes, or else some kernels run `beside_s` while it issues others.
         """
-        whole_s = self.seconds(host)
-        queued_s = whole_s * min(1.0, QUEUED_LAUNCHES / self.launches) if self.launches else 0.0
-        return max(0.0, whole_s - max(min(ahead_s, queued_s), beside_s))
+        return max(0.0, self.seconds(host) - max(self.queued_s(host, ahead_s), beside_s))
+
+    def queued_s(self, host: HostRates, ahead_s: float) -> float:
+        """Of the seconds that the host is ahead, those for which its launches have room in the queue."""
+        return min(ahead_s, self.seconds(host) * min(1.0, QUEUED_LAUNCHES / self.launches) if self.launches else 0.0)
 
     def plus(self, other: Issue) -> Issue:
         """Both."""
@@ -49,6 +51,9 @@ class Issue(NamedTuple):
         return Issue(factor * self.python_us, factor * self.launches)
 
 
+NOTHING = Issue(0.0, 0.0)
+
+
 class BlockIssue(NamedTuple):
     """Of one block of a decoder, in each phase of a step."""
 
@@ -56,34 +61,51 @@ class BlockIssue(NamedTuple):
     backward: Issue
     update: Issue
     """Of all parameters of a block, by a rank that owns them all."""
-    reduced: Issue = Issue(0.0, 0.0)
+    reduced: Issue = NOTHING
     """Of `backward`, what comes once a step after all of the pass, since gradients are reduced there."""
 
 
 _PHASES = BlockIssue._fields[:3]
+LLAMAS_TENSORS = 9
+"""Parameters of a Llama's block, of which rates.yaml speaks."""
 _UNGATED = Issue(0.85, 0.5)
 """Of a Llama's, by a block of GPT's: its norms and activation are one kernel each, and nothing is rotated."""
 
 
 @cache
-def block_issue(engine: str, *, is_gated: bool = True, owned: float = 1.0, reduces_after: bool = False) -> BlockIssue:
+def block_issue(
+    engine: str,
+    *,
+    is_gated: bool = True,
+    owned: float = 1.0,
+    reduces_after: bool = False,
+    tensors: int = LLAMAS_TENSORS,
+) -> BlockIssue:
     """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host, and other such
     endings as rates.yaml has. Where it
     `reduces_after` the pass, that is all that it does in backward beyond a plain loop.
 
     What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. What
     offload adds is for the tensors that a rank owns, the part `owned` of all. Blocks whose MLP has no gate go as GPT's,
-    all others as Llama's.
+    all others as Llama's; what one rank alone adds is for each of a block's `tensors`.
     """
-    stage = engine.removesuffix("-offload")
+    among_ranks = engine.removesuffix("-alone")
+    stage = among_ranks.removesuffix("-offload")
     usual = _measured(stage) or _measured("single")
     forward, backward, update = (
         each.plus(more.plus(each.times(-1)).times(owned))
-        for each, more in zip(usual, _measured(engine) or usual, strict=True)
+        for each, more in zip(usual, _measured(among_ranks) or usual, strict=True)
     )
     plain = _measured("single")[1]
     if not is_gated:
         forward, backward, plain = _ungated(forward), _ungated(backward), _ungated(plain)
+    if engine != among_ranks:
+        forward, backward, update = (
+            each.plus(alone.plus(among.times(-1)).times(tensors / LLAMAS_TENSORS))
+            for each, among, alone in zip(
+                (forward, backward, update), _measured(among_ranks), _measured(engine), strict=True
+            )
+        )
     return BlockIssue(forward, backward, update, *([backward.plus(plain.times(-1))] if reduces_after else []))
 
 

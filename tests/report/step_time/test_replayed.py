@@ -16,7 +16,7 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.engines import issue_of, more_update_bytes
+from zerobench.report.step_time.engines import issue_of, more_update_bytes, piece_launches, updated_blocks
 from zerobench.report.step_time.expected import parts_of, timed_work, timeline
 from zerobench.report.step_time.larger import of_more_tokens
 from zerobench.report.step_time.stages import divided
@@ -51,6 +51,13 @@ ONE_SEQUENCE: dict[str, Any] = {
     "activation_checkpointing": False,
 }
 """Whose step is its update above all."""
+TINY: dict[str, Any] = {
+    "model": SHAPE.model_copy(update={"num_layers": 2, "hidden_size": 1024, "vocab_size": 8000}).to_model(),
+    "world_size": 2,
+    "sequence_length": 512,
+    "micro_batch_size": 1,
+}
+"""Whose host launches an update for longer than it takes."""
 PLAIN: dict[str, Any] = {"activation_checkpointing": False}
 SWAPPED: dict[str, Any] = {"offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM}
 AHEAD: dict[str, Any] = {
@@ -236,6 +243,46 @@ AXES: dict[str, dict[str, Any]] = {
         "world_size": 1,
         "optimizer": Optimizer.ADAMW_8BIT,
     },
+    "lion of one process": {"stage": 0, "strategy": "single", **TINY, "world_size": 1, "optimizer": Optimizer.LION},
+    "lion under ddp": {"stage": 0, "strategy": "ddp", **TINY, "optimizer": Optimizer.LION, "steps": SETTLED},
+    "lion under fsdp": {"stage": 3, "strategy": "fsdp", **TINY, "optimizer": Optimizer.LION},
+    "lion at stage 0": {"stage": 0, **TINY, "optimizer": Optimizer.LION},
+    "stage 0, adamw of torch, small tensors": {
+        "stage": 0,
+        **TINY,
+        "model": resolve_model("gpt2-125m"),
+        "activation_checkpointing": "every-2",
+        "optimizer": Optimizer.ADAMW,
+    },
+    "fsdp of many ranks, small": {
+        "stage": 3,
+        "strategy": "fsdp",
+        "optimizer": Optimizer.ADAMW,
+        "world_size": 64,
+        "sequence_length": 512,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 3,
+    },
+    "fsdp of many ranks, a long head": {
+        "stage": 3,
+        "strategy": "fsdp",
+        "optimizer": Optimizer.ADAMW,
+        "model": resolve_model("gpt2-125m"),
+        "world_size": 64,
+        "sequence_length": 512,
+        "activation_checkpointing": "every-2",
+    },
+    "fsdp of one rank, small": {
+        "stage": 3,
+        "strategy": "fsdp",
+        "optimizer": Optimizer.ADAMW,
+        "model": resolve_model("gpt2-125m"),
+        "world_size": 1,
+        "sequence_length": 512,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 3,
+        **PLAIN,
+    },
     "as much moved as computed": {"stage": 3, "model": BROAD, "world_size": 8, "micro_batch_size": 2, **PLAIN},
     "swapped": {"stage": 3, **SWAPPED},
     "swapped in groups": {"stage": 3, **SWAPPED, "ds_config": {"zero_optimization.sub_group_size": 4_000_000}},
@@ -391,6 +438,20 @@ def test_the_launches_that_the_closed_form_takes_for_a_block_are_those_of_its_tr
     again = 1 + bool(trial.spec.activation_checkpointing)
     a_block = again * issue.forward.launches + issue.backward.launches
     assert asked.decoder.layers * trace.micro_batches * a_block == pytest.approx(launches, rel=0.25)
+
+
+LIONS = ("lion of one process", "lion under ddp", "lion under fsdp", "lion at stage 0")
+
+
+@pytest.mark.parametrize("name", [*LIONS, "adamw in 8 bits of one process"])
+def test_an_optimizer_that_loops_launches_as_many_kernels_as_in_its_trace(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
+    trial = trials[name]
+    work, _, decoder = known(timed_work(trial, gpu(), links())).replayed
+    launches = sum(kernels.launches for phase, kernels in works_of(trial) if phase == Phase.STEP)
+    engines = updated_blocks(trial.spec, decoder.layers) * issue_of(trial.spec, decoder).update.launches
+    assert engines + piece_launches(work) == pytest.approx(launches, rel=0.12)
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "fsdp", "tensor", "as much moved as computed"])

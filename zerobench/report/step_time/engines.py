@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from zerobench.memory.host import MAPPED_FROM_BYTES
 from zerobench.report.step_time.collectives import bytes_per_element, trained_bytes_per_element
 from zerobench.report.step_time.terms import Work, update_seconds, updated_parameters
 from zerobench.report.step_time.transfers import offloaded_share, recast
+from zerobench.spec.adapter import lora_of
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
-from zerobench.spec.tensors import block_tensors, named_weights
+from zerobench.spec.tensors import adapter_tensors, block_tensors, named_weights
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.device import Device
-from zerobench.timing.host import BlockIssue, block_issue
+from zerobench.timing.host import LLAMAS_TENSORS, NOTHING, BlockIssue, Issue, block_issue
 from zerobench.timing.kernels import FP32_BYTES, moved_by_element_s, moved_s
 from zerobench.timing.passes import Decoder
 
@@ -36,7 +37,14 @@ _UNSCALED, _CAST, _OF_TORCH = 8, 6, 8
 
 def issue_of(spec: TrialSpec, decoder: Decoder, *, after: bool = False) -> BlockIssue:
     """What the host does for a block of `decoder`; `after`: what `reduces_after` says."""
-    return block_issue(_engine(spec), is_gated=decoder.is_gated, owned=owned(spec), reduces_after=after)
+    return block_issue(
+        _engine(spec), is_gated=decoder.is_gated, owned=owned(spec), reduces_after=after, tensors=_tensors(spec)
+    )
+
+
+def _tensors(spec: TrialSpec) -> int:
+    """Parameters of a block; of one with adapters, as many as a Llama's."""
+    return LLAMAS_TENSORS if spec.adapter is not None else len(block_tensors(spec.model)[0])
 
 
 def _engine(spec: TrialSpec) -> str:
@@ -44,8 +52,11 @@ def _engine(spec: TrialSpec) -> str:
     if {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}:
         return f"{spec.strategy}-offload"
     if spec.zero_stage == 0 and spec.optimizer is not Optimizer.FUSED_ADAMW:
-        return "zero0-torch"
+        return _UNFUSED
     return "fsdp-alone" if spec.strategy == "fsdp" and spec.world_size == 1 else spec.strategy
+
+
+_UNFUSED = "zero0-torch"
 
 
 def reduces_after(work: Work) -> bool:
@@ -64,28 +75,31 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
     """How many blocks' tensors the host passes over in the update, of a Llama's nine each: at stages 1 and 2 the rank's
     own, one by one; beside frozen ones those that are trained.
     """
-    trained: float = _LLAMAS_TENSORS if spec.adapter is not None else len(block_tensors(spec.model)[0])
+    trained: float = _tensors(spec)
     if spec.adapter is None and spec.frozen is not None:
         blocks = named_weights(spec.model, spec.frozen).blocks
         trained = sum(weight.is_trained for block in blocks for weight in block) / len(blocks)
-    return layers * trained / _LLAMAS_TENSORS * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
-
-
-_LLAMAS_TENSORS = 9
+    return layers * trained / LLAMAS_TENSORS * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
 def piece_launches(work: Work) -> float:
-    """Kernels of an update on the device that works piece after piece: of a flat partition, or else of each tensor, of
-    which one too small for the optimizer's blocks takes half as many.
+    """Kernels of an update on the device that works tensor after tensor, or piece after piece of each: of a flat
+    partition, or else of the model's own, of which one too small for the optimizer's blocks takes two in seven.
     """
-    spec, info = work.spec, OPTIMIZERS[work.spec.optimizer]
-    elements, least = info.temporaries.piece_elements, max((state.least_elements for state in info.states), default=0)
-    if elements is None or not _updates_on_device(spec):
+    spec, info = work.spec, without_deepspeed(work.spec.optimizer)
+    if not info.piece_launches or not _updates_on_device(spec):
         return 0.0
-    if paper_stage(spec) or spec.adapter is not None:
-        return info.piece_launches * updated_parameters(work) / elements
-    sizes = [weight.size for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
-    return info.piece_launches * sum(math.ceil(size / elements) if size >= least else 0.5 for size in sizes)
+    elements, least = info.temporaries.piece_elements, max((state.least_elements for state in info.states), default=0)
+    sizes = [updated_parameters(work)] if spec.zero_stage else _trained_tensors(spec)
+    pieces = (1 if elements is None else math.ceil(size / elements) if size >= least else 2 / 7 for size in sizes)
+    return info.piece_launches * sum(pieces)
+
+
+def _trained_tensors(spec: TrialSpec) -> Sequence[int]:
+    """Elements of each."""
+    if spec.adapter is not None:
+        return adapter_tensors(spec.model, lora_of(spec.adapter))
+    return [weight.size for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
 
 
 def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: float) -> float:
@@ -93,25 +107,35 @@ def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: floa
 
     DeepSpeed searches each gradient for infinities, adds up its squares, and then works on all at once; it waits for
     each, at stage 0 for the search of each gradient (runtime/utils.py, has_overflow_serial). Stage 3 searches in
-    its norm, and waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue).
+    its norm, and waits for its reduction as backward ends (stage3.py, independent_gradient_partition_epilogue). At
+    stage 0 torch's optimizer updates tensors of their own, and each weight is copied back while its kernels, which are
+    long, still run (fp16/unfused_optimizer.py, step).
     """
     if device.host is None:
         return 0.0
     stage, spec, host = work.spec.zero_stage, work.spec, device.host.in_update
-    issue = issue_of(spec, decoder).update.times(updated_blocks(spec, decoder.layers))
+    block, blocks = issue_of(spec, decoder).update, updated_blocks(spec, decoder.layers)
+    issue, then = block.times(blocks), Issue(0.0, piece_launches(work))
     kernels_s = device_update_s(work, device)
-    pieces_s = max(0.0, piece_launches(work) * host.launch_s - kernels_s)
     if stage is None:
-        return issue.late_s(host, ahead_s=ahead_s, beside_s=kernels_s) + pieces_s
+        beside_s = kernels_s + issue.plus(then).queued_s(host, ahead_s)
+        first_late_s = issue.late_s(host, ahead_s=ahead_s, beside_s=kernels_s)
+        return max(first_late_s, issue.plus(then).late_s(host, ahead_s=0.0, beside_s=beside_s))
     search_s, norm_s = (
         moved_by_element_s(device, nbytes * updated_parameters(work)) for nbytes in (_SEARCH_BYTES, _NORM_BYTES)
     )
+    searching = NOTHING if stage == 3 else issue.times(_SEARCHING)
+    issue = issue.plus(searching.times(-1))
     if stage == 0:
         ahead_s = search_s = 0.0
-    searching = issue.times(0.0 if stage == 3 else _SEARCHING)
-    search_late_s = searching.late_s(host, ahead_s=ahead_s, beside_s=search_s)
-    rest = issue.plus(searching.times(-1))
-    return search_late_s + rest.late_s(host, ahead_s=0.0, beside_s=norm_s) + pieces_s
+    if _engine(spec) == _UNFUSED:
+        copying = block.times(blocks * LLAMAS_TENSORS / block.launches)
+        issue, then = issue.plus(copying.times(-1)), then.plus(copying)
+    beside_s = norm_s + kernels_s - engines_update_s(work, device)
+    return searching.late_s(host, ahead_s=ahead_s, beside_s=search_s) + max(
+        issue.late_s(host, ahead_s=0.0, beside_s=norm_s),
+        issue.plus(then).late_s(host, ahead_s=0.0, beside_s=beside_s),
+    )
 
 
 _SEARCHING = 0.845
@@ -192,7 +216,7 @@ def _made_on_host(work: Work) -> Iterator[float]:
 
 def _own_tensors(spec: TrialSpec) -> list[float]:
     """Elements of each tensor that a rank updates."""
-    return [weight.size * owned(spec) for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
+    return [size * owned(spec) for size in _trained_tensors(spec)]
 
 
 def _more_bytes(spec: TrialSpec) -> int:
