@@ -443,15 +443,24 @@ def test_the_launches_that_the_closed_form_takes_for_a_block_are_those_of_its_tr
 LIONS = ("lion of one process", "lion under ddp", "lion under fsdp", "lion at stage 0")
 
 
-@pytest.mark.parametrize("name", [*LIONS, "adamw in 8 bits of one process"])
+@pytest.mark.parametrize(("name", "off"), [*((name, 0.12) for name in LIONS), ("adamw in 8 bits of one process", 0.02)])
 def test_an_optimizer_that_loops_launches_as_many_kernels_as_in_its_trace(
-    trials: dict[str, SampleTrial], name: str
+    trials: dict[str, SampleTrial], name: str, off: float
 ) -> None:
+    """But for what an engine does with the few tensors outside of blocks."""
     trial = trials[name]
     work, _, decoder = known(timed_work(trial, gpu(), links())).replayed
     launches = sum(kernels.launches for phase, kernels in works_of(trial) if phase == Phase.STEP)
     engines = updated_blocks(trial.spec, decoder.layers) * issue_of(trial.spec, decoder).update.launches
-    assert engines + piece_launches(work) == pytest.approx(launches, rel=0.12)
+    assert engines + piece_launches(work) == pytest.approx(launches, rel=off)
+
+
+@pytest.mark.parametrize("name", [*LIONS, "fsdp of many ranks, small", "fsdp of one rank, small"])
+def test_an_update_that_waits_for_its_host_takes_in_closed_form_what_it_takes_in_the_replay(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
+    whole, form = (expected(trial).update_s for trial in (trials[name], closed(trials[name])))
+    assert form == pytest.approx(whole, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "fsdp", "tensor", "as much moved as computed"])
