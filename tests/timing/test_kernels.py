@@ -11,7 +11,7 @@ from benchmarks.gpu_campaign.measured import read
 from tests.tools.imports import ROOT
 from tests.tools.known import known
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.presets import resolve_model
+from zerobench.spec.presets import PRESETS, resolve_model
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.host import QUEUED_LAUNCHES, block_issue
@@ -215,6 +215,19 @@ def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_kn
     assert (gated.mlp_width, plain.mlp_width) == (14336, 4 * 768)
     assert gated.qkv_width == 4096 + 2 * 1024
     assert decoder_of(resolve_model("mixtral-8x7b")) is None
+    assert {
+        name: known(decoder_of(resolve_model(name))).is_apart for name in ("phi3-mini", "gemma2-2b", "llama-8b")
+    } == {
+        "phi3-mini": False,
+        "gemma2-2b": True,
+        "llama-8b": True,
+    }
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_decoder_whose_blocks_take_time_or_a_mixture(name: str) -> None:
+    found = decoder_of(resolve_model(name))
+    assert (found is None) == name.startswith("mixtral")
 
 
 def test_a_third_of_the_head_is_forward() -> None:

@@ -59,6 +59,11 @@ class Layout(NamedTuple):
     num_layers: int
     after: Sizes
 
+    @property
+    def all(self) -> Sizes:
+        """Of before, within and after the blocks."""
+        return [*self.before, *(self.layer * self.num_layers), *self.after]
+
 
 class Matrices(NamedTuple):
     """Elements of the weights that every token is multiplied with."""
@@ -75,8 +80,7 @@ def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
 
     A tied head is listed once, as the embedding. Raises UserError for an architecture without a closed form.
     """
-    layout = _layout(spec)
-    return (*layout.before, *(layout.layer * layout.num_layers), *layout.after)
+    return tuple(_layout(spec).all)
 
 
 class Weights(NamedTuple):
@@ -131,6 +135,18 @@ def stage_tensors(spec: ModelSpec, blocks: range) -> tuple[int, ...]:
     is_first, is_last = blocks.start == 0, blocks.stop == layout.num_layers
     shared = layout.before[:1] if is_last and not is_first and complete(spec)["tie_word_embeddings"] else []
     return (*(layout.before if is_first else shared), *(layout.layer * len(blocks)), *(layout.after if is_last else ()))
+
+
+def lists_tensors(spec: ModelSpec) -> bool:
+    """Whether each tensor is known, and not their sum alone: whether `parameter_tensors` does not raise."""
+    return spec.model_type not in _COUNTED_ALONE and layout_of(spec) is not None
+
+
+def makes_queries_apart(spec: ModelSpec) -> bool:
+    """Whether queries, keys and values are made by a matrix each."""
+    layout = layout_of(spec)
+    named = () if layout is None or spec.model_type == "phi3" else layout.layer
+    return any(isinstance(size, Matrix) and size.name == "q_proj" for size in named)
 
 
 def blocks_are_linear(spec: ModelSpec) -> bool:
@@ -197,8 +213,8 @@ def layout_of(spec: ModelSpec) -> Layout | None:
 
 
 def _layout(spec: ModelSpec) -> Layout:
-    layout = None if spec.model_type in _COUNTED_ALONE else layout_of(spec)
-    if layout is None:
+    layout = layout_of(spec)
+    if layout is None or not lists_tensors(spec):
         known = ", ".join(sorted(set(_LAYOUTS) - _COUNTED_ALONE))
         raise UserError(
             f"model: {spec.name!r} ({spec.model_type}) has no closed form of its parameters; choices: evidence "

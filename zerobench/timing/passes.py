@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.tensors import matrices
+from zerobench.spec.tensors import makes_queries_apart
 from zerobench.timing.device import Device
 from zerobench.timing.host import QUEUED_LAUNCHES, BlockIssue, block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
@@ -54,9 +54,8 @@ def decoder_of(spec: ModelSpec) -> Decoder | None:
     layers, hidden, heads, kv_heads, head_dim, vocabulary = (int(size or 0) for size in known)
     inner = sizes.intermediate_size or 4 * hidden
     per_layer = round(counts.mlp / (layers * hidden * inner))
-    is_apart = any(matrix.name == "q_proj" for matrix in matrices(spec).block)
     qkv_width = (heads + 2 * kv_heads) * head_dim
-    return Decoder(layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, is_apart)
+    return Decoder(layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, makes_queries_apart(spec))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.engines import issue_of, more_update_bytes, piece_launches, updated_blocks
-from zerobench.report.step_time.expected import parts_of, timed_work, timeline
+from zerobench.report.step_time.expected import expected_step, parts_of, timed_work, timeline, why_no_time
 from zerobench.report.step_time.larger import of_more_tokens
 from zerobench.report.step_time.stages import divided
 from zerobench.report.step_time.terms import update_seconds
@@ -618,3 +618,15 @@ def test_a_torn_trace_is_an_error_that_names_its_rank(trials: dict[str, SampleTr
     torn = replace(trials["zero3"], ranks=[trials["zero3"].ranks[0].model_copy(update={"step_trace": "torn"})])
     with pytest.raises(UserError, match="step_trace of rank 0 of"):
         expected(torn)
+
+
+def test_a_model_whose_tensors_are_not_listed_has_a_time_by_its_trace_alone(simulate: Simulate) -> None:
+    phi = resolve_model("phi3-mini")
+    small = phi.model_copy(update={"hf_config": {**phi.hf_config, "num_hidden_layers": 2}})
+    for axes in ({}, {"optimizer": Optimizer.LION, "strategy": "ddp"}, {"stage": 3, **ALL_ON_HOST}):
+        spec = gpu_trial(**USUAL | {"model": small, "stage": 1} | axes)
+        [record] = simulate([spec])
+        trial = sample(spec, record)
+        assert expected(trial, "H200 SXM", links()).step_s > 0.01
+        assert expected_step(closed(trial), gpu(), links()) is None
+        assert why_no_time(closed(trial), gpu(), links()) == "phi3-mini: no closed form of its blocks"

@@ -13,7 +13,7 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
-from zerobench.spec.tensors import adapter_tensors, block_tensors, named_weights
+from zerobench.spec.tensors import adapter_tensors, layout_of, named_weights
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.device import Device
 from zerobench.timing.host import LLAMAS_TENSORS, NOTHING, BlockIssue, Issue, block_issue
@@ -44,7 +44,8 @@ def issue_of(spec: TrialSpec, decoder: Decoder, *, after: bool = False) -> Block
 
 def _tensors(spec: TrialSpec) -> int:
     """Parameters of a block; of one with adapters, as many as a Llama's."""
-    return LLAMAS_TENSORS if spec.adapter is not None else len(block_tensors(spec.model)[0])
+    layout = None if spec.adapter is not None else layout_of(spec.model)
+    return LLAMAS_TENSORS if layout is None else len(layout.layer)
 
 
 def _engine(spec: TrialSpec) -> str:
@@ -99,7 +100,10 @@ def _trained_tensors(spec: TrialSpec) -> Sequence[int]:
     """Elements of each."""
     if spec.adapter is not None:
         return adapter_tensors(spec.model, lora_of(spec.adapter))
-    return [weight.size for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
+    if spec.frozen is not None:
+        return [weight.size for weight in named_weights(spec.model, spec.frozen).all if weight.is_trained]
+    layout = layout_of(spec.model)
+    return [] if layout is None else layout.all
 
 
 def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: float) -> float:

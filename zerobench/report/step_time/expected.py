@@ -48,6 +48,7 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
+from zerobench.spec.tensors import lists_tensors
 from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, linear_s
@@ -178,7 +179,7 @@ def why_no_time(trial: Trial, gpu: Gpu, links: Links) -> str:
     """Why no step is expected of `trial`, of which there is none."""
     if (why := why_unknown(trial.spec)) is not None:
         return why
-    if decoder_of(trial.spec.model) is None:
+    if decoder_of(trial.spec.model) is None or not lists_tensors(trial.spec.model):
         return f"{trial.spec.model.name}: no closed form of its blocks"
     if device_of(gpu, trial.spec.precision) is None:
         return f"{gpu.name}: {trial.spec.precision.value} peak or memory bandwidth missing in the catalogue"
@@ -305,7 +306,7 @@ def _in_stages(asked: TimedWork) -> Parts | None:
 def _in_closed_form(asked: TimedWork) -> Parts | None:
     work, spec = asked.work, asked.work.spec
     communication, copying = _communication(work), offload(work)
-    if communication is None or copying.passes_s is None or copying.update_s is None:
+    if not lists_tensors(spec.model) or communication is None or copying.passes_s is None or copying.update_s is None:
         return None
     computing = _computing(asked)
     micro_batches = micro_batches_per_step(spec, spec.world_size - 1)

@@ -24,7 +24,7 @@ from zerobench.ds_config.reading import smallest_swapped_bytes
 from zerobench.records import Phase, StepKind
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.sharding import state_shard_size
-from zerobench.spec.tensors import parameter_tensors
+from zerobench.spec.tensors import layout_of
 from zerobench.spec.trial import Offload
 from zerobench.timing.step import hidden_s
 
@@ -89,7 +89,8 @@ def _gathers_before_copies(work: Work) -> tuple[int, float]:
     if work.case is None:
         return 1, 1.0
     kept = int(work.case.zero("stage3_param_persistence_threshold"))
-    sizes = [size for size in parameter_tensors(work.spec.model) if size > kept]
+    layout = layout_of(work.spec.model)
+    sizes = [size for size in ([] if layout is None else layout.all) if size > kept]
     least, ranks = smallest_swapped_bytes(work.case.config), state_shard_size(work.spec)
     is_read = [-(-size // ranks) * work.case.element >= least for size in sizes]
     return max(1, len(sizes)), 1 - sum(compress(sizes, is_read[1:])) / max(1, sum(sizes))
