@@ -59,6 +59,7 @@ def test_a_step_that_waits_for_every_host_is_as_sure_as_the_hosts_are_alike() ->
 
 
 LLAMA, OTHER = resolve_model("llama-10m"), ModelSpec(name="other", hf_config={"model_type": "bloom"})
+CASTS = "the host casts new weights"
 FUSED = {"evidence": "simulated", "prediction": {"blocks": "fused"}}
 OF_ZERO, BIG = "overlaps its collectives as FSDP does", "stragglers grow beyond 512 ranks"
 
@@ -70,7 +71,7 @@ OF_ZERO, BIG = "overlaps its collectives as FSDP does", "stragglers grow beyond 
         ("zero2", {}, {f"zero2 {OF_ZERO}": 0.1}),
         ("zero2", {"gpus_per_node": 1}, {}),
         ("zero2", {"gpus_per_node": 1, "offload_optimizer": "cpu"}, {COPIES_WORDS: 0.25, HOST_UPDATE_WORDS: 0.55}),
-        ("zero3", {"gpus_per_node": 1, "offload_param": "cpu"}, {COPIES_WORDS: 0.25}),
+        ("zero3", {"gpus_per_node": 1, "offload_param": "cpu"}, {COPIES_WORDS: 0.25, CASTS: 0.4}),
         ("fsdp", {"num_nodes": 64, "gpus_per_node": 8}, {}),
         ("fsdp", {"num_nodes": 65, "gpus_per_node": 8}, {BIG: 0.05}),
         ("tensor", {}, {"matrix shards run": 0.15}),

@@ -61,6 +61,8 @@ def assumptions(spec: TrialSpec) -> dict[str, float]:
         spreads[COPIES_WORDS] = 0.25
     if spec.offload_optimizer is not Offload.NONE:
         spreads[HOST_UPDATE_WORDS] = 0.55
+    elif spec.offloaded_to and spec.zero_stage == 3:  # no GPU has shown it: the update of states on the host has
+        spreads["the host casts new weights in memory that its kernel zeroes at 6 GB/s"] = 0.4
     if spec.adapter is not None:
         in_fp32 = "fp32, cast to and from, their matmuls outside of tensor cores"
         how = in_fp32 if is_wide(spec.adapter) else "16 bits, their matmuls memory-bound"
