@@ -19,7 +19,8 @@ typedef struct {
   int sm_count, major, minor;
   int shared_per_sm, shared_per_block, threads_per_sm, blocks_per_sm;
   int clock_khz, memory_clock_khz, bus_width;
-  // NCCL's buffers of a process's first communicator, and of another: the last entry whose ranks are not more than it has.
+  // NCCL's buffers of a process's first communicator, and of another: the last entry whose ranks are not more than it
+  // has.
   int num_nccl;
   struct {
     int ranks;
