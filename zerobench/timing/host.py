@@ -125,11 +125,13 @@ def launch_seconds(
     passed: Mapping[str, tuple[float, float]],
     updated: float,
     micro_batches: int = 1,
+    *,
+    lacking: float = 0.0,
 ) -> dict[str, float]:
     """Seconds in which the host issues one kernel of each phase of `trace`, its share of the phase's Python with it.
 
-    `passed` has how many blocks a phase passes forward and backward, `updated` how many a rank updates; the step has
-    `micro_batches`, of which the trace may lack some.
+    `passed` has how many blocks a phase passes forward and backward, `updated` how many a rank updates in the mean, of
+    which the trace's has some `lacking`; the step has `micro_batches`, of which the trace may lack some.
     """
     if host is None:
         return {}
@@ -140,7 +142,7 @@ def launch_seconds(
     }
     if BACKWARD in passed:
         python_s[BACKWARD] -= (1 - 1 / micro_batches) * passed[BACKWARD][1] * reduced.python_s(host)
-    python_s[UPDATE] = updated * update.python_s(host)
+    python_s[UPDATE] = updated * update.python_s(host) + lacking * update.launches * host.in_update.launch_s
     launch_s = {UPDATE: host.in_update.launch_s}
     launches: Counter[str] = Counter()
     for phase, item in trace.in_phases():

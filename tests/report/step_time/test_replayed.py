@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import SampleTrial, trial_record
@@ -16,7 +17,13 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Phase, RankRecord
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.engines import issue_of, more_update_bytes, piece_launches, updated_blocks
+from zerobench.report.step_time.engines import (
+    issue_of,
+    more_update_bytes,
+    piece_launches,
+    tensors_by_rank,
+    updated_blocks,
+)
 from zerobench.report.step_time.expected import expected_step, parts_of, timed_work, timeline, why_no_time
 from zerobench.report.step_time.larger import of_more_tokens
 from zerobench.report.step_time.stages import divided
@@ -24,6 +31,7 @@ from zerobench.report.step_time.terms import update_seconds
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
+from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec, TrialSpec
 from zerobench.timing.replay import Timeline
 from zerobench.timing.step import TENTH
@@ -630,3 +638,27 @@ def test_a_model_whose_tensors_are_not_listed_has_a_time_by_its_trace_alone(simu
         assert expected(trial, "H200 SXM", links()).step_s > 0.01
         assert expected_step(closed(trial), gpu(), links()) is None
         assert why_no_time(closed(trial), gpu(), links()) == "phi3-mini: no closed form of its blocks"
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_each_ranks_tensors_at_stages_1_and_2_are_those_that_deepspeed_puts_there(ranks: int) -> None:
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    spec = gpu_trial("gpt2-125m", 2, ranks)
+    tensors = [torch.empty(size, device="meta") for size in parameter_tensors(spec.model)]
+    share = -(-sum(tensor.numel() for tensor in tensors) // ranks)
+    inside = [len(DeepSpeedZeroOptimizer.get_partition_info(None, tensors, share, rank)[0]) for rank in range(ranks)]
+    assert tensors_by_rank(spec) == tuple(inside)
+
+
+def test_a_trace_of_a_rank_with_few_tensors_takes_as_long_as_one_in_the_mean(simulate: Simulate) -> None:
+    """Of two ranks the first has GPT-2's embeddings and 41 of its tensors, the other 108."""
+    asked = gpu_trial("gpt2-125m", 1, 2, sequence_length=512)
+    [record] = simulate([asked])
+    steps = []
+    for there in (record, record.model_copy(update={"rank": 1})):  # as if the trace were of the other
+        trial = sample(asked, there)
+        late = known(timed_work(trial, gpu(), links()))
+        slow = late._replace(device=replace(late.device, host=known(late.device.host).off(TENTH)))
+        steps.append(sum(known(parts_of(slow))))
+    assert steps[0] > 1.05 * steps[1]

@@ -346,6 +346,8 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         return None
     exposed += swapping[0]
     ahead_s = computing.ahead_s
+    if _reduces_after(work):  # the host has the reductions to issue while the device ends the pass
+        ahead_s = max(0.0, ahead_s - computing.reducing_issued_s)
     if spec.zero_stage is None and _overlaps(work):  # the host goes on while torch's engines reduce the last gradients
         ahead_s += last_reduced_s(computing, communication)
     late_s = late_update_s(work, asked.device, asked.decoder, ahead_s=ahead_s)

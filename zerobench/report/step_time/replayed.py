@@ -16,6 +16,7 @@ from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.engines import (
     device_update_s,
     issue_of,
+    lacking_blocks,
     more_update_bytes,
     reduces_after,
     updated_blocks,
@@ -113,6 +114,7 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
             blocks,
             updated_blocks(work.spec, decoder.layers),
             micro_batches_per_step(work.spec, work.spec.world_size - 1),
+            lacking=lacking_blocks(work, decoder.layers),
         ),
         per_byte,
         known.__getitem__,
