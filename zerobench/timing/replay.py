@@ -19,6 +19,7 @@ from zerobench.timing.device import Device
 from zerobench.timing.host import QUEUED_LAUNCHES
 from zerobench.timing.kernels import counted_attention_s, gemm_s
 from zerobench.timing.trace import (
+    FORWARD,
     UPDATE,
     Call,
     CollectiveWait,
@@ -43,6 +44,8 @@ LATE_CLASS = "waiting for the host"
 POINT_TO_POINT = frozenset({"send", "recv"})
 _ROUNDING_S = 1e-9
 _PART = QUEUED_LAUNCHES // 8
+LOSS_LAUNCHES = 12
+"""Kernels that go with a head's products, forward or backward: casts, softmax, the logits' gradient."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,10 @@ class Pace:
     mapped_byte_s: float = 0.0
     """In which a byte of memory that is mapped anew is made ready."""
     computes_on_host: bool = False
+    vocabulary: int | None = None
+    """A side of the head's products, which are last in a forward pass and first in backward; None: not told apart."""
+    loss_s: Mapping[str, float] = field(default_factory=dict)
+    """Of elementwise work, what goes with a head's product of all tokens, by phase."""
 
     @property
     def passes_slower(self) -> float:
@@ -79,6 +86,15 @@ class Pace:
         by_class = {"products": products, "attention": attention, "elementwise": work.moved_bytes * self.byte_s[phase]}
         slower = self.slower if phase == UPDATE else self.passes_slower
         return {name: seconds * slower for name, seconds in by_class.items() if seconds}
+
+    def head_of(self, phase: str, work: Work) -> tuple[int, float]:
+        """Launches and seconds of the output head in `work`, its loss with it."""
+        products = [(shape, count) for shape, count in work.products if self.vocabulary in shape]
+        if not products or phase not in self.loss_s:
+            return 0, 0.0
+        head = Work(tuple(products), (0, 0), 0, 0)
+        count = sum(count for _, count in products)
+        return count + LOSS_LAUNCHES, sum(self.work_s(phase, head).values()) + self.loss_s[phase] * self.passes_slower
 
 
 class Span(NamedTuple):
@@ -225,8 +241,13 @@ class _Clocks:
         seconds = self._seconds[key]
         for name, value in seconds.items():
             self.classes[UPDATE_CLASS if self._phase == UPDATE else name] += value
-        start = max(self._streams[stream], self._host)
-        self._issue(stream, self._works[number].launches, sum(seconds.values()))
+        start, total_s = max(self._streams[stream], self._host), sum(seconds.values())
+        launches, (head, head_s) = self._works[number].launches, self._pace.head_of(self._phase, self._works[number])
+        if head >= launches or head_s >= total_s:
+            head, head_s = 0, 0.0
+        parts = [(launches - head, total_s - head_s), (head, head_s)]
+        for part in parts if self._phase == FORWARD else reversed(parts):
+            self._issue(stream, *part)
         end = self._streams[stream]
         if (late_s := end - start - sum(seconds.values())) > _ROUNDING_S:
             self.classes[LATE_CLASS] += late_s

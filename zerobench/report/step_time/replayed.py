@@ -123,7 +123,18 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
         drive_bytes_per_s=_rate(links.nvme_gb_per_s, ranks),
         paged_shares=PAGED_SHARES,
         mapped_byte_s=MAPPED_BYTE_S,
+        vocabulary=decoder.vocabulary,
+        loss_s=_loss_s(work, device, decoder),
     )
+
+
+def _loss_s(work: Work, device: Device, decoder: Decoder) -> dict[str, float]:
+    """Of the loss and its gradient, a third forward; none where it goes by chunks, forward and backward in one."""
+    if work.spec.cross_entropy.is_chunked:
+        return {}
+    tokens = work.spec.micro_batch_size * work.spec.sequence_length
+    moved = moved_s(device, loss_bytes(decoder, device.rates, tokens))
+    return {FORWARD: moved / 3, BACKWARD: 2 * moved / 3}
 
 
 def _rate(gb_per_s: float | None, ranks: int = 1) -> float | None:
