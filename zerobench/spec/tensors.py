@@ -213,8 +213,8 @@ def layout_of(spec: ModelSpec) -> Layout | None:
 
 
 def _layout(spec: ModelSpec) -> Layout:
-    layout = layout_of(spec)
-    if layout is None or not lists_tensors(spec):
+    layout = None if spec.model_type in _COUNTED_ALONE else layout_of(spec)
+    if layout is None:
         known = ", ".join(sorted(set(_LAYOUTS) - _COUNTED_ALONE))
         raise UserError(
             f"model: {spec.name!r} ({spec.model_type}) has no closed form of its parameters; choices: evidence "

@@ -4,9 +4,10 @@ Products of M x K by K x N: the GPU computes tiles of 128 x 256, one a multiproc
 and tiles at the edge are computed whole (NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
 quantization). A tile's inner loop needs some length to fill its pipeline: K / (K + half length). Where tiles are fewer
 than half of the multiprocessors, K is divided among several of them, whose sums in fp32 are written and added up
-(cuBLAS's split-K: a 768 x 768 x 16384 takes an H100 38 us, where its 18 tiles would take 168). Matrices with a side of
-an odd size, as GPT-2's head of 50257 words, are loaded an element at a time by an older GPU's kernels (`align1`). No
-product takes less than its operands need to pass through memory once.
+(cuBLAS's split-K: a 768 x 768 x 16384 takes an H100 38 us, where its 18 tiles would take 168). Matrices with a side
+of an odd size, as GPT-2's head of 50257 words, are loaded an element at a time by an older GPU's kernels (`align1`),
+others whose rows begin at no multiple of 16 bytes a few at a time. No product takes less than its operands need to pass
+through memory once.
 
 Attention: two products forward and five backward (FlashAttention, Dao et al. 2022, arXiv:2205.14135, algorithms 1 and
 4), each of 2 L^2 H Q FLOPs a sequence, halved by the causal mask.

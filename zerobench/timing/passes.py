@@ -58,6 +58,10 @@ def decoder_of(spec: ModelSpec) -> Decoder | None:
     return Decoder(layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, makes_queries_apart(spec))
 
 
+HEAD_FORWARD_SHARE = 1 / 3
+"""Of a head and its loss that are not run by chunks."""
+
+
 @dataclass(frozen=True)
 class Passes:
     """Seconds of computing of one micro-batch, communication apart."""
@@ -68,7 +72,7 @@ class Passes:
     layers: int
     head_s: float
     """Output head and loss, forward and backward."""
-    head_forward_share: float = 1 / 3
+    head_forward_share: float = HEAD_FORWARD_SHARE
     """Of it, in the forward pass."""
     idle_forward_s: float = 0.0
     """Of a block's forward pass, in which the device waits for the host."""
@@ -143,7 +147,7 @@ def passes(
         max(computed_backward, late_backward),
         decoder.layers,
         head,
-        1 / 3 if head_rows is None else 1.0,
+        HEAD_FORWARD_SHARE if head_rows is None else 1.0,
         max(0.0, issued - forward),
         max(0.0, late_backward - computed_backward),
         (issued, issued_backward),

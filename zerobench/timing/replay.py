@@ -177,6 +177,7 @@ class _Clocks:
     def __init__(self, works: Sequence[Work], pace: Pace) -> None:
         self._pace, self._works = pace, works
         self._seconds: dict[tuple[str, int], dict[str, float]] = {}
+        self._heads: dict[tuple[str, int], tuple[int, float]] = {}
         self._host = 0.0
         self._streams: dict[int, float] = defaultdict(float)
         self._lanes: dict[str, float] = defaultdict(float)
@@ -238,11 +239,12 @@ class _Clocks:
         key = self._phase, number
         if key not in self._seconds:
             self._seconds[key] = self._pace.work_s(self._phase, self._works[number])
+            self._heads[key] = self._pace.head_of(self._phase, self._works[number])
         seconds = self._seconds[key]
         for name, value in seconds.items():
             self.classes[UPDATE_CLASS if self._phase == UPDATE else name] += value
         start, total_s = max(self._streams[stream], self._host), sum(seconds.values())
-        launches, (head, head_s) = self._works[number].launches, self._pace.head_of(self._phase, self._works[number])
+        launches, (head, head_s) = self._works[number].launches, self._heads[key]
         if head >= launches or head_s >= total_s:
             head, head_s = 0, 0.0
         parts = [(launches - head, total_s - head_s), (head, head_s)]

@@ -14,14 +14,13 @@ from tests.timing.predicted_trials import expected, gpu, links
 from tests.tools.kept_simulator import Simulate
 from tests.tools.known import known
 from zerobench.errors import UserError
-from zerobench.formulas.record import formula_record
+from zerobench.formulas.record import formula_record, formula_setting
 from zerobench.records import Phase, RankRecord
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.engines import (
     issue_of,
     more_update_bytes,
     piece_launches,
-    tensors_by_rank,
     updated_blocks,
 )
 from zerobench.report.step_time.expected import expected_step, parts_of, timed_work, timeline, why_no_time
@@ -646,9 +645,10 @@ def test_each_ranks_tensors_at_stages_1_and_2_are_those_that_deepspeed_puts_ther
 
     spec = gpu_trial("gpt2-125m", 2, ranks)
     tensors = [torch.empty(size, device="meta") for size in parameter_tensors(spec.model)]
-    share = -(-sum(tensor.numel() for tensor in tensors) // ranks)
+    setting = known(formula_setting(spec))
+    share = setting.flat_partition
     inside = [len(DeepSpeedZeroOptimizer.get_partition_info(None, tensors, share, rank)[0]) for rank in range(ranks)]
-    assert tensors_by_rank(spec) == tuple(inside)
+    assert [len(replace(setting, rank=rank).own_tensors) for rank in range(ranks)] == inside
 
 
 def test_a_trace_of_a_rank_with_few_tensors_takes_as_long_as_one_in_the_mean(simulate: Simulate) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from dataclasses import replace
 
 from zerobench.memory.host import MAPPED_FROM_BYTES
 from zerobench.report.step_time.collectives import bytes_per_element, trained_bytes_per_element
@@ -84,24 +84,13 @@ def updated_blocks(spec: TrialSpec, layers: int) -> float:
     return layers * trained / LLAMAS_TENSORS * (owned(spec) if spec.zero_stage in {1, 2} else 1.0)
 
 
-def tensors_by_rank(spec: TrialSpec) -> tuple[int, ...]:
-    """How many tensors reach into the flat partition of each rank at stages 1 and 2, whose engine goes through them one
-    by one (stage_1_and_2.py, get_partition_info); nothing at others, or where they are not known.
-    """
-    sizes = _trained_tensors(spec) if spec.zero_stage in {1, 2} else []
-    ends = [0, *accumulate(sizes)]
-    share = -(-ends[-1] // spec.world_size)
-    changes = [0] * (spec.world_size + 1)
-    for start, end in pairwise(ends):
-        changes[start // share] += 1
-        changes[(end - 1) // share + 1] -= 1
-    return tuple(accumulate(changes[:-1])) if sizes else ()
-
-
 def lacking_blocks(work: Work, layers: int) -> float:
     """By how many blocks' tensors the rank has fewer than a rank in the mean: the first has the embedding and few."""
-    by_rank = tensors_by_rank(work.spec)
-    return max(0.0, updated_blocks(work.spec, layers) - by_rank[work.rank.rank] / LLAMAS_TENSORS) if by_rank else 0.0
+    setting = work.setting if work.spec.zero_stage in {1, 2} else None
+    if setting is None:
+        return 0.0
+    own = len(replace(setting, rank=work.rank.rank).own_tensors)
+    return max(0.0, updated_blocks(work.spec, layers) - own / LLAMAS_TENSORS)
 
 
 def piece_launches(work: Work) -> float:

@@ -28,7 +28,7 @@ from zerobench.spec.batch import micro_batches_per_step
 from zerobench.timing.device import Device
 from zerobench.timing.host import launch_seconds
 from zerobench.timing.kernels import attention_flops, moved_s
-from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
+from zerobench.timing.passes import HEAD_FORWARD_SHARE, Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.roofline import KernelClass, kernel_classes
 from zerobench.timing.step import replayed
@@ -129,12 +129,12 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
 
 
 def _loss_s(work: Work, device: Device, decoder: Decoder) -> dict[str, float]:
-    """Of the loss and its gradient, a third forward; none where it goes by chunks, forward and backward in one."""
+    """Of the loss and its gradient; none where it goes by chunks, forward and backward in one."""
     if work.spec.cross_entropy.is_chunked:
         return {}
     tokens = work.spec.micro_batch_size * work.spec.sequence_length
     moved = moved_s(device, loss_bytes(decoder, device.rates, tokens))
-    return {FORWARD: moved / 3, BACKWARD: 2 * moved / 3}
+    return {FORWARD: HEAD_FORWARD_SHARE * moved, BACKWARD: (1 - HEAD_FORWARD_SHARE) * moved}
 
 
 def _rate(gb_per_s: float | None, ranks: int = 1) -> float | None:
