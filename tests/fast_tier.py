@@ -19,6 +19,7 @@ MARKER = "fast"
 
 SLOWER = {
     "tests/benchmarks/test_emulated_speed.py::test_processor_seconds": "processes that are measured",
+    "tests/benchmarks/timing/test_drawn.py::test_both_times": "a simulator",
     "tests/benchmarks/timing/test_gloo_times.py": "torch, and ranks",
     "tests/benchmarks/gpu_campaign/test_campaign.py": "parts of the campaign",
     "tests/benchmarks/test_loading.py": "torch",

@@ -1,10 +1,10 @@
 """Microseconds of Python that the host needs a block, by engine: `issue` in zerobench/timing/rates.yaml.
 
-    python benchmarks/timing/host_python.py [ENGINE ...]    # half a minute each; wants `zerobench setup emulator`
+    python benchmarks/timing/host_python.py [gpt2] [ENGINE ...]    # half a minute each, by `zerobench setup emulator`
 
-A narrow Llama of 4 and of 16 blocks trains on an emulated GPU, whose kernels take no time: what is left is the host's.
-The difference a block, in processor time, less what as many single operations take there, is Python. The launches of a
-block are those of simulated steps.
+A narrow Llama, or GPT-2, of 4 and of 16 blocks trains on an emulated GPU, whose kernels take no time: what is left is
+the host's. The difference a block, in processor time, less what as many single operations take there, is Python. The
+launches of a block are those of simulated steps.
 """
 
 from __future__ import annotations
@@ -28,24 +28,32 @@ FEW, MANY = 4, 16
 PHASES = ("forward", "backward", "update")
 UNTIMED, TIMED, OPERATIONS = 3, 10, 2000
 GPU = "h100"
+OWN: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 512},
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+}
+TENSORS = {"llama": 9, "gpt2": 12}
+"""Of a block."""
 
 
 def main() -> None:
     """Each engine's Python beside what is shipped."""
-    from zerobench.timing.rates import shipped_rates  # noqa: PLC0415 -- not in the emulator's environment
+    from zerobench.timing.host import block_issue  # noqa: PLC0415 -- not in the emulator's environment
+    from zerobench.timing.rates import shipped_rates  # noqa: PLC0415
 
-    shipped = shipped_rates().issue
-    for engine in sys.argv[1:] or [name for name in shipped if "-" not in name]:
-        few, many = (_measured(engine, layers) for layers in (FEW, MANY))
+    family, *engines = sys.argv[1:] if "gpt2" in sys.argv[1:2] else ["llama", *sys.argv[1:]]
+    for engine in engines or [name for name in shipped_rates().issue if "-" not in name]:
+        few, many = (_measured(family, engine, layers) for layers in (FEW, MANY))
+        issue = block_issue(engine, is_gated=family == "llama", tensors=TENSORS[family])._asdict()
         for phase in PHASES:
-            python_us, launches = shipped[engine][phase]
+            python_us, launches = issue[phase]
             block_us = (many[phase] - few[phase]) / (MANY - FEW)
             print(
                 f"{engine} {phase}: {block_us - launches * many['operation']:.0f} us a block, shipped {python_us:.0f}"
             )
 
 
-def _measured(engine: str, layers: int) -> dict[str, float]:
+def _measured(family: str, engine: str, layers: int) -> dict[str, float]:
     """Microseconds of a step's phases, and of one operation, in a process on the emulated GPU."""
     from zerobench.emulator.emulator import find_emulator  # noqa: PLC0415
     from zerobench.emulator.gpu import EmulatedGpu  # noqa: PLC0415
@@ -54,14 +62,14 @@ def _measured(engine: str, layers: int) -> dict[str, float]:
     emulator = find_emulator()
     with tempfile.TemporaryDirectory() as folder:
         added = emulator.variables(EmulatedGpu.of(known_gpu(GPU)), 1, Path(folder) / "account")
-        command = [str(emulator.python), __file__, "--inside", engine, str(layers)]
+        command = [str(emulator.python), __file__, "--inside", family, engine, str(layers)]
         ran = subprocess.run(
             command, env={**os.environ, **added}, cwd=folder, capture_output=True, text=True, check=True
         )
     return dict(json.loads(ran.stdout.splitlines()[-1]))
 
 
-def inside(engine: str, layers: int) -> dict[str, float]:
+def inside(family: str, engine: str, layers: int) -> dict[str, float]:
     """The same in this process."""
     import torch  # noqa: PLC0415
 
@@ -70,7 +78,7 @@ def inside(engine: str, layers: int) -> dict[str, float]:
     for _ in range(OPERATIONS):
         tensor.add_(1)
     found = {"operation": 1e6 * (time.process_time() - begun) / OPERATIONS}
-    forward, backward, update = _engine(engine, layers)
+    forward, backward, update = _engine(family, engine, layers)
     times: dict[str, list[float]] = {phase: [] for phase in PHASES}
 
     def timed(phase: str, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -86,20 +94,20 @@ def inside(engine: str, layers: int) -> dict[str, float]:
     return found | {phase: statistics.median(taken[UNTIMED:]) for phase, taken in times.items()}
 
 
-def _engine(engine: str, layers: int) -> tuple[Callable[[], Any], Callable[[Any], Any], Callable[[], Any]]:
+def _engine(family: str, engine: str, layers: int) -> tuple[Callable[[], Any], Callable[[Any], Any], Callable[[], Any]]:
     """A step's forward pass, backward pass and update."""
     import torch  # noqa: PLC0415
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
 
     config = AutoConfig.for_model(
-        "llama",
+        family,
         hidden_size=256,
-        intermediate_size=512,
         num_attention_heads=4,
         vocab_size=1024,
         num_hidden_layers=layers,
         tie_word_embeddings=True,
         use_cache=False,
+        **OWN[family],
     )
     with torch.device("cuda"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -128,7 +136,8 @@ def _wrapped(model: Any, engine: str) -> Any:
 
     if engine == "ddp":
         return torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
-    policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={type(model.model.layers[0])})
+    blocks = next(module for module in model.modules() if isinstance(module, torch.nn.ModuleList))
+    policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={type(blocks[0])})
     precision = MixedPrecision(torch.bfloat16, torch.float32)
     return FullyShardedDataParallel(model.float(), auto_wrap_policy=policy, mixed_precision=precision, device_id=0)
 
@@ -152,6 +161,6 @@ def _deepspeed(model: Any, ids: Any, stage: int) -> tuple[Callable[[], Any], Cal
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
         os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29532")
-        print(json.dumps(inside(sys.argv[2], int(sys.argv[3]))))
+        print(json.dumps(inside(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
     else:
         main()

@@ -210,9 +210,13 @@ def test_blocks_that_are_compiled_or_fused_move_less_than_transformers_own() -> 
     eager, compiled = expected(predicted(**large)), expected(predicted(**large, compile="blocks"))
     assert compiled.compute_s < eager.compute_s
     assert any("compiled blocks" in words for words in compiled.assumptions)
-    fused = expected(predicted(blocks=Blocks.FUSED, **large))
-    assert fused.high_s / fused.low_s < eager.high_s / eager.low_s, "of the runs that rates were fitted to"
-    assert any("LLM Foundry" in words for words in fused.assumptions)
+    assert any("LLM Foundry" in words for words in expected(predicted(blocks=Blocks.FUSED, **large)).assumptions)
+
+
+def test_runs_such_as_the_rates_were_fitted_to_are_surer_than_others() -> None:
+    large: dict[str, Any] = {"micro_batch_size": 32, "model": resolve_model("gpt2-1.5b")}
+    fused, eager = (expected(predicted(blocks=blocks, **large)) for blocks in (Blocks.FUSED, Blocks.TRANSFORMERS))
+    assert fused.high_s / fused.low_s < eager.high_s / eager.low_s
 
 
 def _tensor(**axes: Any) -> SampleTrial:
@@ -238,7 +242,9 @@ def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
         found, bound = expected(trial, at=at), known(step_bound(trial, gpu(), at))
         assert found.low_s > (bound.step_s or 0.0) > 0.0
         fast = at.model_copy(update={"link_gb_per_s": 2 * (at.link_gb_per_s or 0.0), "network_gb_per_s": 100.0})
-        assert expected(trial, at=fast).step_s < found.step_s
+        waits = axes == {"sequence_length": 512}  # for its host, which goes on beside what moves
+        assert (expected(trial, at=fast).step_s == found.step_s) is waits
+        assert expected(trial, at=fast).step_s <= found.step_s
         assert expected(_tensor(**axes, activation_checkpointing=True)).step_s > found.step_s
 
 

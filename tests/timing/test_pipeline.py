@@ -12,9 +12,11 @@ from zerobench.report.step_time.stages import divided, piped
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import Links
+from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.timing.passes import Passes, decoder_of
 from zerobench.timing.pipeline import StageTimes, passes_s
 from zerobench.timing.rates import kind_rates
+from zerobench.timing.replay import Span, Timeline
 
 SCHEDULES = pytest.mark.parametrize("gpipe", [False, True], ids=["1f1b", "gpipe"])
 
@@ -60,7 +62,7 @@ def test_borders_within_a_node_and_between_nodes_take_what_their_links_take() ->
     spec = asked("pipeline", gpus_per_node=2, num_nodes=2, micro_batch_size=3)
     links, gpu = Links(link_gb_per_s=100, network_gb_per_s=10), known(find_gpu("h100"))
     work = Work(trial(spec).ranks[0], spec, gpu, links, None)
-    rest = Passes(0.1, 0.2, 24, 0.3), known(decoder_of(spec.model)), kind_rates("h100"), None
+    rest = known(decoder_of(spec.model)), kind_rates("h100"), None
     link_s, network_s = 6 * 2**20 / 100e9 + 8.4e-6 + 3.4e-6, 6 * 2**20 / 10e9 + 8.4e-6 + 14e-6
     slower, sizes, most = kind_rates("h100").slower(4), divided(spec)[1], 4 * 2.4
     times = (0.4, 0.8), (0.8, 1.6), (0.8, 1.6), (0.4 + 0.1, 0.8 + 0.2)
@@ -71,5 +73,31 @@ def test_borders_within_a_node_and_between_nodes_take_what_their_links_take() ->
         for at in ((0, 0, 0, 0), (link_s, network_s, link_s, 0))
     )
     found = slower * most, slower * (whole - still), slower * (still - most), max(sizes) / sizes[0]
-    assert piped(work, *rest) == pytest.approx(found, rel=1e-9)
-    assert piped(replace(work, links=Links(link_gb_per_s=100)), *rest) is None
+    assert piped(work, _alike, *rest) == pytest.approx(found, rel=1e-9)
+    assert piped(replace(work, links=Links(link_gb_per_s=100)), _alike, *rest) is None
+
+
+def _alike(_: range) -> Passes:
+    """Of a stage, whichever blocks it has."""
+    return Passes(0.1, 0.2, 24, 0.3)
+
+
+def test_a_stage_computes_again_the_blocks_that_it_has_and_its_head_is_not_what_blocks_are_off_by() -> None:
+    """Every third of 24 blocks in four stages: two of the first one's four, one of the last one's."""
+    spec = asked("pipeline", gpus_per_node=4, activation_checkpointing="every-3", micro_batch_size=3)
+    asked_for: list[range] = []
+
+    def computing(blocks: range) -> Passes:
+        asked_for.append(blocks)
+        return Passes(0.1, 0.2 + 0.1 * recomputed_blocks("every-3", blocks) / len(blocks), 24, 30.0)
+
+    work = Work(trial(spec).ranks[0], spec, known(find_gpu("h100")), Links(link_gb_per_s=100), None)
+    rest = known(decoder_of(spec.model)), kind_rates("h100")
+    division, slower = divided(spec)[0], kind_rates("h100").slower(4)
+    blocks_s = [0.3 * len(blocks) + 0.1 * recomputed_blocks("every-3", blocks) for blocks in division]
+    found = known(piped(work, computing, *rest, None))
+    assert found.compute_s == pytest.approx(4 * slower * (blocks_s[-1] + 30), rel=1e-6)
+    assert set(asked_for) == set(division)
+    twice = Timeline((Span("compute", "products", "forward", 0.0, 4 * 2 * slower * blocks_s[0]),), {}, 1.0, 1.0)
+    longer = known(piped(work, computing, *rest, twice))
+    assert longer.compute_s == pytest.approx(4 * slower * (2 * blocks_s[-1] + 30), rel=1e-6)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.timing.test_kernels import DEVICE
 from tests.tools.known import known
-from zerobench.timing.host import QUEUED_LAUNCHES
+from zerobench.timing.host import QUEUED_LAUNCHES, Head
 from zerobench.timing.kernels import gemm_s
 from zerobench.timing.rates import kind_rates
-from zerobench.timing.replay import LOSS_LAUNCHES, Pace, Timeline, replay
+from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.step import replayed
 from zerobench.timing.trace import (
     CollectiveWait,
@@ -129,18 +129,18 @@ def test_the_host_runs_ahead_as_far_as_the_queue_of_launches_goes() -> None:
 def test_the_heads_long_kernels_are_behind_the_blocks_in_forward_and_before_them_in_backward() -> None:
     """Of one piece of work: 987 short kernels of blocks, and a product with the vocabulary and its loss."""
     launch_s = dict.fromkeys(("forward", "backward"), 1.0)
-    pace = replace(PACE, launch_s=launch_s, vocabulary=7, loss_s=dict.fromkeys(launch_s, 900.0))
+    pace = replace(PACE, launch_s=launch_s, head=Head(7, 13, 900.0), head_launch_s=1.0)
     head = gemm_s(DEVICE, 5, 7, 3) * pace.passes_slower + 900 * pace.passes_slower
 
     def work(recorder: Recorder) -> None:
-        recorder.kernel(0, moved_bytes=910, launches=987 + LOSS_LAUNCHES)
+        recorder.kernel(0, moved_bytes=910, launches=999)
         recorder.kernel(0, (5, 7, 3), 0, 1)
 
     forward = played(work, pace=pace)
     backward = played(item(PhaseStart("backward")), work, pace=pace)
     assert forward.step_s == pytest.approx(987 + head, rel=0.03)
     assert backward.step_s == pytest.approx(1000, rel=0.02)
-    untold = replace(pace, vocabulary=None)
+    untold = replace(pace, head=None)
     assert played(work, pace=untold).step_s == pytest.approx(1000, rel=0.02)
 
 

@@ -7,12 +7,13 @@ far, and no further, a host runs ahead of its GPU (a profiled step on an H100 sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from zerobench.spec.trial import CrossEntropy
 from zerobench.timing.rates import HostRates, shipped_rates
-from zerobench.timing.trace import BACKWARD, UPDATE, Kernels, StepTrace
+from zerobench.timing.trace import BACKWARD, UPDATE, Kernels, Product, StepTrace, Work
 
 QUEUED_LAUNCHES = 1024
 
@@ -46,12 +47,51 @@ class Issue(NamedTuple):
         """Both."""
         return Issue(self.python_us + other.python_us, self.launches + other.launches)
 
+    def less(self, other: Issue) -> Issue:
+        """What it has beyond another."""
+        return self.plus(other.times(-1))
+
+    def by(self, parts: Issue) -> Issue:
+        """`parts` of its Python and of its launches."""
+        return Issue(parts.python_us * self.python_us, parts.launches * self.launches)
+
     def times(self, factor: float) -> Issue:
         """So much of it."""
         return Issue(factor * self.python_us, factor * self.launches)
 
 
 NOTHING = Issue(0.0, 0.0)
+HEAD_PRODUCTS = 3
+HEAD_LAUNCHES = {CrossEntropy.FULL: 11, CrossEntropy.MODEL_DTYPE: 10, CrossEntropy.CHUNKED: 22, CrossEntropy.LIGER: 4}
+"""Kernels of a head's three products and its loss, forward and backward: of all tokens, or of a chunk (counted in
+simulated steps; Liger's by its code). An engine has no Python between them."""
+
+
+OUTSIDE_LAUNCHES = {True: 47, False: 21}
+"""Kernels outside of blocks but for the head's, forward and backward, of a Llama and of GPT-2 (counted likewise)."""
+
+
+BEFORE_BLOCKS = 12
+"""Of these, those before a model's first block, where it reads a value of its input."""
+
+
+class Head(NamedTuple):
+    """The output head and its loss, as a trace has them."""
+
+    vocabulary: int
+    """A side of its products."""
+    launches: float
+    """Kernels for each of them, its own with them."""
+    loss_s: float
+    """Of elementwise work, for each of them."""
+
+    def products(self, work: Work) -> tuple[tuple[Product, int], ...]:
+        """Its own of `work`."""
+        return tuple((shape, count) for shape, count in work.products if self.vocabulary in shape)
+
+    def launched(self, work: Work) -> int:
+        """Kernels of `work` that are its own."""
+        return min(work.launches, round(self.launches * sum(count for _, count in self.products(work))))
 
 
 class BlockIssue(NamedTuple):
@@ -63,13 +103,21 @@ class BlockIssue(NamedTuple):
     """Of all parameters of a block, by a rank that owns them all."""
     reduced: Issue = NOTHING
     """Of `backward`, what comes once a step after all of the pass, since gradients are reduced there."""
+    after_launches: float = 0.0
+    """Of `backward`, kernels after the reduction of the last bucket, were the block in it."""
 
 
 _PHASES = BlockIssue._fields[:3]
 LLAMAS_TENSORS = 9
 """Parameters of a Llama's block, of which rates.yaml speaks."""
-_UNGATED = Issue(0.85, 0.5)
-"""Of a Llama's, by a block of GPT's: its norms and activation are one kernel each, and nothing is rotated."""
+_UNGATED = Issue(0.75, 0.45), Issue(0.5, 0.41)
+"""Of a Llama's in a plain loop, by a block of GPT's, forward and backward: its norms and activation are one kernel
+each, and nothing is rotated."""
+_HOOKED = ("ddp", "zero1", "zero2")
+"""Engines whose Python in the passes is of hooks on each tensor; that of others is of a block's modules, and no more
+for GPT-2's twelve tensors than for a Llama's nine (benchmarks/timing/host_python.py)."""
+REDUCE_ONCE = ("ddp", "zero0", "zero0-torch", "zero1")
+"""Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
 
 
 @cache
@@ -80,42 +128,45 @@ def block_issue(
     owned: float = 1.0,
     reduces_after: bool = False,
     tensors: int = LLAMAS_TENSORS,
+    micro_batches: int = 1,
 ) -> BlockIssue:
-    """What `engine` takes a block: a strategy's name, with `-offload` where its states are on the host, and other such
-    endings as rates.yaml has. Where it
-    `reduces_after` the pass, that is all that it does in backward beyond a plain loop.
+    """What `engine` takes a block, in the mean of a step's `micro_batches`: a strategy's name, with `-offload` where
+    its states are on the host, and other such endings as rates.yaml has. Where it `reduces_after` the pass, that is all
+    that it does in backward beyond a plain loop.
 
-    What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. What
-    offload adds is for the tensors that a rank owns, the part `owned` of all. Blocks whose MLP has no gate go as GPT's,
-    all others as Llama's; what one rank alone adds is for each of a block's `tensors`.
+    What was not measured goes as what it is built on: a divided decoder as a whole one, offload as its stage. Blocks
+    whose MLP has no gate go as GPT's, all others as Llama's. An engine adds to a plain loop by a block's `tensors`; at
+    stages 1 and 2 half of it is of those that a rank owns (the part `owned` of all), as is all that offload adds there.
+    Offload adds once a step.
     """
-    among_ranks = engine.removesuffix("-alone")
-    stage = among_ranks.removesuffix("-offload")
-    usual = _measured(stage) or _measured("single")
-    forward, backward, update = (
-        each.plus(more.plus(each.times(-1)).times(owned))
-        for each, more in zip(usual, _measured(among_ranks) or usual, strict=True)
-    )
-    plain = _measured("single")[1]
+    stage = engine.removesuffix("-offload")
+    plain, usual, own = (_measured(each) for each in ("single", stage, engine))
+    by_tensor = Issue(tensors / LLAMAS_TENSORS if stage in _HOOKED else 1.0, tensors / LLAMAS_TENSORS)
+    there, back, _ = (more.less(bare).by(by_tensor) for more, bare in zip(usual, plain, strict=True))
+    if stage == "zero3" and not is_gated:  # in forward by its gathers, one for each of GPT-2's four matrices of seven
+        there = usual[0].less(plain[0]).by(Issue(1.0, 4 / 7))
+    owns = owned if stage in {"zero1", "zero2"} else 1.0
+    back = back.by(Issue(1.0, (1 + owns) / 2))
+    if stage in REDUCE_ONCE and not reduces_after:
+        back = back.times(1 / micro_batches)
+    offloading = own[1].less(usual[1]).by(by_tensor).times(owns / micro_batches)
+    back = back.plus(offloading)
+    forward, backward, _ = plain
     if not is_gated:
-        forward, backward, plain = _ungated(forward), _ungated(backward), _ungated(plain)
-    if engine != among_ranks:
-        forward, backward, update = (
-            each.plus(alone.plus(among.times(-1)).times(tensors / LLAMAS_TENSORS))
-            for each, among, alone in zip(
-                (forward, backward, update), _measured(among_ranks), _measured(engine), strict=True
-            )
-        )
-    return BlockIssue(forward, backward, update, *([backward.plus(plain.times(-1))] if reduces_after else []))
+        forward, backward = (whole.by(part) for whole, part in zip((forward, backward), _UNGATED, strict=True))
+    # gradients that are there already are added to: stage 2's in a rank's own part, stage 3's in its reduction
+    summed = {"zero2": owned, "zero3": 0.0}.get(stage, 1.0) * tensors * (1 - 1 / micro_batches)
+    backward = backward.plus(back).plus(Issue(0.0, summed))
+    after = tensors + offloading.launches if stage == "zero3" else 0.0
+    return BlockIssue(forward.plus(there), backward, own[2], back if reduces_after else NOTHING, after)
 
 
-def _measured(engine: str) -> tuple[Issue, ...]:
-    found = shipped_rates().issue.get(engine)
-    return () if found is None else tuple(Issue(*found[phase]) for phase in _PHASES)
-
-
-def _ungated(issue: Issue) -> Issue:
-    return Issue(_UNGATED.python_us * issue.python_us, _UNGATED.launches * issue.launches)
+def _measured(engine: str) -> Sequence[Issue]:
+    """Of an engine's block; stage 1 offloads as stage 2 does, all others as they go without it."""
+    known = shipped_rates().issue
+    names = (engine, engine.replace("zero1-", "zero2-"), engine.removesuffix("-offload"), "single")
+    found = known[next(name for name in names if name in known)]
+    return [Issue(*found[phase]) for phase in _PHASES]
 
 
 def launch_seconds(
@@ -127,15 +178,17 @@ def launch_seconds(
     micro_batches: int = 1,
     *,
     lacking: float = 0.0,
+    head: Head | None = None,
 ) -> dict[str, float]:
-    """Seconds in which the host issues one kernel of each phase of `trace`, its share of the phase's Python with it.
+    """Seconds in which the host issues one kernel of each phase of `trace`, its share of the phase's Python with it; a
+    head's have none.
 
     `passed` has how many blocks a phase passes forward and backward, `updated` how many a rank updates in the mean, of
     which the trace's has some `lacking`; the step has `micro_batches`, of which the trace may lack some.
     """
     if host is None:
         return {}
-    forward, backward, update, reduced = issue
+    forward, backward, update, reduced, _ = issue
     python_s: dict[str, float] = {
         phase: there * forward.python_s(host) + back * backward.python_s(host)
         for phase, (there, back) in passed.items()
@@ -147,7 +200,8 @@ def launch_seconds(
     launches: Counter[str] = Counter()
     for phase, item in trace.in_phases():
         if isinstance(item, Kernels):
-            launches[phase] += trace.works[item.work].launches
+            work = trace.works[item.work]
+            launches[phase] += work.launches - (0 if head is None or phase == UPDATE else head.launched(work))
     return {
         phase: launch_s.get(phase, host.launch_s) + python_s.get(phase, 0.0) / count
         for phase, count in launches.items()

@@ -9,7 +9,7 @@ from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.tensors import makes_queries_apart
 from zerobench.timing.device import Device
-from zerobench.timing.host import QUEUED_LAUNCHES, BlockIssue, block_issue
+from zerobench.timing.host import BEFORE_BLOCKS, QUEUED_LAUNCHES, BlockIssue, block_issue
 from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
 from zerobench.timing.rates import Rates
 from zerobench.timing.tuned import Tuned, TunedMatrix
@@ -83,6 +83,12 @@ class Passes:
     """By which the host is ahead of the device when the backward pass ends."""
     reducing_issued_s: float = 0.0
     """In which the host issues what reduces gradients after it (BlockIssue.reduced)."""
+    before_s: float = 0.0
+    """In which the host issues what comes before the blocks, and waits for the first gather then."""
+    after_s: float = 0.0
+    """In which the host issues what follows the reduction of all gradients in one bucket."""
+    room_s: float = 0.0
+    """By how much more the host could be ahead as backward begins, had the device waited for something else before."""
 
     @property
     def forward_s(self) -> float:
@@ -107,6 +113,7 @@ def passes(
     head_rows: int | None = None,
     head_launches: float = 0.0,
     runs_all: bool = True,
+    is_awaited: bool = False,
     issue: BlockIssue | None = None,
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again,
@@ -114,10 +121,10 @@ def passes(
 
     `tuned` says what is trained, where it is not all; its blocks may differ, and all count as their mean. Head and loss
     are of `head_rows` tokens at a time, gradients with them, where they are not of all at once. The host issues a
-    block's kernels as `issue` says, FSDP's where it is left out (host.py), and `head_launches` of the head where they
-    are not few and long: small work waits for it. What the GPU was behind the host in forward, and in the head, the
-    host is ahead when backward begins, as far as the queue of launches goes; not so where others run the head
-    (`runs_all`).
+    block's kernels as `issue` says, FSDP's where it is left out (host.py), and `head_launches` outside of blocks: small
+    work waits for it. What the GPU was behind the host in forward, and in the head, the host is ahead when backward
+    begins, as far as the queue of launches goes; by one block where it awaits each (`is_awaited`), and not at all where
+    others run the head (`runs_all`).
     """
     forward, backward = _block(decoder, device, tokens, positions, tuned)
     matrix = TunedMatrix(decoder.hidden, decoder.vocabulary, True, True) if tuned is None else tuned.head
@@ -136,12 +143,13 @@ def passes(
         launch_s = 0.0 if device.host is None else device.host.launch_s
         queued_s = min(decoder.layers * ahead, QUEUED_LAUNCHES * launch_s)
         head = max(head, head_launches * launch_s - queued_s)
-        ahead += (head - head_launches * launch_s) / decoder.layers
+        ahead += min(head - head_launches * launch_s, head * QUEUED_LAUNCHES / max(1.0, head_launches)) / decoder.layers
     launched_backward = launches * (passed * in_pass.launches + recomputed * issue.forward.launches)
     queued = QUEUED_LAUNCHES / (decoder.layers * launched_backward) if launched_backward else 0.0
     issued_backward += recomputed * issued
     computed_backward = backward + recomputed * (forward - kept_s)
-    late_backward = issued_backward - min(ahead, queued * issued_backward)
+    used = min(ahead, (1 / decoder.layers if is_awaited else queued) * issued_backward)
+    late_backward = issued_backward - used
     return Passes(
         max(forward, issued),
         max(computed_backward, late_backward),
@@ -153,6 +161,9 @@ def passes(
         (issued, issued_backward),
         decoder.layers * max(0.0, computed_backward - late_backward),
         0.0 if device.host is None else decoder.layers * issue.reduced.times(launches * passed).seconds(device.host),
+        BEFORE_BLOCKS * issued / max(1.0, launches * issue.forward.launches),
+        decoder.layers * issued_backward * issue.after_launches / max(1.0, launched_backward),
+        decoder.layers * max(0.0, min(1.0, queued) * issued_backward - used),
     )
 
 

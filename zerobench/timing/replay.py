@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zerobench.timing.device import Device
-from zerobench.timing.host import QUEUED_LAUNCHES
+from zerobench.timing.host import QUEUED_LAUNCHES, Head
 from zerobench.timing.kernels import counted_attention_s, gemm_s
 from zerobench.timing.trace import (
     FORWARD,
@@ -44,8 +44,6 @@ LATE_CLASS = "waiting for the host"
 POINT_TO_POINT = frozenset({"send", "recv"})
 _ROUNDING_S = 1e-9
 _PART = QUEUED_LAUNCHES // 8
-LOSS_LAUNCHES = 12
-"""Kernels that go with a head's products, forward or backward: casts, softmax, the logits' gradient."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Pace:
     slower: float
     """By which computing takes longer, since all ranks wait for the slowest."""
     launch_s: Mapping[str, float]
-    """In which the host issues one kernel, by phase; of a phase that is not there: at once."""
+    """In which the host issues one kernel, by phase, a head's apart; of a phase that is not there: at once."""
     byte_s: Mapping[str, float]
     """Of elementwise work, by phase."""
     call_s: Callable[[Call], float]
@@ -69,10 +67,9 @@ class Pace:
     mapped_byte_s: float = 0.0
     """In which a byte of memory that is mapped anew is made ready."""
     computes_on_host: bool = False
-    vocabulary: int | None = None
-    """A side of the head's products, which are last in a forward pass and first in backward; None: not told apart."""
-    loss_s: Mapping[str, float] = field(default_factory=dict)
-    """Of elementwise work, what goes with a head's product of all tokens, by phase."""
+    head: Head | None = None
+    """Last in a forward pass and first in backward; None: not told apart."""
+    head_launch_s: float = 0.0
 
     @property
     def passes_slower(self) -> float:
@@ -89,12 +86,10 @@ class Pace:
 
     def head_of(self, phase: str, work: Work) -> tuple[int, float]:
         """Launches and seconds of the output head in `work`, its loss with it."""
-        products = [(shape, count) for shape, count in work.products if self.vocabulary in shape]
-        if not products or phase not in self.loss_s:
+        if self.head is None or phase == UPDATE or not (products := self.head.products(work)):
             return 0, 0.0
-        head = Work(tuple(products), (0, 0), 0, 0)
-        count = sum(count for _, count in products)
-        return count + LOSS_LAUNCHES, sum(self.work_s(phase, head).values()) + self.loss_s[phase] * self.passes_slower
+        loss_s = self.head.loss_s * sum(count for _, count in products) * self.passes_slower
+        return self.head.launched(work), sum(self.work_s(phase, Work(products, (0, 0), 0, 0)).values()) + loss_s
 
 
 class Span(NamedTuple):
@@ -245,9 +240,9 @@ class _Clocks:
             self.classes[UPDATE_CLASS if self._phase == UPDATE else name] += value
         start, total_s = max(self._streams[stream], self._host), sum(seconds.values())
         launches, (head, head_s) = self._works[number].launches, self._heads[key]
-        if head >= launches or head_s >= total_s:
-            head, head_s = 0, 0.0
-        parts = [(launches - head, total_s - head_s), (head, head_s)]
+        head_s = total_s if head == launches else min(head_s, total_s)
+        launch_s = self._pace.launch_s.get(self._phase, 0.0)
+        parts = [(launches - head, total_s - head_s, launch_s), (head, head_s, self._pace.head_launch_s)]
         for part in parts if self._phase == FORWARD else reversed(parts):
             self._issue(stream, *part)
         end = self._streams[stream]
@@ -255,9 +250,9 @@ class _Clocks:
             self.classes[LATE_CLASS] += late_s
         self._note("compute", max(seconds, key=lambda name: seconds[name], default=LATE_CLASS), start, end)
 
-    def _issue(self, stream: int, launches: int, seconds: float) -> None:
+    def _issue(self, stream: int, launches: int, seconds: float, launch_s: float) -> None:
         """Kernels in parts, none longer than an eighth of the queue: a part waits for room in it."""
-        launch_s, left = self._pace.launch_s.get(self._phase, 0.0), launches
+        left = launches
         self._streams[stream] = max(self._streams[stream], self._host)
         while left > 0:
             part = min(_PART, left)

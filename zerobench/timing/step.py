@@ -53,6 +53,12 @@ class Phases:
     """Of copies to the device before gathers, forward and backward."""
     awaited_s: float = 0.0
     """Of `backward_s`, what the host waits for before it issues more."""
+    first_share: float = 0.0
+    """Of `forward_s`, what is gathered before any block runs; at least a block's."""
+    last_share: float = 0.0
+    """Of `reduced_s` without buckets, what is reduced when all has run; at least a block's."""
+    is_within: bool = False
+    """Whether blocks have them within, on the stream that computes: only the host goes on meanwhile."""
 
 
 class Sides(NamedTuple):
@@ -179,10 +185,15 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
             (computing.block_backward_s, computing.idle_backward_s),
         )
     )
+    if communication.is_within:
+        moved = (forward, communication.forward_s), (backward, communication.backward_s)
+        there_s, back_s = (max(0.0, moving_s - each.idle_s) for each, moving_s in moved)
+        return there_s, back_s
     if not communication.buckets:
         (up_s, up_again_s), awaited_s = communication.copied_s, communication.awaited_s
         moved_s, last_s = communication.forward_s, last_reduced_s(computing, communication)
-        there_s, beside_s = forward.left_s(moved_s, up_s, bare_s=moved_s / layers)
+        first_s = max(0.0, moved_s * max(1 / layers, communication.first_share) - computing.before_s)
+        there_s, beside_s = forward.left_s(moved_s, up_s, bare_s=first_s)
         back_s, beside_again_s = backward.left_s(communication.backward_s - awaited_s, up_again_s, bare_s=last_s)
         there_s += rates.contention * max(0.0, beside_s + min(0.0, beside_again_s))
         back_s += rates.contention * max(0.0, beside_again_s + min(0.0, beside_s))
@@ -191,16 +202,20 @@ def exposed_s(computing: Passes, communication: Phases, rates: Rates, *, overlap
     reducing_s = hidden_reducing_s(reduced_s, computing, communication)
     if communication.reduces_after:
         return forward.waited_s(communication.forward_s), reduced_s - reducing_s
-    gathered_s = communication.backward_s - reduced_s
+    gathered_s, there_s = communication.backward_s - reduced_s, forward.waited_s(communication.forward_s)
+    # while the device waited forward, the host went on with backward, where it then waits less for the host
+    ahead_s = min(there_s, computing.room_s, backward.idle_s)
+    backward = replace(backward, whole_s=backward.whole_s - ahead_s, idle_s=backward.idle_s - ahead_s)
     waited_s = backward.waited_s(gathered_s, reducing_s, apart=communication.reduces_apart)
-    return forward.waited_s(communication.forward_s), reduced_s - reducing_s + waited_s
+    return there_s - ahead_s, reduced_s - reducing_s + waited_s
 
 
 def last_reduced_s(computing: Passes, communication: Phases) -> float:
     """Seconds of the last reduction of a backward pass that gradients are reduced in block by block: the host has
     nothing of it left to issue. None of what the host waits for.
     """
-    return max(0.0, communication.reduced_s - communication.awaited_s) / computing.layers
+    share = max(1 / computing.layers, communication.last_share)
+    return share * max(0.0, communication.reduced_s - communication.awaited_s)
 
 
 def replayed(timeline: Timeline, rates: Rates, micro_batches: float) -> tuple[float, float, float]:
@@ -225,8 +240,8 @@ def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases)
     """Of seconds in which gradients move in buckets, one after another, what makes a backward pass no longer.
 
     On a stream of their own they go on beside it once the first bucket is full. On its own the GPU computes after each,
-    and the host, which goes on launching, makes up for what the GPU has waited for it. After the pass nothing is
-    hidden, and a bucket may wait for the host, too: less than nothing.
+    and the host, which goes on launching, makes up for what the GPU has waited for it, as it does after the last one.
+    After the pass nothing is hidden, and a bucket may wait for the host, too: less than nothing.
     """
     buckets, backward_s = communication.buckets, computing.backward_s
     if not buckets:
@@ -238,10 +253,14 @@ def hidden_reducing_s(moving_s: float, computing: Passes, communication: Phases)
             issued_s += share * computing.reducing_issued_s
             end_s = max(end_s, issued_s) + share * moving_s
         return moving_s - end_s
-    if not communication.reduces_apart:
-        return min((1 - buckets[-1].share) * moving_s, computing.layers * computing.idle_backward_s)
+    idle_s = computing.layers * computing.idle_backward_s
+    kernels_s = 0.0 if communication.reduces_apart else backward_s - idle_s
+    after_s = min(computing.after_s, max(0.0, idle_s - communication.backward_s + communication.reduced_s))
+    before = 0.0
     for ready, share in buckets:
-        end_s = max(end_s, ready * backward_s) + share * moving_s
+        at_s = ready * backward_s - (share * after_s if ready == 1.0 else 0.0)
+        end_s = max(end_s + (ready - before) * kernels_s, at_s) + share * moving_s
+        before = ready
     return moving_s - max(0.0, end_s - backward_s)
 
 

@@ -115,7 +115,7 @@ def test_two_h100_take_equally_long_for_passes_that_do_not_wait_for_the_host() -
 def test_steps_of_a_machine_calibrate_another_of_its_kind_and_its_own_to_5_percent_at_the_median() -> None:
     *rows, medians = later_steps("second")
     before, shipped, by_the_first, by_its_others = (float(cell.rstrip("%")) for cell in medians[2:])
-    assert by_its_others < 3.5 < by_the_first < 5 < shipped < 6 < before
+    assert by_its_others < 4 < by_the_first < 5 < shipped < 6 < before
     on_the_host = [row for row in rows if "on the host" in row[0]]
     assert len(on_the_host) == 2
     for row in on_the_host:
@@ -131,7 +131,7 @@ def test_seventeen_steps_of_three_h100_are_as_near_as_the_pages_say() -> None:
     calibrated = [abs(float(row[-1].rstrip("%"))) for row in (*first, *later[0], *later[1])]
     assert len(by_shipped) == 17
     assert statistics.median(by_shipped) < 8
-    assert statistics.median(calibrated) < 3.5
+    assert statistics.median(calibrated) < 4
     assert sorted(calibrated)[12] < 8
     steps = [step for machine in MACHINES for step in by_formula_timed(machine).values()]
     assert _inside(steps) == (14, 17)

@@ -85,9 +85,9 @@ def test_fine_tuning_with_adapters_is_as_near_as_whole_models(steps: list[Judged
     assert statistics.quantiles(far, n=10)[-1] < 0.16
 
 
-def test_three_of_four_to_six_of_seven_steps_lie_in_their_interval(steps: list[Judged]) -> None:
+def test_75_to_85_percent_of_the_steps_lie_in_their_interval(steps: list[Judged]) -> None:
     for some in (steps, on_device(steps)):
-        assert 3 / 4 < sum(each.is_inside for each in some) / len(some) < 6 / 7
+        assert 0.75 < sum(each.is_inside for each in some) / len(some) < 0.85
 
 
 def test_of_a_programs_configurations_the_faster_is_expected_to_be_faster(steps: list[Judged]) -> None:
@@ -100,4 +100,4 @@ def test_where_the_order_of_two_is_said_to_be_sure_it_is_right_in_nine_of_ten(st
     """And it is said of half of the pairs, more often rightly than of all; a quarter have intervals apart."""
     sure = surely_in_order(steps)
     assert 85 < len(sure) < 100
-    assert sum(sure) / len(sure) > 0.98
+    assert sum(sure) / len(sure) > 0.97

@@ -11,6 +11,7 @@ from zerobench.report.step_time.collectives import bytes_per_element, trained_by
 from zerobench.report.step_time.terms import Work, update_seconds, updated_parameters
 from zerobench.report.step_time.transfers import offloaded_share, recast
 from zerobench.spec.adapter import lora_of
+from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
@@ -39,7 +40,12 @@ _UNSCALED, _CAST, _OF_TORCH = 8, 6, 8
 def issue_of(spec: TrialSpec, decoder: Decoder, *, after: bool = False) -> BlockIssue:
     """What the host does for a block of `decoder`; `after`: what `reduces_after` says."""
     return block_issue(
-        _engine(spec), is_gated=decoder.is_gated, owned=owned(spec), reduces_after=after, tensors=_tensors(spec)
+        _engine(spec),
+        is_gated=decoder.is_gated,
+        owned=owned(spec),
+        reduces_after=after,
+        tensors=_tensors(spec),
+        micro_batches=micro_batches_per_step(spec, spec.world_size - 1),
     )
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from zerobench.formulas.activations import chunk_rows
 from zerobench.formulas.passes import kept_products
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
@@ -36,11 +36,11 @@ from zerobench.report.step_time.known import (
     why_unknown,
 )
 from zerobench.report.step_time.links import collective_s
-from zerobench.report.step_time.replayed import kernels_of, replayed_parts, timeline_of
+from zerobench.report.step_time.replayed import head_rows, kernels_of, replayed_parts, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.swaps import Pass, swapping_s
 from zerobench.report.step_time.terms import Work, optimizer, update_seconds
-from zerobench.report.step_time.transfers import MAPPED_BYTE_S, copies, fsdp_copies, offload, recast_s
+from zerobench.report.step_time.transfers import MAPPED_BYTE_S, Copies, copies, fsdp_copies, offload, recast_s
 from zerobench.report.step_time.tuned import tuned_of
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.batch import micro_batches_of_share, micro_batches_per_step
@@ -48,9 +48,10 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import CalibratedSteps, StepConstants, calibrated_steps
 from zerobench.spec.recomputation import attention_again, recomputed_blocks
-from zerobench.spec.tensors import lists_tensors
-from zerobench.spec.trial import Attention, Blocks, Compile, CrossEntropy, Evidence, Offload, TrialSpec
+from zerobench.spec.tensors import layout_of, lists_tensors
+from zerobench.spec.trial import Attention, Blocks, Compile, Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
+from zerobench.timing.host import HEAD_LAUNCHES, OUTSIDE_LAUNCHES, REDUCE_ONCE
 from zerobench.timing.kernels import attention_s, linear_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import HostRates, Rates, rates_of
@@ -70,17 +71,12 @@ from zerobench.timing.step import (
 from zerobench.timing.transformers_blocks import as_run
 from zerobench.units import counted
 
-_REDUCE_ONCE = ("ddp", "zero0", "zero1")
-"""Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
-
 _HOST_SHARE = 0.15
 """Of the host memory's bandwidth, by an update there, CPUAdam and what goes before and after it, as two steps of
 zenflow have it (benchmarks/timing/other_programs.csv). Three of another program take twice as long."""
 _HOST_LINK_SHARE = 0.8
 """Of PCIe, by copies of page-locked memory (NVIDIA's bandwidthTest gives 0.8 to 0.9 of the datasheet)."""
 _NVME_SHARE = 0.8
-_CHUNK_LAUNCHES = {CrossEntropy.CHUNKED: 22, CrossEntropy.LIGER: 4}
-"""Kernels of a chunk of tokens in the head (zerobench.worker.cross_entropy); Liger's: three products and its own."""
 
 
 class TimedWork(NamedTuple):
@@ -252,22 +248,25 @@ def parts_of(asked: TimedWork) -> Parts | None:
     return _in_stages(asked) if _is_pipeline(asked.work.spec) else _in_order(asked) or _in_closed_form(asked)
 
 
-def _computing(asked: TimedWork) -> Passes:
+def _computing(asked: TimedWork, blocks: range | None = None) -> Passes:
+    """Of one micro-batch; `blocks` are a stage's, where it is not all."""
     device, decoder, spec = asked.device, asked.decoder, asked.work.spec
     tokens = spec.micro_batch_size * spec.sequence_length
-    how = spec.cross_entropy
-    rows = chunk_rows(tokens, decoder.hidden, decoder.vocabulary) if how.is_chunked else None
+    rows = head_rows(spec, decoder)
+    among = range(decoder.layers) if blocks is None else blocks
     return passes(
         decoder,
         device,
         tokens,
         spec.sequence_length,
-        recomputed=recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers,
+        recomputed=recomputed_blocks(spec.activation_checkpointing, among) / len(among),
         kept_s=_kept_s(asked, tokens),
         tuned=tuned_of(spec),
         head_rows=rows,
-        head_launches=0.0 if rows is None else _CHUNK_LAUNCHES[how] * tokens / rows,
+        head_launches=OUTSIDE_LAUNCHES[decoder.is_gated]
+        + HEAD_LAUNCHES[spec.cross_entropy] * tokens / (rows or tokens),
         runs_all=not _is_pipeline(spec),
+        is_awaited=fsdp_copies(asked.work).gradients_s > 0,
         issue=issue_of(spec, decoder, after=_reduces_after(asked.work)),
     )
 
@@ -295,7 +294,7 @@ def _in_order(asked: TimedWork) -> Parts | None:
 def _in_stages(asked: TimedWork) -> Parts | None:
     work, rates = asked.work, asked.device.rates
     replayed = None if work.spec.adapter is not None else timeline_of(*asked.replayed)
-    stages = piped(work, _computing(asked), asked.decoder, rates, replayed)
+    stages = piped(work, partial(_computing, asked), asked.decoder, rates, replayed)
     update = _collectives_s(work, Phase.STEP)
     if stages is None or update is None:
         return None
@@ -309,6 +308,8 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     if not lists_tensors(spec.model) or communication is None or copying.passes_s is None or copying.update_s is None:
         return None
     computing = _computing(asked)
+    if spec.offload_param is Offload.NVME:  # the host waits for what is read
+        computing = replace(computing, room_s=0.0)
     micro_batches = micro_batches_per_step(spec, spec.world_size - 1)
     compute, exposed, rest = step(
         computing,
@@ -333,10 +334,9 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         for phase, issued_s in zip(shares, computing.issued_s, strict=True)
     ]
     copied = copies(work)
-    # beside what the device waits for the host in forward: parameters, then the last bucket of the pass before it
-    idle_s = blocks * computing.idle_forward_s
-    bare_s = max(0.0, copied.parameters_s - idle_s) + (micro_batches - 1) * fsdp_copies(work).added_s
-    idle_s = max(0.0, idle_s - copied.parameters_s) / micro_batches
+    bare_s = _parameters_s(asked, computing, copied) + (micro_batches - 1) * fsdp_copies(work).added_s
+    # the last bucket's, beside what the device waits for the host in the next micro-batch's forward pass
+    idle_s = max(0.0, computing.layers * computing.idle_forward_s - copied.parameters_s[0] / micro_batches)
     last = communication.buckets[-1].share if communication.buckets else 1.0
     for micro_batch, copy_s in enumerate(copied.gradients_s, start=1):
         hidden_s = min(idle_s, last * copy_s) if micro_batch < len(copied.gradients_s) else 0.0
@@ -352,6 +352,30 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         ahead_s += last_reduced_s(computing, communication)
     late_s = late_update_s(work, asked.device, asked.decoder, ahead_s=ahead_s)
     return compute, exposed, rest + late_s + copying.update_s + recast_s(work) + swapping[1], 0.0
+
+
+def _parameters_s(asked: TimedWork, computing: Passes, copied: Copies) -> float:
+    """By how many seconds copies of offloaded parameters make a step's passes longer.
+
+    Those of several ranks hold the host, and are beside kernels as far as it is ahead of them
+    (partition_parameters.py, `ds_tensor.to(device)`). Those of a rank alone come hardly sooner than they are used
+    forward, but the host goes on with blocks meanwhile; backward they are beside kernels.
+    """
+    bare_s = 0.0
+    if asked.work.spec.world_size > 1:
+        kernels_s = computing.block_forward_s, computing.block_backward_s
+        beside_s = [
+            max(0.0, there_s - issued_s) for there_s, issued_s in zip(kernels_s, computing.issued_s, strict=True)
+        ]
+    else:
+        beside_s = [computing.idle_forward_s, computing.block_backward_s - computing.idle_backward_s]
+        bare_s = _outside(asked.work.spec)[1] * copied.parameters_s[0]
+    blocks = computing.layers * micro_batches_per_step(asked.work.spec, asked.work.spec.world_size - 1)
+    up_s, again_s = (
+        max(bare, copy_s - blocks * each_s)
+        for copy_s, each_s, bare in zip(copied.parameters_s, beside_s, (bare_s, 0.0), strict=True)
+    )
+    return up_s + again_s
 
 
 def _longer_s(computing: Passes, communication: Phases, copied_s: float, waits_s: float) -> float:
@@ -409,10 +433,11 @@ def _communication(work: Work) -> Phases | None:
     if None in seconds:
         return None
     forward, backward, update = (value or 0.0 for value in seconds)
-    once = work.spec.strategy in _REDUCE_ONCE
+    once = work.spec.strategy in REDUCE_ONCE
     rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
     gathered = _collectives_s(work, Phase.BACKWARD, "all_gather") or 0.0
     reduced_s, gradients_s = (backward - gathered) / rounds, copied.gradients_s
+    before, outside = _outside(work.spec)  # FSDP's root has all that is in no block
     each = Phases(
         forward / rounds,
         backward / rounds + gradients_s,
@@ -424,12 +449,26 @@ def _communication(work: Work) -> Phases | None:
         copied_s=ups,
         reduces_after=_reduces_after(work),
         awaited_s=reduced_s + gradients_s if gradients_s else 0.0,
+        first_share=outside if work.spec.strategy == "fsdp" else 0.0,
+        last_share={"fsdp": outside, "ddp": before}.get(work.spec.strategy, 0.0),
+        is_within=work.spec.strategy == "tensor",
     )
     if work.spec.hpz_partition_size is None or rounds == 1:
         return each
     # from all ranks in the first micro-batch, from the second copy in the others (zerobench.formulas.zeropp)
     first = _collectives_s(work, Phase.FORWARD, "all_gather", work.spec.world_size) or 0.0
     return replace(each, forward_s=(forward - first) / (rounds - 1), first_forward_s=first)
+
+
+def _outside(spec: TrialSpec) -> tuple[float, float]:
+    """Of a model's parameters those before its blocks, and all that are in none; of adapters, and beside frozen ones,
+    which are what moves, nothing.
+    """
+    layout = None if spec.adapter is not None or spec.frozen is not None else layout_of(spec.model)
+    if layout is None:
+        return 0.0, 0.0
+    before, after, total = sum(layout.before), sum(layout.after), sum(layout.all)
+    return before / total, (before + after) / total
 
 
 def _buckets(work: Work) -> tuple[Bucket, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zerobench.formulas.activations import chunk_rows
 from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.engines import (
@@ -25,10 +26,12 @@ from zerobench.report.step_time.links import collective_s
 from zerobench.report.step_time.terms import Work, update_seconds
 from zerobench.report.step_time.transfers import MAPPED_BYTE_S, PAGED_SHARES
 from zerobench.spec.batch import micro_batches_per_step
+from zerobench.spec.recomputation import OPERATIONS
+from zerobench.spec.trial import TrialSpec
 from zerobench.timing.device import Device
-from zerobench.timing.host import launch_seconds
+from zerobench.timing.host import HEAD_LAUNCHES, HEAD_PRODUCTS, Head, launch_seconds
 from zerobench.timing.kernels import attention_flops, moved_s
-from zerobench.timing.passes import HEAD_FORWARD_SHARE, Decoder, elementwise_bytes, loss_bytes
+from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
 from zerobench.timing.roofline import KernelClass, kernel_classes
 from zerobench.timing.step import replayed
@@ -103,7 +106,7 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
         return None
     per_byte = dict.fromkeys(blocks, byte_s) | {Phase.STEP.value: _update_byte_s(work, device)}
     links, ranks = work.links, work.spec.gpus_per_node
-    issue = issue_of(work.spec, decoder, after=reduces_after(work))
+    issue, head = issue_of(work.spec, decoder, after=reduces_after(work)), _head(work, device, decoder)
     return Pace(
         device,
         device.rates.slower(work.spec.world_size),
@@ -115,6 +118,7 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
             updated_blocks(work.spec, decoder.layers),
             micro_batches_per_step(work.spec, work.spec.world_size - 1),
             lacking=lacking_blocks(work, decoder.layers),
+            head=head,
         ),
         per_byte,
         known.__getitem__,
@@ -123,18 +127,21 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> Pac
         drive_bytes_per_s=_rate(links.nvme_gb_per_s, ranks),
         paged_shares=PAGED_SHARES,
         mapped_byte_s=MAPPED_BYTE_S,
-        vocabulary=decoder.vocabulary,
-        loss_s=_loss_s(work, device, decoder),
+        head=head,
+        head_launch_s=0.0 if device.host is None else device.host.launch_s,
     )
 
 
-def _loss_s(work: Work, device: Device, decoder: Decoder) -> dict[str, float]:
-    """Of the loss and its gradient; none where it goes by chunks, forward and backward in one."""
-    if work.spec.cross_entropy.is_chunked:
-        return {}
-    tokens = work.spec.micro_batch_size * work.spec.sequence_length
-    moved = moved_s(device, loss_bytes(decoder, device.rates, tokens))
-    return {FORWARD: HEAD_FORWARD_SHARE * moved, BACKWARD: (1 - HEAD_FORWARD_SHARE) * moved}
+def _head(work: Work, device: Device, decoder: Decoder) -> Head:
+    how, tokens = work.spec.cross_entropy, work.spec.micro_batch_size * work.spec.sequence_length
+    loss_s = moved_s(device, loss_bytes(decoder, device.rates, head_rows(work.spec, decoder) or tokens))
+    return Head(decoder.vocabulary, HEAD_LAUNCHES[how] / HEAD_PRODUCTS, loss_s / HEAD_PRODUCTS)
+
+
+def head_rows(spec: TrialSpec, decoder: Decoder) -> int | None:
+    """Tokens that the head takes at a time; None: all."""
+    tokens = spec.micro_batch_size * spec.sequence_length
+    return chunk_rows(tokens, decoder.hidden, decoder.vocabulary) if spec.cross_entropy.is_chunked else None
 
 
 def _rate(gb_per_s: float | None, ranks: int = 1) -> float | None:
@@ -151,7 +158,9 @@ def _works(trace: StepTrace) -> list[tuple[str, Gathered]]:
 
 
 def _blocks(trace: StepTrace, work: Work, decoder: Decoder) -> dict[str, tuple[float, float]]:
-    """How many blocks each phase of the passes runs forward and backward, by their attention."""
+    """How many blocks each phase of the passes runs forward and backward, by their attention; where that is kept and
+    others of a block's operations run again, each block does.
+    """
     spec = work.spec
     tokens = spec.micro_batch_size * spec.sequence_length
     of_block = attention_flops(tokens, spec.sequence_length, decoder.attention_width)
@@ -159,7 +168,10 @@ def _blocks(trace: StepTrace, work: Work, decoder: Decoder) -> dict[str, tuple[f
     for phase, kernels in _works(trace):
         if phase in flops:
             flops[phase] = [before + more for before, more in zip(flops[phase], kernels.attention, strict=True)]
-    return {phase: (there / of_block[0], back / of_block[1]) for phase, (there, back) in flops.items()}
+    passed = {phase: (there / of_block[0], back / of_block[1]) for phase, (there, back) in flops.items()}
+    if spec.activation_checkpointing == OPERATIONS:
+        passed[BACKWARD] = (passed[BACKWARD][1], passed[BACKWARD][1])
+    return passed
 
 
 def _update_byte_s(work: Work, device: Device) -> float:

@@ -1,12 +1,13 @@
 """The time of a pipeline's passes: what each stage computes, and the bubbles and transfers of its schedule.
 
 The blocks are divided as the worker divides them (worker/strategies/stages.py). All stages go by the same closed form;
-where one left a trace, its replay says by how much the closed form is off, and all are taken for off by as much.
+where one left a trace, its replay says by how much the closed form of its blocks is off, and so much it is taken to be
+off in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from zerobench.report.step_time.terms import Work
@@ -36,9 +37,10 @@ class PipelinePasses(NamedTuple):
 
 
 def piped(
-    work: Work, computing: Passes, decoder: Decoder, rates: Rates, replayed: Timeline | None
+    work: Work, computing: Callable[[range], Passes], decoder: Decoder, rates: Rates, replayed: Timeline | None
 ) -> PipelinePasses | None:
-    """The passes of the pipeline of `work`; `replayed` is the replay of its recorded stage, if it has one.
+    """The passes of the pipeline of `work`: `computing` has those of some blocks, and `replayed` is the replay of its
+    recorded stage, if it has one.
 
     None where the rate of a link is not known.
     """
@@ -50,10 +52,15 @@ def piped(
     if len(transfers) < len(borders):
         return None
     slower = rates.slower(spec.world_size)
-    times = [_stage(computing, len(blocks), slower, is_last=blocks is division[-1]) for blocks in division]
+    parts = [_stage(computing(blocks), len(blocks), slower) for blocks in division]
+    heads = [(0.0, 0.0)] * (len(parts) - 1) + [_head(computing(division[-1]), slower)]
+    longer = 1.0
     if replayed is not None:
-        longer = replayed.total_s("compute") / micro_batches / sum(times[recorded])
-        times = [(longer * forward, longer * backward) for forward, backward in times]
+        longer = (replayed.total_s("compute") / micro_batches - sum(heads[recorded])) / sum(parts[recorded])
+    times = [
+        (longer * forward + first, longer * backward + second)
+        for (forward, backward), (first, second) in zip(parts, heads, strict=True)
+    ]
     compute = micro_batches * max(map(sum, times))
 
     def passed(borders: Sequence[float]) -> float:
@@ -71,12 +78,15 @@ def divided(spec: TrialSpec) -> tuple[list[range], list[int]]:
     return division, [sum(stage_tensors(spec.model, blocks)) for blocks in division]
 
 
-def _stage(computing: Passes, blocks: int, slower: float, *, is_last: bool) -> tuple[float, float]:
-    """Seconds of one micro-batch forward and backward; the last stage has the head."""
-    head = computing.head_s if is_last else 0.0
-    early = computing.head_forward_share * head
-    forward = blocks * computing.block_forward_s + early
-    return slower * forward, slower * (blocks * computing.block_backward_s + head - early)
+def _stage(computing: Passes, blocks: int, slower: float) -> tuple[float, float]:
+    """Seconds of one micro-batch's blocks forward and backward."""
+    return slower * blocks * computing.block_forward_s, slower * blocks * computing.block_backward_s
+
+
+def _head(computing: Passes, slower: float) -> tuple[float, float]:
+    """The same of the last stage's head."""
+    early = computing.head_forward_share * computing.head_s
+    return slower * early, slower * (computing.head_s - early)
 
 
 def _border_s(work: Work, decoder: Decoder, stage: int) -> float | None:

@@ -53,7 +53,7 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
     offloads_states = work.spec.offload_optimizer is not Offload.NONE
     moved = offloaded_share(work) * share if offloads_states else 0.0
     return {
-        "passes up": max(share, _gathered_share(work)) if offloads_param else 0.0,
+        "passes up": max(share, sum(_gathered_shares(work))) if offloads_param else 0.0,
         "passes down": share if offloads_states else 0.0,
         "update up": 0.0 if offloads_param else moved,
         "update down": share - moved if offloads_param else 0.0,
@@ -97,15 +97,15 @@ def recast_s(work: Work) -> float:
 class Copies(NamedTuple):
     """Seconds of what DeepSpeed copies over the host link in a step's passes, where `offload` knows its own."""
 
-    parameters_s: float = 0.0
-    """Of offloaded parameters, to the device."""
+    parameters_s: tuple[float, float] = (0.0, 0.0)
+    """Of offloaded parameters to the device, forward and backward."""
     gradients_s: tuple[float, ...] = ()
     """Of gradients in each micro-batch's backward pass."""
 
     @property
     def total_s(self) -> float:
         """Of all of them."""
-        return self.parameters_s + sum(self.gradients_s)
+        return sum(self.parameters_s) + sum(self.gradients_s)
 
 
 def copies(work: Work) -> Copies:
@@ -121,7 +121,7 @@ def copies(work: Work) -> Copies:
     if spec.zero_stage is None:
         return Copies()  # FSDP's (`fsdp_copies`)
     moved, micro_batches = _host_link_bytes(work, share), micro_batches_per_step(spec, spec.world_size - 1)
-    up, down = moved["passes up"], moved["passes down"]
+    down = moved["passes down"]
     if spec.zero_stage == 3:
         times = [2 * down] * micro_batches
         times[-1] += 2 * offloaded_share(work) * down
@@ -129,8 +129,8 @@ def copies(work: Work) -> Copies:
         sums = max(down, _own_tensors_bytes(work)) if micro_batches > 1 and spec.zero_stage == 2 else 0.0
         times = [sums, *[2 * sums] * (micro_batches - 1)]
         times[-1] += 2 * down
-    up = max(up, _gathered_alone(work)) if up else 0.0
-    return Copies(up / (rate * 1e9), tuple(nbytes / (rate * 1e9) for nbytes in times))
+    forward, backward = _gathered_bytes(work) if moved["passes up"] else (0.0, 0.0)
+    return Copies((forward / (rate * 1e9), backward / (rate * 1e9)), tuple(nbytes / (rate * 1e9) for nbytes in times))
 
 
 class FsdpCopies(NamedTuple):
@@ -181,12 +181,16 @@ def _own_tensors_bytes(work: Work) -> float:
     return bytes_per_element(work.spec.precision) * sum(tensor for tensor, _ in own)
 
 
-def _gathered_alone(work: Work) -> float:
-    """What a rank alone copies to the device for use, where others gather; 0.0 where it is not known."""
-    spec = work.spec
-    setting = work.setting if spec.world_size == 1 else None
-    elements = sum(setting.gathers.elements.values()) if setting is not None and setting.gathers is not None else 0
-    return bytes_per_element(spec.precision) * elements * micro_batches_per_step(spec, 0)
+def _gathered_bytes(work: Work) -> tuple[float, float]:
+    """Parameters that a rank copies to the device for use, forward and backward: its part of what is gathered, or
+    alone all of it.
+    """
+    forward, backward = _gathered_shares(work)
+    setting = work.setting if work.spec.world_size == 1 else None
+    if setting is not None and setting.gathers is not None:
+        each = bytes_per_element(work.spec.precision) * micro_batches_per_step(work.spec, 0)
+        forward, backward = (each * setting.gathers.elements[phase] for phase in PASSES)
+    return max(forward, (work.partition_bytes or 0.0) - backward), backward
 
 
 def offloaded_share(work: Work) -> float:
@@ -200,15 +204,20 @@ def offloaded_share(work: Work) -> float:
     return moved / (kept + moved) if kept + moved else 1.0
 
 
-def _gathered_share(work: Work) -> float:
-    """The rank's own part of all that is gathered in the passes: it lies on the device before each all-gather
+def _gathered_shares(work: Work) -> tuple[float, float]:
+    """The rank's own part of all that is gathered forward and backward: it lies on the device before each all-gather
     (partition_parameters.py, `ds_tensor.to(device)`), and so does its part of the second copy of hpZ, kept where
     the parameters are (`ds_secondary_tensor.to(device)`).
     """
-    traffic = traffic_by_kind(work.rank, work.spec.precision, phases=PASSES)
-    return sum(
-        collective.message_bytes / collective.group_size for collective in traffic if collective.kind == "all_gather"
+    forward, backward = (
+        sum(
+            each.message_bytes / each.group_size
+            for each in traffic_by_kind(work.rank, work.spec.precision, phases=(phase,))
+            if each.kind == "all_gather"
+        )
+        for phase in PASSES
     )
+    return forward, backward
 
 
 def nvme(work: Work) -> Term:
