@@ -57,7 +57,7 @@ class Issue(NamedTuple):
 
     def times(self, factor: float) -> Issue:
         """So much of it."""
-        return Issue(factor * self.python_us, factor * self.launches)
+        return self.by(Issue(factor, factor))
 
 
 NOTHING = Issue(0.0, 0.0)
@@ -85,13 +85,14 @@ class Head(NamedTuple):
     loss_s: float
     """Of elementwise work, for each of them."""
 
-    def products(self, work: Work) -> tuple[tuple[Product, int], ...]:
-        """Its own of `work`."""
-        return tuple((shape, count) for shape, count in work.products if self.vocabulary in shape)
+    def products(self, phase: str, work: Work) -> tuple[tuple[Product, int], ...]:
+        """Its own of `work`; an update has none."""
+        own = () if phase == UPDATE else work.products
+        return tuple((shape, count) for shape, count in own if self.vocabulary in shape)
 
-    def launched(self, work: Work) -> int:
+    def launched(self, phase: str, work: Work) -> int:
         """Kernels of `work` that are its own."""
-        return min(work.launches, round(self.launches * sum(count for _, count in self.products(work))))
+        return min(work.launches, round(self.launches * sum(count for _, count in self.products(phase, work))))
 
 
 class BlockIssue(NamedTuple):
@@ -198,10 +199,10 @@ def launch_seconds(
     python_s[UPDATE] = updated * update.python_s(host) + lacking * update.launches * host.in_update.launch_s
     launch_s = {UPDATE: host.in_update.launch_s}
     launches: Counter[str] = Counter()
-    for phase, item in trace.in_phases():
-        if isinstance(item, Kernels):
-            work = trace.works[item.work]
-            launches[phase] += work.launches - (0 if head is None or phase == UPDATE else head.launched(work))
+    times = Counter((phase, item.work) for phase, item in trace.in_phases() if isinstance(item, Kernels))
+    for (phase, number), count in times.items():
+        work = trace.works[number]
+        launches[phase] += count * (work.launches - (0 if head is None else head.launched(phase, work)))
     return {
         phase: launch_s.get(phase, host.launch_s) + python_s.get(phase, 0.0) / count
         for phase, count in launches.items()

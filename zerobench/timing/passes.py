@@ -132,7 +132,7 @@ def passes(
     products = tokens / rows * sum(matrix.products_s(device, rows))
     head = device.rates.in_programs * (products + moved_s(device, loss_bytes(decoder, device.rates, tokens)))
     issue = issue or block_issue("fsdp", is_gated=decoder.is_gated)
-    in_pass = issue.backward.plus(issue.reduced.times(-1))
+    in_pass = issue.backward.less(issue.reduced)
     launches, passed = (1.0, 1.0) if tuned is None else (tuned.launches, tuned.passed_share)
     issued, issued_backward = (
         0.0 if device.host is None else part.times(times).seconds(device.host)

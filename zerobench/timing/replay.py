@@ -86,10 +86,10 @@ class Pace:
 
     def head_of(self, phase: str, work: Work) -> tuple[int, float]:
         """Launches and seconds of the output head in `work`, its loss with it."""
-        if self.head is None or phase == UPDATE or not (products := self.head.products(work)):
+        if self.head is None or not (products := self.head.products(phase, work)):
             return 0, 0.0
         loss_s = self.head.loss_s * sum(count for _, count in products) * self.passes_slower
-        return self.head.launched(work), sum(self.work_s(phase, Work(products, (0, 0), 0, 0)).values()) + loss_s
+        return self.head.launched(phase, work), sum(self.work_s(phase, Work(products, (0, 0), 0, 0)).values()) + loss_s
 
 
 class Span(NamedTuple):
@@ -246,7 +246,7 @@ class _Clocks:
         for part in parts if self._phase == FORWARD else reversed(parts):
             self._issue(stream, *part)
         end = self._streams[stream]
-        if (late_s := end - start - sum(seconds.values())) > _ROUNDING_S:
+        if (late_s := end - start - total_s) > _ROUNDING_S:
             self.classes[LATE_CLASS] += late_s
         self._note("compute", max(seconds, key=lambda name: seconds[name], default=LATE_CLASS), start, end)
 

@@ -145,12 +145,12 @@ def late_update_s(work: Work, device: Device, decoder: Decoder, *, ahead_s: floa
         moved_by_element_s(device, nbytes * updated_parameters(work)) for nbytes in (_SEARCH_BYTES, _NORM_BYTES)
     )
     searching = NOTHING if stage == 3 else issue.times(_SEARCHING)
-    issue = issue.plus(searching.times(-1))
+    issue = issue.less(searching)
     if stage == 0:
         ahead_s = search_s = 0.0
     if _engine(spec) == _UNFUSED:
         copying = block.times(blocks * LLAMAS_TENSORS / block.launches)
-        issue, then = issue.plus(copying.times(-1)), then.plus(copying)
+        issue, then = issue.less(copying), then.plus(copying)
     beside_s = norm_s + kernels_s - engines_update_s(work, device)
     return searching.late_s(host, ahead_s=ahead_s, beside_s=search_s) + max(
         issue.late_s(host, ahead_s=0.0, beside_s=norm_s),

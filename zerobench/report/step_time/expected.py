@@ -334,7 +334,7 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
         for phase, issued_s in zip(shares, computing.issued_s, strict=True)
     ]
     copied = copies(work)
-    bare_s = _parameters_s(asked, computing, copied) + (micro_batches - 1) * fsdp_copies(work).added_s
+    bare_s = _parameters_s(spec, computing, copied, blocks) + (micro_batches - 1) * fsdp_copies(work).added_s
     # the last bucket's, beside what the device waits for the host in the next micro-batch's forward pass
     idle_s = max(0.0, computing.layers * computing.idle_forward_s - copied.parameters_s[0] / micro_batches)
     last = communication.buckets[-1].share if communication.buckets else 1.0
@@ -354,23 +354,22 @@ def _in_closed_form(asked: TimedWork) -> Parts | None:
     return compute, exposed, rest + late_s + copying.update_s + recast_s(work) + swapping[1], 0.0
 
 
-def _parameters_s(asked: TimedWork, computing: Passes, copied: Copies) -> float:
-    """By how many seconds copies of offloaded parameters make a step's passes longer.
+def _parameters_s(spec: TrialSpec, computing: Passes, copied: Copies, blocks: int) -> float:
+    """By how many seconds copies of offloaded parameters make a step's passes longer, which pass `blocks`.
 
     Those of several ranks hold the host, and are beside kernels as far as it is ahead of them
     (partition_parameters.py, `ds_tensor.to(device)`). Those of a rank alone come hardly sooner than they are used
     forward, but the host goes on with blocks meanwhile; backward they are beside kernels.
     """
     bare_s = 0.0
-    if asked.work.spec.world_size > 1:
+    if spec.world_size > 1:
         kernels_s = computing.block_forward_s, computing.block_backward_s
         beside_s = [
             max(0.0, there_s - issued_s) for there_s, issued_s in zip(kernels_s, computing.issued_s, strict=True)
         ]
     else:
         beside_s = [computing.idle_forward_s, computing.block_backward_s - computing.idle_backward_s]
-        bare_s = _outside(asked.work.spec)[1] * copied.parameters_s[0]
-    blocks = computing.layers * micro_batches_per_step(asked.work.spec, asked.work.spec.world_size - 1)
+        bare_s = _outside(spec)[1] * copied.parameters_s[0]
     up_s, again_s = (
         max(bare, copy_s - blocks * each_s)
         for copy_s, each_s, bare in zip(copied.parameters_s, beside_s, (bare_s, 0.0), strict=True)

@@ -52,8 +52,9 @@ def piped(
     if len(transfers) < len(borders):
         return None
     slower = rates.slower(spec.world_size)
-    parts = [_stage(computing(blocks), len(blocks), slower) for blocks in division]
-    heads = [(0.0, 0.0)] * (len(parts) - 1) + [_head(computing(division[-1]), slower)]
+    computed = [computing(blocks) for blocks in division]
+    parts = [_stage(each, len(blocks), slower) for each, blocks in zip(computed, division, strict=True)]
+    heads = [(0.0, 0.0)] * (len(parts) - 1) + [_head(computed[-1], slower)]
     longer = 1.0
     if replayed is not None:
         longer = (replayed.total_s("compute") / micro_batches - sum(heads[recorded])) / sum(parts[recorded])
