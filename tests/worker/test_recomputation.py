@@ -9,7 +9,7 @@ from tests.tools.rank_memory import flops_by_phase, live_bytes
 from tests.worker.real_ranks import GPT2, LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
-from zerobench.records import Category, Phase, Place, RankRecord
+from zerobench.records import Category, Phase, Place, RankRecord, Status
 from zerobench.report.labels import labels, shared_lines
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -87,3 +87,11 @@ def test_a_model_whose_products_are_not_written_down_has_no_closed_form_by_opera
     config = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
     with pytest.raises(UserError, match="no formula for a model of type opt"):
         formula_record(spec("ops", config, strategy="zero1", **PREDICTED | {"evidence": "formula"}))
+
+
+def test_stage_3_may_gather_otherwise_in_the_second_pass_than_in_the_first(ran: RunTrial) -> None:
+    """Of this size it does, by operations that torch's own selective checkpointing has not seen in the first."""
+    large = GPT2 | {"n_embd": 2048, "n_head": 16, "n_layer": 9, "vocab_size": 50257}
+    work = {"gpus_per_node": 8, "gradient_accumulation_steps": 1, "sequence_length": 1024}
+    [found] = ran(Tiny(large, work=work).spec(strategy="zero3", activation_checkpointing="ops", **PREDICTED))
+    assert found.status is Status.COMPLETED

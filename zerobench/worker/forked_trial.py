@@ -38,26 +38,31 @@ def run_trial(folder: TrialFolder, *, with_room: bool) -> int:
 
 def _run_rank(trial: TrialSpec, folder: TrialFolder, rank: Rank, *, with_room: bool) -> int:
     """Play one rank and keep its record; the exit status, AGAIN where its GPU was too small."""
-    kept = folder.rank_record(rank.rank)
+    from zerobench.memory.failures import describe
+    from zerobench.worker.rank import RankRun
+
     if with_room:
         room.make_room(trial)
-    record = _play(trial, folder, rank)
+    run = RankRun(as_played(trial), folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
+
+    def end(error: BaseException) -> int:
+        run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)
+        traceback.print_exception(error)
+        return _keep(trial, folder, as_asked(run.record, trial), with_room=with_room)
+
+    run.world.end = end
+    try:
+        run.run()
+    except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
+        return end(error)
+    return _keep(trial, folder, as_asked(run.record, trial), with_room=with_room)
+
+
+def _keep(trial: TrialSpec, folder: TrialFolder, record: RankRecord, *, with_room: bool) -> int:
+    kept = folder.rank_record(record.rank)
     if with_room and kept.exists():
         record = room.with_need(trial, RankRecord.model_validate_json(kept.read_bytes()), record)
     write_whole(kept, record.model_dump_json())
     if not with_room and room.may_be_played_again(trial, record):
         return AGAIN
     return 0 if record.failure is None else 1
-
-
-def _play(trial: TrialSpec, folder: TrialFolder, rank: Rank) -> RankRecord:
-    from zerobench.memory.failures import describe
-    from zerobench.worker.rank import RankRun
-
-    run = RankRun(as_played(trial), folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
-    try:
-        run.run()
-    except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
-        run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)
-        traceback.print_exc()
-    return as_asked(run.record, trial)

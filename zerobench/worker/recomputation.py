@@ -55,7 +55,21 @@ def is_kept() -> bool:
 
 def _contexts() -> Any:
     """What a block's forward pass runs under, and its second one."""
-    return create_selective_checkpoint_contexts(_policy())
+    policy = _policy()
+    first, _ = create_selective_checkpoint_contexts(policy)
+    return first, _SecondPass(policy, first.storage, allow_cache_entry_mutation=False)
+
+
+class _SecondPass(_CachedTorchDispatchMode):
+    """Runs what is not kept without asking whether the first pass ran it, as torch 2.13 does of every operation.
+
+    An engine's own may differ: ZeRO's stage 3 gathers what the first pass found gathered, or in other pieces.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _PRODUCTS or _is_attention(func):
+            return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call] # torch's
+        return func(*args, **(kwargs or {}))
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:
@@ -65,7 +79,10 @@ def _policy() -> Callable[..., CheckpointPolicy]:
     def keep(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         products[context.is_recompute] += operation in _PRODUCTS
         is_odd = operation in _PRODUCTS and products[context.is_recompute] % 2 == 1
-        is_attention = operation in _ATTENTION or (_stands_in[0] and operation is torch.ops.aten.new_empty.default)
-        return CheckpointPolicy.MUST_SAVE if is_odd or is_attention else CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if is_odd or _is_attention(operation) else CheckpointPolicy.PREFER_RECOMPUTE
 
     return keep
+
+
+def _is_attention(operation: Any) -> bool:
+    return operation in _ATTENTION or (_stands_in[0] and operation is torch.ops.aten.new_empty.default)

@@ -37,6 +37,9 @@ class World(ABC):
     is_alone = False
     """Whether the other ranks are not there, so that nobody waits for them."""
 
+    end: Callable[[BaseException], int] | None = None
+    """Keeps the record of a rank that an exception has ended; the exit status. For where it cannot be raised."""
+
     def __init__(self, trial: TrialSpec) -> None:
         self.trial = trial
         self.traffic = Traffic()

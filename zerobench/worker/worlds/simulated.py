@@ -25,7 +25,7 @@ from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import simulation
-from zerobench.worker.simulation import streams
+from zerobench.worker.simulation import hooks, streams
 from zerobench.worker.simulation.absent_files import files_without_values
 from zerobench.worker.simulation.allocator import SimulatedRows
 from zerobench.worker.simulation.storages import SimulatedCounter
@@ -56,6 +56,8 @@ class SimulatedWorld(DevicelessWorld):
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
         known = find_gpu(gpu)
         capability = None if known is None else known.compute_capability
+        if self.end is not None:
+            hooks.install(self.end)
         simulation.use_gpu(self, partial(self._count_attention, order), capability)
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
