@@ -78,6 +78,7 @@ def table(judged: Sequence[tuple[Fault, Verdict]]) -> str:
         "| | planted | killed | rate |",
         "|---|---|---|---|",
     ]
+    judged = sorted(judged, key=lambda pair: _package(pair[0]))
     for package, same in groupby(judged, key=lambda pair: _package(pair[0])):
         verdicts = [verdict for _, verdict in same]
         killed = verdicts.count(Verdict.KILLED)

@@ -35,7 +35,7 @@ def test_a_line_that_is_gone_or_there_twice_is_no_place_for_a_fault() -> None:
 
 def test_the_table_has_a_rate_for_each_package_and_a_line_for_each_fault() -> None:
     one, other = Fault("memory/naming.py", "a | b", "", ()), Fault("worker/strategies/zero.py", "c", "d", ())
-    text = table([(one, Verdict.KILLED), (one, Verdict.SURVIVED), (other, Verdict.KILLED)])
+    text = table([(one, Verdict.KILLED), (other, Verdict.KILLED), (one, Verdict.SURVIVED)])
     assert "| **memory** | 2 | 1 | 50.0 % |" in text
     assert "| **worker/strategies** | 1 | 1 | 100.0 % |" in text
     assert "| `memory/naming.py` | `a \\| b` | (nothing) | survived |" in text

@@ -238,6 +238,21 @@ def test_they_give_the_values_that_deepspeeds_own_functions_give(in_fork, world_
         assert len({number for row in ours[0][0] for number in row}) > 1  # parts that differ were gathered
 
 
+def copied_rows() -> list[float]:
+    """Of three ranks' parts of four, the three elements from the second on, and two of the last rank's."""
+    import torch
+
+    from zerobench.worker.simulation.shortcuts import _copy_rows
+
+    whole = torch.empty(8)
+    _copy_rows(whole, 3, torch.arange(12.0), 1, 4)
+    return whole.tolist()
+
+
+def test_a_parameter_that_does_not_divide_ends_with_its_last_ranks_part(in_fork):
+    assert in_fork(copied_rows) == [1, 2, 3, 5, 6, 7, 9, 10]
+
+
 def compare_with_other_ranks() -> list[Any]:
     from deepspeed.runtime.zero import partition_parameters, stage3
 
