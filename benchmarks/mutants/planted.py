@@ -78,8 +78,8 @@ def table(judged: Sequence[tuple[Fault, Verdict]]) -> str:
         "| | planted | killed | rate |",
         "|---|---|---|---|",
     ]
-    judged = sorted(judged, key=lambda pair: _package(pair[0]))
-    for package, same in groupby(judged, key=lambda pair: _package(pair[0])):
+    judged = sorted(judged, key=_package)
+    for package, same in groupby(judged, key=_package):
         verdicts = [verdict for _, verdict in same]
         killed = verdicts.count(Verdict.KILLED)
         rate = Rate(killed, len(verdicts) - killed)
@@ -91,8 +91,8 @@ def table(judged: Sequence[tuple[Fault, Verdict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _package(fault: Fault) -> str:
-    return fault.module.rpartition("/")[0]
+def _package(judged: tuple[Fault, Verdict]) -> str:
+    return judged[0].module.rpartition("/")[0]
 
 
 def _cell(code: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import ProgressFile
+from zerobench.rank_processes import leave
 from zerobench.records import RankRecord
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -32,10 +33,7 @@ def main() -> None:
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
     stacks = folder.stacks(int(os.environ.get("RANK", "0"))).open("w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    code = _run(trial, folder)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave(_run(trial, folder))
 
 
 def _run(trial: TrialSpec, folder: TrialFolder) -> int:

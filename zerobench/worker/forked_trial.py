@@ -48,18 +48,18 @@ def _run_rank(trial: TrialSpec, folder: TrialFolder, rank: Rank, *, with_room: b
     def end(error: BaseException) -> int:
         run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)
         traceback.print_exception(error)
-        return _keep(trial, folder, as_asked(run.record, trial), with_room=with_room)
+        return _keep(trial, folder, run.record, with_room=with_room)
 
     run.world.end = end
     try:
         run.run()
     except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
         return end(error)
-    return _keep(trial, folder, as_asked(run.record, trial), with_room=with_room)
+    return _keep(trial, folder, run.record, with_room=with_room)
 
 
 def _keep(trial: TrialSpec, folder: TrialFolder, record: RankRecord, *, with_room: bool) -> int:
-    kept = folder.rank_record(record.rank)
+    kept, record = folder.rank_record(record.rank), as_asked(record, trial)
     if with_room and kept.exists():
         record = room.with_need(trial, RankRecord.model_validate_json(kept.read_bytes()), record)
     write_whole(kept, record.model_dump_json())

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from zerobench.emulator.emulator import ACCOUNT_VARIABLE
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
 from zerobench.progress import Rank
+from zerobench.rank_processes import leave
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.with_room import AGAIN
@@ -81,9 +82,7 @@ def _fork(trial: TrialSpec, number: int, port: int, accounts: Path, play: Play) 
         code = play(rank)
     except BaseException:  # noqa: BLE001 - the process ends here, and says why
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    return leave(code)
 
 
 def _await(ranks: dict[int, int]) -> dict[int, int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import ProgressFile, Rank
+from zerobench.rank_processes import leave
 from zerobench.records import Failure, RankRecord, Status
 from zerobench.redaction import redact_text, secret_values
 from zerobench.spec.trial import TrialSpec
@@ -38,10 +39,7 @@ def main() -> None:
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
     stacks = folder.stacks(int(os.environ["RANK"])).open("w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    code = _run(trial, folder, asked.start)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave(_run(trial, folder, asked.start))
 
 
 def _run(trial: TrialSpec, folder: TrialFolder, start: Path) -> int:

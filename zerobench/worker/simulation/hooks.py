@@ -7,14 +7,14 @@ refuses while an exception is set, and the guard may not raise: the process woul
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+
+from zerobench.rank_processes import leave
 
 End = Callable[[BaseException], int]
 """Keeps what ended the rank, and tells the exit status."""
@@ -51,9 +51,6 @@ def _ending(hook: Callable[..., Any], end: End) -> Callable[..., Any]:
         try:
             return hook(*arguments)
         except BaseException as error:  # noqa: BLE001 -- whatever it is, it cannot leave here
-            status = end(error)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            leave(end(error))
 
     return ending
