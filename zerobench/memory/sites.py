@@ -176,7 +176,9 @@ _TRANSPARENT = (
     "torch/distributed/fsdp/_fully_shard/_fsdp_common.py:_to_dtype_if_needed",
     # A training loop and no model.
     "transformers/trainer",
+    "zerobench/worker/recomputation.py",
     "zerobench/worker/worlds/instant_group.py",
+    "zerobench/worker/simulation/hooks.py",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",
