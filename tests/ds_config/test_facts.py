@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.ds_config.key_samples import KEYS, obeying, sample, trials
+from tests.tools.at_least_one import at_least_one
 from zerobench.ds_config import build_ds_config, why_not_obeyed
 from zerobench.ds_config import facts as facts_module
 from zerobench.ds_config.facts import Fate, fact_of, key_facts
@@ -32,7 +33,7 @@ def test_every_key_that_deepspeed_knows_is_in_exactly_one_group() -> None:
 
 
 def test_every_entry_of_the_table_is_a_key_of_deepspeeds() -> None:
-    for entry in key_facts():
+    for entry in at_least_one(key_facts()):
         section = entry.removesuffix(".*")
         key = find(section)
         assert key is not None, entry
@@ -40,7 +41,7 @@ def test_every_entry_of_the_table_is_a_key_of_deepspeeds() -> None:
 
 
 def test_every_entry_says_who_reads_it_or_why_nobody_does() -> None:
-    for entry, fact in key_facts().items():
+    for entry, fact in at_least_one(key_facts().items()):
         told = {Fate.OBEYED: fact.reader, Fate.CONDITIONAL: fact.reader and fact.when, Fate.AXIS: fact.axis}
         assert told.get(fact.fate, fact.why), entry
         assert fact.switch is None or fact.switch in known_keys().keys, entry
@@ -78,7 +79,7 @@ def test_a_key_is_refused_by_a_trial_in_which_deepspeed_does_not_read_it_with_th
 @pytest.mark.parametrize("path", REFUSED)
 def test_a_key_that_no_trial_obeys_is_refused_by_every_trial_in_one_line_with_the_reason(path: str) -> None:
     fact = fact_of(path)
-    for trial in trials(ds_config={path: sample(path)}):
+    for trial in at_least_one(trials(ds_config={path: sample(path)})):
         reason = why_not_obeyed(trial)
         assert reason is not None, trial
         assert reason.startswith(f"ds_config: {path}: ")

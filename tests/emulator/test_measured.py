@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
@@ -89,7 +90,7 @@ def test_the_host_holds_what_torchs_allocator_of_page_locked_memory_says(
 ) -> None:
     rank = offloading[Evidence.MEASURED]
     known = figures(rank)
-    for process in rank.process_memory:
+    for process in at_least_one(rank.process_memory):
         total = Key(process.step, process.phase, Place.HOST, Category.TOTAL, Quantity.LIVE)
         moments = sum(
             known.get(total._replace(category=one), 0) for one in (Category.FIRST_MOMENT, Category.SECOND_MOMENT)

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from tests.tools.rank_memory import unnamed
 from zerobench.environments import environment
@@ -65,7 +66,7 @@ def test_the_norm_of_the_averaged_gradients_is_that_of_the_single_process(swept,
     swept = request.getfixturevalue(swept)
     reference = swept.trial(strategy="single")
     norms = recorded_grad_norms(reference)
-    for trial in swept.trials(strategy="horovod", compression=Compression.NONE):
+    for trial in at_least_one(swept.trials(strategy="horovod", compression=Compression.NONE)):
         assert recorded_grad_norms(trial) == pytest.approx(norms, rel=1e-5), trial.spec.trial_id
         parity = known(ParityJudge([reference, trial]).judge(trial))
         assert parity.norms_agree
@@ -79,15 +80,15 @@ def test_halved_gradients_are_off_by_a_distance_that_is_shown_and_not_judged(wit
 
 
 def test_every_byte_at_every_peak_has_a_name_on_both_ranks(with_adamw):
-    for trial in with_adamw.trials(strategy="horovod"):
-        for rank in trial.ranks:
+    for trial in at_least_one(with_adamw.trials(strategy="horovod")):
+        for rank in at_least_one(trial.ranks):
             assert unnamed(rank) == [], trial.spec.trial_id
 
 
 def test_model_states_are_those_of_ddp_to_the_byte_at_the_peak_of_the_update(with_adamw):
     horovod = with_adamw.trial(strategy="horovod", compression=Compression.NONE, bucket_bytes=None, gpus_per_node=2)
     ddp = with_adamw.trial(strategy="ddp")
-    for mine, other in zip(horovod.ranks, ddp.ranks, strict=True):
+    for mine, other in at_least_one(zip(horovod.ranks, ddp.ranks, strict=True)):
         for category in STATES:
             bytes_of = [memory_row(rank, Phase.STEP, category).at_peak_bytes for rank in (mine, other)]
             assert bytes_of[0] == bytes_of[1] == 4 * mine.parameters.total, category
@@ -96,7 +97,7 @@ def test_model_states_are_those_of_ddp_to_the_byte_at_the_peak_of_the_update(wit
 def test_what_is_sent_is_every_gradient_once_a_step(with_adamw):
     for compression, element in ((Compression.NONE, 4), (Compression.FP16, 2)):
         trial = with_adamw.trial(strategy="horovod", compression=compression, bucket_bytes=None, gpus_per_node=2)
-        for rank in trial.ranks:
+        for rank in at_least_one(trial.ranks):
             [row] = [row for row in rank.collectives if row.step is StepKind.STEADY]
             assert (row.kind, row.phase, row.group_size) == ("all_reduce", Phase.BACKWARD, 2)
             assert row.message_bytes == element * rank.parameters.total

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.at_least_one import at_least_one
 from zerobench.environments import environment
 from zerobench.records import Category, Phase, Status
 from zerobench.report.server import sides
@@ -68,7 +69,7 @@ def test_losses_agree_with_the_single_process_of_torch_to_5e_6(swept):
 
 def test_losses_agree_with_tensorflow_alone(with_adamw):
     alone = with_adamw.trial(strategy="tensorflow", gpus_per_node=1)
-    for trial in with_adamw.trials(strategy="tensorflow", gpus_per_node=2):
+    for trial in at_least_one(with_adamw.trials(strategy="tensorflow", gpus_per_node=2)):
         assert distance(trial, alone) <= 5e-6, trial.spec.trial_id
 
 
@@ -83,15 +84,16 @@ def test_every_process_has_a_record_with_the_same_losses(swept):
 
 
 def test_a_step_has_a_time_and_its_phases_which_are_one_graph_have_none(with_adamw):
-    for trial in with_adamw.trials(strategy="tensorflow"):
-        for time in (time for rank in trial.ranks for time in rank.step_times):
+    for trial in at_least_one(with_adamw.trials(strategy="tensorflow")):
+        for time in at_least_one(time for rank in trial.ranks for time in rank.step_times):
             assert time.step_s > 0
             assert (time.forward_s, time.backward_s, time.optimizer_s) == (None, None, None)
 
 
 def test_variables_are_named_to_the_byte_and_the_rest_is_said_to_have_no_name(with_adamw):
-    for trial in with_adamw.trials(strategy="tensorflow"):
-        for rank in trial.ranks if trial.spec.tf_strategy in REPLICATED else []:
+    trials = with_adamw.trials(strategy="tensorflow")
+    for trial in at_least_one(one for one in trials if one.spec.tf_strategy in REPLICATED):
+        for rank in at_least_one(trial.ranks):
             replicas = rank.effective_config["tensorflow"]["replicas_in_this_process"]
             for category in STATES:
                 row = memory_row(rank, Phase.STEP, category)
@@ -104,7 +106,7 @@ def test_variables_are_named_to_the_byte_and_the_rest_is_said_to_have_no_name(wi
 
 
 def test_the_server_holds_all_variables_and_the_workers_none(with_adamw):
-    for trial in with_adamw.trials(strategy="tensorflow", tf_strategy=TfStrategy.PARAMETER_SERVER):
+    for trial in at_least_one(with_adamw.trials(strategy="tensorflow", tf_strategy=TfStrategy.PARAMETER_SERVER)):
         server, *workers = trial.ranks
         assert [server.role, *{worker.role for worker in workers}] == [Role.SERVER, Role.WORKER]
         for category in (*STATES, Category.GRADIENTS):

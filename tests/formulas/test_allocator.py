@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
+from tests.tools.at_least_one import at_least_one
 from tests.tools.kept_simulator import Simulate
 from zerobench.formulas import formula_record
 from zerobench.records import Category, DeviceMemory, Phase, Place, RankRecord, StepKind
@@ -32,7 +33,7 @@ CELLS = [trial("llama", 1, False), trial("gpt2", 0, True), trial("llama", 3, Tru
 def test_in_both_steps_as_much_is_held_and_reserved_as_in_the_simulation_within_five_percent(
     simulate: Simulate,
 ) -> None:
-    for cell, simulated in zip(CELLS, map(rows, simulate(CELLS)), strict=True):
+    for cell, simulated in at_least_one(zip(CELLS, map(rows, simulate(CELLS)), strict=True)):
         by_formula = rows(formula_record(cell.model_copy(update={"evidence": Evidence.FORMULA})))
         for step in StepKind:
             held, wanted = (max(one[step, phase].held_bytes for phase in PASSES) for one in (by_formula, simulated))
@@ -60,7 +61,7 @@ def test_of_states_that_are_flattened_as_much_is_held_and_reserved_within_two_pe
     """At stage 0 the model was built tensor by tensor, and casts of gradients lie between what it left; at stage 1 the
     model's first gradients leave before the last ones.
     """
-    for cell, simulated in zip(SMALL, map(rows, simulate(SMALL)), strict=True):
+    for cell, simulated in at_least_one(zip(SMALL, map(rows, simulate(SMALL)), strict=True)):
         by_formula = rows(formula_record(cell.model_copy(update={"evidence": Evidence.FORMULA})))
         for name in ("held_bytes", "peak_reserved_bytes"):
             told, found = (max(getattr(row, name) for row in each.values()) for each in (by_formula, simulated))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.ds_config import reading
 from zerobench.ds_config.case import Case
@@ -45,7 +46,7 @@ def is_device_total(row: MemoryRow) -> bool:
 def test_the_formulas_are_what_a_real_rank_held(cell: dict[str, Any]) -> None:
     trial = TrialSpec.model_validate({**cell["trial"], "evidence": "formula", "prediction": {"rank": cell["rank"]}})
     rows = {(r.step, r.phase): r for r in formula_record(trial).memory if is_device_total(r)}
-    for measured in cell["device_totals"]:
+    for measured in at_least_one(cell["device_totals"]):
         if measured["phase"] == Phase.INIT:  # the worker's filling of weights, and no formula, decides there
             continue
         found = rows[measured["step"], measured["phase"]]

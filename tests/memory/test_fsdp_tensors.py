@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
 from zerobench.records import Category, Place
 from zerobench.running.launcher import free_port
@@ -100,7 +101,7 @@ def test_in_16_bits_parts_are_masters_and_copies_and_gradients_half_as_large(hel
     gathered = masters | {(Category.GATHERED_PARAMETERS, None): 2 * WHOLE}
     moment = masters | {(Category.FIRST_MOMENT, None): 4 * PART}
     gradients = (Category.GRADIENTS, None)
-    for rank in held(halves=True):
+    for rank in at_least_one(held(halves=True)):
         assert rank.pop("being gathered") == masters | {(Category.ALL_GATHER_BUFFERS, None): 2 * WHOLE}
         assert rank == {
             "built": masters,
@@ -114,7 +115,7 @@ def test_in_16_bits_parts_are_masters_and_copies_and_gradients_half_as_large(hel
 
 def test_offloaded_parts_gradients_and_moments_lie_on_the_host_and_what_is_gathered_does_not(held):
     parts = BUFFERS | {(Category.PARAMETERS, Place.HOST): 4 * PART}
-    for rank in held(halves=False, offloads=True):
+    for rank in at_least_one(held(halves=False, offloads=True)):
         assert rank["gathered"] == parts | {(Category.GATHERED_PARAMETERS, None): 4 * WHOLE}
         assert rank["updated"] == parts | {
             (Category.GRADIENTS, Place.HOST): 4 * PART,

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.naming import Names
@@ -120,7 +121,7 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
     losses = [functional.cross_entropy(one, torch.zeros(2, dtype=torch.long)) for one in logits]
     for loss, one in zip(losses, logits, strict=True):
         watched.names.mark_loss_graph(loss, one)
-    for loss, one, state in zip(losses, logits, hidden, strict=True):
+    for loss, one, state in at_least_one(zip(losses, logits, hidden, strict=True)):
         for end, expected in ((loss, Category.LOGITS_AND_LOSS), (one, None), (state, None)):
             node = known(end.grad_fn)
             watched.site = Site("autograd", Origin.AUTOGRAD, node._sequence_nr())

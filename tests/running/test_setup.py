@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.laid_out import laid_out
 from zerobench.ds_config import swap_folder
 from zerobench.errors import UserError
@@ -45,7 +46,7 @@ def test_without_folders_the_trials_are_asked_the_same_and_only_skipped_ones_hav
 def test_a_folder_that_is_made_later_holds_what_it_would_have_held(tmp_path: Path) -> None:
     at_once, waiting = both(tmp_path)
     run = load_run(waiting.path)
-    for item in planned():
+    for item in at_least_one(planned()):
         make_folder(run, item.trial.trial_id)
         one, other = (folder.trial(item.trial.trial_id) for folder in (at_once, waiting))
         assert json.loads(other.spec.read_bytes()) == json.loads(one.spec.read_bytes())

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.refusals import at_most_one_line, one_line
 from zerobench.spec.architecture import has_dropout, max_positions
 from zerobench.spec.model import ModelSpec
@@ -66,7 +67,7 @@ def test_a_preset_keeps_its_name_drops_nothing_and_caches_nothing(name: str) -> 
 
 @pytest.mark.parametrize("name", RELEASED)
 def test_the_hub_id_of_a_preset_is_the_preset_in_any_case_and_without_a_network(name: str) -> None:
-    for hub_id in RELEASED[name].hub_ids:
+    for hub_id in at_least_one(RELEASED[name].hub_ids):
         assert resolve_model(hub_id) == resolve_model(hub_id.upper()) == resolve_model(name)
 
 

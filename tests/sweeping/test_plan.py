@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from tests.tools.refusals import one_line
 from zerobench.ds_config import build_ds_config
@@ -62,7 +63,7 @@ def test_without_a_drive_the_five_nvme_cells_are_skipped_with_the_reason() -> No
 
 
 def test_the_optimizer_goes_where_its_states_are() -> None:
-    for item in cells(work(), cluster()):
+    for item in at_least_one(cells(work(), cluster())):
         on_device = item.trial.offload_optimizer is Offload.NONE
         assert item.trial.optimizer is (Optimizer.FUSED_ADAMW if on_device else Optimizer.CPU_ADAM)
 
@@ -268,7 +269,7 @@ def test_a_drive_is_asked_for_at_stage_3_alone_since_below_it_none_would_help(tm
 
 
 def test_every_shipped_configuration_can_be_planned() -> None:
-    for path in sorted(Path("ds_configs").glob("*.json")):
+    for path in at_least_one(sorted(Path("ds_configs").glob("*.json"))):
         [item] = own_config(str(path), work(), cluster())
         assert build_ds_config(item.trial)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, unnamed
 from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.spec.trial import Offload
@@ -79,7 +80,7 @@ def test_offloaded_parameters_leave_the_device(swept):
 
 def test_swapping_to_nvme_moves_bytes_in_the_step_and_its_files_hold_the_states(swept):
     trial = find(swept, "zero3", Offload.NVME, Offload.NVME)
-    for rank in trial.ranks:
+    for rank in at_least_one(trial.ranks):
         (step,) = [t for t in rank.nvme if t.step is StepKind.STEADY and t.phase is Phase.STEP]
         states_bytes = 12 * rank.parameters.total / 2
         assert step.read_bytes > 0.5 * states_bytes
@@ -100,6 +101,6 @@ def test_offload_changes_where_the_states_lie_and_not_the_training(swept):
 
 
 def test_nameless_bytes_stay_under_one_percent_of_the_peak(swept):
-    for trial in swept.run.trials():
-        for rank in trial.ranks:
+    for trial in at_least_one(swept.run.trials()):
+        for rank in at_least_one(trial.ranks):
             assert [row for row in unnamed(rank, few_bytes=0) if row.step is StepKind.STEADY] == [], trial.spec.trial_id

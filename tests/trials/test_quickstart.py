@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Swept, memory_row
+from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, unnamed
 from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.spec.trial import Precision
@@ -60,7 +61,7 @@ def test_every_trial_completes_and_the_command_says_so(quickstart):
 def test_model_states_equal_the_papers_terms_to_within_padding(quickstart, stage, category):
     trial = cut(quickstart, stage)
     each = bytes_a_parameter(trial, category)
-    for rank in trial.ranks:
+    for rank in at_least_one(trial.ranks):
         divisor = trial.spec.world_size if category in DIVIDED[stage] else 1
         paper = each * rank.parameters.total / divisor
         # Padding: a flat group to 2 N elements (stages 1, 2), each tensor to N (stage 3). Beside it DeepSpeed keeps,
@@ -84,16 +85,16 @@ def test_stage_by_stage_the_states_shrink(quickstart):
 
 
 def test_less_than_one_percent_of_every_peak_has_no_name(quickstart):
-    for trial in quickstart.run.trials():
-        for rank in trial.ranks:
+    for trial in at_least_one(quickstart.run.trials()):
+        for rank in at_least_one(trial.ranks):
             on_device = [row for row in unnamed(rank, few_bytes=0) if row.place is Place.DEVICE]
             assert on_device == [], trial.spec.trial_id
 
 
 def test_the_count_of_storages_moves_as_mallocs_own_count_does(quickstart):
     """Two counters that know nothing of each other agree on what backward frees, to half a percent of the peak."""
-    for trial in quickstart.run.trials():
-        for rank in trial.ranks:
+    for trial in at_least_one(quickstart.run.trials()):
+        for rank in at_least_one(trial.ranks):
             process = {(p.step, p.phase): p.malloc_bytes for p in rank.process_memory}
             ours = [memory_row(rank, p, Category.TOTAL).live_bytes for p in (Phase.FORWARD, Phase.BACKWARD)]
             theirs = [process[StepKind.STEADY, p] for p in (Phase.FORWARD, Phase.BACKWARD)]
@@ -117,7 +118,7 @@ def test_the_precision_is_what_the_processor_is_fast_at_and_the_screen_says_so(q
 
 def test_the_losses_of_all_stages_follow_the_single_process(quickstart):
     reference = quickstart.trial(strategy="single").ranks[0].losses
-    for trial in quickstart.run.trials():
+    for trial in at_least_one(quickstart.run.trials()):
         assert apart(trial.ranks[0].losses, reference) <= 5e-3  # see report/parity.py
 
 
@@ -131,29 +132,28 @@ def test_default_buckets_cost_stage_3_half_a_billion_elements_for_the_whole_run(
 
 
 def test_each_record_says_what_deepspeed_really_ran_with_and_where_it_departs_from_the_paper(quickstart):
-    for trial in quickstart.run.trials():
-        if trial.spec.zero_stage is not None:
-            rank = trial.ranks[0]
-            assert rank.effective_config["zero_optimization"]["stage"] == trial.spec.zero_stage
-            assert rank.departures
+    for trial in at_least_one(trial for trial in quickstart.run.trials() if trial.spec.zero_stage is not None):
+        rank = trial.ranks[0]
+        assert rank.effective_config["zero_optimization"]["stage"] == trial.spec.zero_stage
+        assert rank.departures
 
 
 def test_every_timed_step_is_kept_with_its_phases(quickstart):
-    for trial in quickstart.run.trials():
-        for rank in trial.ranks:
+    for trial in at_least_one(quickstart.run.trials()):
+        for rank in at_least_one(trial.ranks):
             assert len(rank.step_times) == trial.spec.steps.timed
             for step in rank.step_times:
                 assert 0 < step.forward_s + step.backward_s + step.optimizer_s <= step.step_s * 1.001
 
 
 def test_without_a_driver_the_record_says_why_there_is_no_nvml(quickstart):
-    for trial in quickstart.run.trials():
+    for trial in at_least_one(quickstart.run.trials()):
         (summary,) = trial.record.nvml
         assert summary.available or summary.reason
 
 
 def test_no_shared_memory_outlives_a_trial(quickstart):
-    for trial in quickstart.run.trials():
+    for trial in at_least_one(quickstart.run.trials()):
         words = trial.folder.command.read_text(encoding="utf-8").split()
         port = words[words.index("--master_port") + 1]
         assert not list(Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import live_bytes, unnamed
 from tests.worker.real_ranks import RunTrial, Tiny, check_same_steps
 from zerobench.records import Category, Phase, StepKind
@@ -27,7 +28,7 @@ def test_ranks_that_are_cut_and_divided_take_the_steps_of_one_process(ran: RunTr
 
 def test_every_rank_holds_an_equal_part_of_every_state_to_the_byte(ran: RunTrial):
     """A quarter of the elements, of four bytes each."""
-    for rank in ran(spec(**ON_FOUR)):
+    for rank in at_least_one(ran(spec(**ON_FOUR))):
         assert rank.parameters is not None
         assert live_bytes(rank, Category.GRADIENTS, Phase.BACKWARD) == rank.parameters.total
         for category in (Category.PARAMETERS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
@@ -37,7 +38,7 @@ def test_every_rank_holds_an_equal_part_of_every_state_to_the_byte(ran: RunTrial
 def test_matrices_are_gathered_from_the_groups_and_the_rest_from_all_ranks(ran: RunTrial):
     [embedding, norms] = 512 * 64, 5 * 64
     matrices = ran(spec(**ON_FOUR))[0].parameters.total - embedding - norms  # type: ignore[union-attr]
-    for rank in ran(spec(**ON_FOUR)):
+    for rank in at_least_one(ran(spec(**ON_FOUR))):
         reduced = {
             row.group_size: row.message_bytes
             for row in rank.collectives
@@ -49,5 +50,5 @@ def test_matrices_are_gathered_from_the_groups_and_the_rest_from_all_ranks(ran: 
 
 @pytest.mark.parametrize("fields", [ON_FOUR, ON_TWO], ids=["adamw on 4", "sgd on 2"])
 def test_every_byte_at_every_peak_has_a_name(ran: RunTrial, fields: dict[str, Any]):
-    for rank in ran(spec(**fields)):
+    for rank in at_least_one(ran(spec(**fields))):
         assert unnamed(rank, share=0) == []

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import unnamed
 from tests.worker.real_ranks import LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.records import Category, Place, StepKind
@@ -37,7 +38,7 @@ def test_every_strategy_takes_the_steps_of_one_process_while_the_batch_grows(ran
 
 @pytest.mark.parametrize("strategy", ["single", *EXACT])
 def test_every_step_has_the_tokens_of_the_ramp_and_every_batch_a_peak_and_times(ran: RunTrial, strategy: str) -> None:
-    for rank in ran(spec(strategy)):
+    for rank in at_least_one(ran(spec(strategy))):
         assert [batch.kind for batch in rank.batches] == KINDS
         assert [batch.tokens for batch in rank.batches] == TOKENS
         watched = [batch.device_peak_bytes for batch in rank.batches if batch.kind in {"first", "memory"}]
@@ -64,7 +65,7 @@ def test_gradients_that_are_offloaded_are_accumulated_over_each_steps_own_micro_
 def test_every_byte_at_every_peak_has_a_name_and_the_steady_step_is_the_full_batchs(
     ran: RunTrial, strategy: str
 ) -> None:
-    for rank in ran(spec(strategy)):
+    for rank in at_least_one(ran(spec(strategy))):
         assert [row for row in unnamed(rank) if row.place is Place.DEVICE] == [], rank.notes
         totals = [row for row in rank.memory if (row.category, row.step, row.place) == STEADY_TOTAL]
         steady = max(row.at_peak_bytes or 0 for row in totals)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import memory_row
+from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import FEW_BYTES, live_bytes, moved_bytes, unnamed
 from tests.worker.real_ranks import LLAMA, Tiny, check_same_steps
 from tests.worker.test_stages import job
@@ -45,7 +46,7 @@ def test_in_16_bits_they_take_them_to_the_rounding_of_16_bits(ran):
 
 def test_every_record_counts_the_whole_model_and_shares_the_work_of_a_step(ran):
     [alone] = ran(single())
-    for rank in ran(spec()):
+    for rank in at_least_one(ran(spec())):
         assert rank.parameters == alone.parameters
         assert rank.flops_per_step == pytest.approx(alone.flops_per_step / 3)
 
@@ -63,7 +64,7 @@ def test_every_stage_holds_its_weights_gradients_and_moments_and_nobody_elses(ra
 
 
 def test_in_16_bits_the_context_keeps_its_gradients_beside_the_fp32_ones_through_the_update(ran):
-    for rank in ran(spec(precision="bf16", **ON_TWO)):
+    for rank in at_least_one(ran(spec(precision="bf16", **ON_TWO))):
         weights = stage_weights_bytes(rank)
         assert live_bytes(rank, Category.MASTER_WEIGHTS, Phase.STEP) == 2 * weights
         assert live_bytes(rank, Category.GRADIENTS, Phase.BACKWARD) == weights
@@ -73,7 +74,7 @@ def test_in_16_bits_the_context_keeps_its_gradients_beside_the_fp32_ones_through
 
 @pytest.mark.parametrize("fields", [*TRIALS, pytest.param({"precision": "bf16", **ON_TWO}, id="bf16 on 2")])
 def test_every_byte_at_every_peak_has_a_name_though_other_threads_compute(ran, fields):
-    for rank in ran(spec(**fields)):
+    for rank in at_least_one(ran(spec(**fields))):
         assert unnamed(rank) == [], rank.notes
 
 
@@ -98,7 +99,7 @@ def test_the_bytes_that_move_are_hidden_states_forth_and_back_to_the_byte(ran):
 
 
 def test_the_first_rank_drives_and_every_stage_says_what_it_runs_with(ran):
-    for rank in ran(spec()):
+    for rank in at_least_one(ran(spec())):
         said = rank.effective_config["pipeline"]
         assert (said["stage"], said["drives"]) == (rank.rank, rank.rank == 0)
         assert said["micro_batches_in_flight"] == 6
@@ -108,7 +109,7 @@ def test_the_first_rank_drives_and_every_stage_says_what_it_runs_with(ran):
 
 
 def test_every_rank_tells_how_long_it_computed_nothing_within_each_timed_step(ran):
-    for rank in ran(spec()):
+    for rank in at_least_one(ran(spec())):
         assert [0 < time.wait_s < time.step_s for time in rank.step_times] == [True] * 2, rank.rank
         assert all(min(time.forward_s, time.backward_s, time.optimizer_s) > 0 for time in rank.step_times)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import memory_row
+from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import live_bytes, unnamed
 from tests.worker.real_ranks import LLAMA, RunTrial, Tiny, check_same_steps
 from zerobench.formulas.record import formula_record
@@ -50,12 +51,12 @@ def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: RunTrial, ho
 @pytest.mark.parametrize("evidence", [Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED])
 @pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
 def test_every_byte_has_a_name_on_every_rank(ran: RunTrial, how: dict[str, Any], evidence: Evidence):
-    for rank in ran(spec(evidence=evidence, **how)):
+    for rank in at_least_one(ran(spec(evidence=evidence, **how))):
         assert unnamed(rank, share=0) == []
 
 
 def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: RunTrial):
-    for rank in ran(spec(**HPZ)):
+    for rank in at_least_one(ran(spec(**HPZ))):
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             assert live_bytes(rank, Category.PARAMETERS, phase) == 4 * (ELEMENTS // 4 + ELEMENTS // 2)
         assert live_bytes(rank, Category.PARAMETERS, Phase.STEP) == 4 * ELEMENTS // 4

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.report.exporters.conftest import HOSTILE
+from tests.tools.at_least_one import at_least_one
 from zerobench.errors import UserError
 from zerobench.records import Place
 from zerobench.report.exporters.exported import ExportedTrial
@@ -37,7 +38,7 @@ def test_peaks_by_category_come_back_to_the_byte(families: dict[str, Any], expor
 
 def test_names_have_base_units_and_help_and_every_sample_says_its_evidence(families: dict[str, Any]) -> None:
     units = r"_(bytes|seconds|ratio|joules|per_second|parameters|info|status|first|last|difference)$"
-    for name, family in families.items():
+    for name, family in at_least_one(families.items()):
         assert re.fullmatch(r"zerobench_[a-z_]+", name)
         assert re.search(units, name), name
         assert family.documentation.endswith(".")

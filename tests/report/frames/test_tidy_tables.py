@@ -14,6 +14,7 @@ from tests.report.frames.at_hand import errors_frame, memory_frame, memory_table
 from tests.report.plan.run import predicted_trial
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import RUN_ID, completed_trial, rank_record, sample_trials, skipped_trial, spec, write_run
+from tests.tools.at_least_one import at_least_one
 from zerobench.errors import UserError
 from zerobench.report.frames import schema
 from zerobench.report.frames.sinks import ROWS_PER_GROUP, WRITER, table_files
@@ -296,7 +297,7 @@ def test_trials_beyond_one_batch_are_all_there_and_in_order(tmp_path: Path, monk
 
 def test_a_completed_trial_has_its_first_and_last_loss_and_its_host_peak_and_a_failed_one_none() -> None:
     trials = sample_trials()
-    for trial, row in zip(trials, trials_frame(trials).to_dict("records"), strict=True):
+    for trial, row in at_least_one(zip(trials, trials_frame(trials).to_dict("records"), strict=True)):
         ended = trial.record.status == "completed"
         losses = trial.ranks[0].losses if ended else [None]
         assert (pd.notna(row["loss_first"]), pd.notna(row["host_peak_bytes"])) == (ended, ended)
