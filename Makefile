@@ -26,15 +26,18 @@ MACHINE := /proc/meminfo /proc/cpuinfo
 TOGETHER = $(if $(filter file,$(origin PROCESSES)),$(shell cat $(MACHINE) 2>/dev/null | awk '/^MemAvailable/ { room = $$2 >= 16 * 2^20 } \
              /^processor/ { cores++ } /bf16/ { quick = 1 } END { more = room && quick && cores > 1; print more ? 3 : 2 }'),$(PROCESSES))
 
-# With AGAIN=yes what failed is tried once more by itself, named and in one process (CONTRIBUTING.md says when).
+# AGAIN=yes: up to three failed tests that start processes are tried once more, one at a time (CONTRIBUTING.md says when).
+# ORDER=random: files, and the tests of each, in an order drawn anew; ORDER=<number> repeats the one that was printed.
+SHUFFLE = $(if $(ORDER),--shuffle $(ORDER))
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(TOGETHER) --dist loadgroup --no-loadscope-reorder \
-		|| { test "$$?$(AGAIN)" = 1yes && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v --numprocesses 1; }
+	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(TOGETHER) --dist loadgroup --no-loadscope-reorder $(SHUFFLE) \
+		|| { test "$$?$(AGAIN)" = 1yes && $(BIN)/python -m tests.tools.again \
+			&& $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v --numprocesses 1; }
 	$(BIN)/python -m pytest -m alone
 
 # What starts no process, opens no browser and imports no training framework: under 90 seconds on two cores.
 test-fast: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m fast --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m fast --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(SHUFFLE)
 
 # Small changes of the code, and whether the tests that mirror it notice (CONTRIBUTING.md). Call it again and it goes on.
 mutants: $(VENV)/installed-dev
@@ -57,6 +60,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.tools.assertions
 	$(BIN)/clang-format --dry-run --Werror $(C)
 
 format: $(VENV)/installed-dev

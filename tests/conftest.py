@@ -16,8 +16,11 @@ from tests.fast_tier import pytest_make_collect_report, pytest_runtest_protocol 
 from tests.garbage import pytest_collection  # noqa: F401
 from tests.kernels import kernels, pytest_collection_finish, pytest_unconfigure  # noqa: F401 -- pytest finds them here
 from tests.schedule import (  # noqa: F401
+    pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_configure,
     pytest_ignore_collect,
+    pytest_report_header,
     pytest_xdist_make_scheduler,
 )
 from tests.tools import forked_launcher

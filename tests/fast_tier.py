@@ -130,6 +130,9 @@ SLOWER = {
     "tests/test_makefile.py": "make",
     "tests/test_package.py": "pip",
     "tests/test_rank_processes.py": "ranks",
+    "tests/test_schedule.py::test_every_file": "pytest, as a process",
+    "tests/test_schedule.py::test_an_order": "pytest, as a process",
+    "tests/test_schedule.py::test_a_random": "pytest, as a process",
     "tests/emulate/inside/": "torch, and users' scripts in processes",
     "tests/tracking/": "torch, and watched commands",
     "tests/trials/": "ranks",
@@ -205,7 +208,8 @@ def holds_fast_tests(path: Path, config: pytest.Config) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """Where the tier runs alone, its files are read under the guard too: what one imports, all its tests do."""
-    with GUARD.watches(isinstance(collector, pytest.Module) and collector.config.option.markexpr == MARKER):
+    alone = isinstance(collector, pytest.Module) and collector.config.option.markexpr == MARKER
+    with GUARD.watches(alone and holds_fast_tests(collector.path, collector.config)):
         return (yield)
 
 

@@ -11,6 +11,7 @@ processes end at about the same time.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,35 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """With `-m alone` or `-m fast` only files with such tests are read, since reading all takes as long as these."""
     if config.option.markexpr not in {"alone", MARKER} or collection_path.suffix != ".py":
         return None
+    if any(Path(argument.partition("::")[0]).resolve() == collection_path for argument in config.args):
+        return None  # asked for by name: read, and its other tests deselected
     if config.option.markexpr == MARKER:
         return None if holds_fast_tests(collection_path, config) else True
     name = collection_path.relative_to(config.rootpath).as_posix()
     return None if any(begin.startswith(name) for begin in ALONE) else True
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --shuffle, which finds tests that pass only after others."""
+    parser.addoption("--shuffle", metavar="SEED", help="run in an order drawn by a number, or by `random`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed once, before processes of pytest-xdist are started: they must agree on the order."""
+    if config.option.shuffle == "random":
+        config.option.shuffle = str(random.SystemRandom().randrange(10**6))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name the order, so that it can be repeated."""
+    return f"order: make test ORDER={config.option.shuffle}" if config.option.shuffle else None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs alone and what stays together, and sort; the order within a file stays."""
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Mark what runs alone and what stays together, and sort; the order within a file stays unless it is drawn."""
+    if config.option.shuffle:
+        _shuffle(items, int(config.option.shuffle))
     for item in items:
         if item.nodeid.startswith(tuple(ALONE)):
             item.add_marker("alone")
@@ -100,6 +121,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(ONE_AFTER_ANOTHER):
             item.add_marker(pytest.mark.xdist_group("oom"))
     items.sort(key=_begins)
+
+
+def _shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Draw an order of the files, and of the tests of each: a file's fixtures are made once all the same."""
+    drawn = random.Random(seed)  # noqa: S311 -- no secret
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    groups = list(files.values())
+    drawn.shuffle(groups)
+    for group in groups:
+        drawn.shuffle(group)
+    items[:] = [item for group in groups for item in group]
 
 
 def _begins(item: pytest.Item) -> int:

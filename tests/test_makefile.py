@@ -81,8 +81,9 @@ def test_three_processes_test_where_there_is_memory_and_bf16_is_quick(
     ("exits", "again", "runs", "ended"),
     [
         ([0, 0], "yes", ["together", "alone"], 0),
-        ([1, 0, 0], "yes", ["together", "failed", "alone"], 0),
-        ([1, 1], "yes", ["together", "failed"], 2),
+        ([1, 0, 0, 0], "yes", ["together", "may they", "failed", "alone"], 0),
+        ([1, 0, 1], "yes", ["together", "may they", "failed"], 2),
+        ([1, 1], "yes", ["together", "may they"], 2),
         ([3], "yes", ["together"], 2),  # pytest itself broke: what it did not run is in no list of failures
         ([1], "", ["together"], 2),
     ],
@@ -98,7 +99,7 @@ def test_what_failed_is_tried_once_more_where_that_is_asked_and_must_pass_then(
     )
     pytest_of.chmod(0o755)
     done = make(*THIS, f"--assume-old={ENVIRONMENT / 'installed-dev'}", "test", f"BIN={tmp_path}", f"AGAIN={again}")
-    ways = {"-m not alone": "together", "--last-failed": "failed", "-m alone": "alone"}
+    ways = {"-m not alone": "together", "tests.tools.again": "may they", "--last-failed": "failed", "-m alone": "alone"}
     ran = [
         next(way for mark, way in ways.items() if mark in line)
         for line in (tmp_path / "ran").read_text().split("\n")[:-1]

@@ -1,7 +1,13 @@
 """What needs compiled kernels is run once they can be there."""
 
 import ast
+import itertools
+import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.kernels import FIXTURE
 from tests.schedule import ORDER, SLURM, WITHOUT_KERNELS, place_of
@@ -27,3 +33,37 @@ def test_no_process_waits_for_the_compiler_while_there_is_other_work() -> None:
 
 def test_all_that_is_scheduled_is_there() -> None:
     assert [name for name in ORDER if name != SLURM and not (ROOT / name).exists()] == []
+
+
+FILE_OF_FAST_TESTS = "tests/spec/test_batch.py"
+
+
+@pytest.mark.parametrize("path", ["tests/memory/test_ledger.py", FILE_OF_FAST_TESTS])
+def test_every_file_can_be_named_to_the_fast_tier(path: str) -> None:
+    ended = collect(path, "-m", "fast")
+    assert ended.returncode == (0 if path == FILE_OF_FAST_TESTS else 5), ended.stdout  # 5: none is selected
+    assert re.search(r"\d+/\d+ tests collected|no tests collected \(\d+ deselected\)|\d+ tests collected", ended.stdout)
+
+
+def test_an_order_that_is_drawn_holds_the_same_tests_and_is_repeated_by_its_number() -> None:
+    files = ["tests/spec/test_batch.py", "tests/spec/test_plain.py"]
+    usual, drawn, again, other = (names(collect(*files, *more)) for more in ((), *(("--shuffle", n) for n in "778")))
+    assert drawn == again
+    assert len({tuple(usual), tuple(drawn), tuple(other)}) == 3
+    assert sorted(usual) == sorted(drawn) == sorted(other)
+    assert len(list(itertools.groupby(drawn, key=lambda name: name.partition("::")[0]))) == len(files)
+
+
+def test_a_random_order_says_its_number() -> None:
+    assert re.search(
+        r"^order: make test ORDER=\d+$", collect(FILE_OF_FAST_TESTS, "-v", "--shuffle", "random").stdout, re.MULTILINE
+    )
+
+
+def collect(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def names(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in ended.stdout.splitlines() if "::" in line]
