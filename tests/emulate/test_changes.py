@@ -139,6 +139,17 @@ def test_sixteen_bits_are_not_offered_twice(known):
     assert says(["python", "train.py"], known) == []
 
 
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_bf16_is_not_offered_to_a_script_whose_deepspeed_configuration_is_in_sixteen_bits(tmp_path, name):
+    offered = {}
+    for enabled in (True, False):
+        file = ds_file(tmp_path, zero_optimization={"stage": 3}, **{name: {"enabled": enabled}})
+        command = ["deepspeed", "train.py", "--deepspeed_config", file]
+        said = [words for words in says(command, [option("bf16", value=False)]) if "bf16" in words[0]]
+        offered[enabled] = bool(said)
+    assert offered == {True: False, False: True}
+
+
 def test_segments_that_grow_are_tried_first_where_what_is_free_lies_in_pieces():
     command, known = ["python", "train.py"], [option("batch_size", 2)]
     first, *others = candidates(command, known, in_pieces=True)

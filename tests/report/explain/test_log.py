@@ -84,6 +84,11 @@ def test_a_rank_s_own_traceback_says_what_asked_though_others_stand_between_its_
     assert "Failed on rank 1." in said
 
 
+def test_of_several_refusals_without_tracebacks_the_first_is_explained() -> None:
+    told = as_data(explain_log(f"{TORCH_2_1}\n\n\n\n{TORCH_2_5}\n", "log.txt"))
+    assert told["refusal"]["asked_bytes"] == int(1.70 * _GIB)
+
+
 _ENGINE, _STAGE_3 = "deepspeed/runtime/engine.py", "deepspeed/runtime/zero/stage3.py"
 _BACKWARD = (("train.py", "main"), (_ENGINE, "backward"), (_STAGE_3, "backward"), ("torch/_tensor.py", "backward"))
 
