@@ -36,6 +36,7 @@ PACKAGES = (
     Package("report/frames", needs_torch=False),
     Package("report/step_time", needs_torch=False),
     Package("running/outcome.py", needs_torch=False),
+    Package("emulate/figures.py", needs_torch=False),
     Package("timing", needs_torch=False),
     Package("memory", needs_torch=True),
     Package("worker/strategies", needs_torch=True),
