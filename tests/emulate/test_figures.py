@@ -2,9 +2,9 @@
 
 import pytest
 
-from zerobench.emulate.figures import RankFit, Try, Verdict, needed_bytes, rank_fit
+from zerobench.emulate.figures import RankFit, Try, Verdict, host_bytes, needed_bytes, rank_fit
 from zerobench.emulate.part import Account, End
-from zerobench.records import Category, DeviceMemory, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, DeviceMemory, HostStanding, MemoryRow, Phase, Place, RankRecord, StepKind
 
 GIB = 2**30
 ENDS_WELL = [End.STOPPED, End.FINISHED]
@@ -33,8 +33,14 @@ def device(step: StepKind, occupied: int | None, reserved: int) -> DeviceMemory:
     )  # fmt: skip
 
 
-def record(memory: list[MemoryRow], on_device: tuple[DeviceMemory, ...] = ()) -> RankRecord:
-    return RankRecord.model_construct(memory=memory, device_memory=list(on_device), host_peak=None)
+def record(
+    memory: list[MemoryRow], on_device: tuple[DeviceMemory, ...] = (), host: HostStanding | None = None
+) -> RankRecord:
+    return RankRecord.model_construct(memory=memory, device_memory=list(on_device), host_peak=host)
+
+
+def standing(size: int) -> HostStanding:
+    return HostStanding(at="the update", by_category={Category.FIRST_MOMENT: size})
 
 
 def fit(rank: int, host: int | None = None, end: End = End.STOPPED) -> RankFit:
@@ -91,7 +97,7 @@ def test_the_peak_is_that_of_the_steps_with_its_own_categories_and_start_up_has_
         *rows(Place.DEVICE, Phase.BACKWARD, StepKind.FIRST, activations=30, parameters=2),
         *rows(Place.DEVICE, Phase.BACKWARD, StepKind.STEADY, activations=2, parameters=31, gradients=0),
         *rows(Place.HOST, Phase.STEP, parameters=90),
-        *rows(Place.NVME, Phase.BACKWARD, parameters=6),
+        *rows(Place.NVME, Phase.BACKWARD, parameters=2, first_moment=4),
         *rows(Place.NVME, Phase.STEP, parameters=4),
     ]
     found = rank_fit(account(), record(memory), 80 * GIB, None)
@@ -108,6 +114,22 @@ def test_the_host_is_that_of_the_play_with_room_where_there_was_one() -> None:
     found = rank_fit(account(end=End.OUT_OF_DEVICE_MEMORY), small, 8 * GIB, account(), whole)
     assert found.host is not None
     assert found.host.total_bytes == 3 * GIB
+
+
+def test_what_a_rank_held_on_the_host_is_unknown_where_nobody_watched() -> None:
+    assert host_bytes(record(rows(Place.HOST, Phase.STEP, parameters=3))) == 3 * GIB
+    assert host_bytes(record(rows(Place.DEVICE, Phase.STEP, parameters=3))) is None
+    assert host_bytes(None) is None
+
+
+def test_what_lay_on_the_host_is_told_of_the_fullest_rank_as_it_was_with_room() -> None:
+    own, roomy = record([], host=standing(5)), record([], host=standing(7))
+    assert rank_fit(account(), own, GIB, None).host_standing == standing(5)
+    assert rank_fit(account(), own, GIB, account(), roomy).host_standing == standing(7)
+    assert rank_fit(account(), None, GIB, None).host_standing is None
+    ranks = tuple(rank_fit(account(), one, GIB, None) for one in (own, None, roomy))
+    assert Verdict(ranks, 3, None).host_standing == standing(7)
+    assert Verdict(ranks[1:2], 1, None).host_standing is None
 
 
 @pytest.mark.parametrize(
