@@ -1,5 +1,6 @@
 """zerobench from Python: the same answers as the command's, as objects."""
 
+import gc
 import inspect
 import json
 import os
@@ -49,6 +50,24 @@ def test_a_prediction_of_ones_own_configuration_adds_up(tmp_path: Path) -> None:
     low, high = one.expected_step_interval_s or (0.0, 0.0)
     assert low < (one.expected_step_s or 0.0) < high
     assert one.expected_tokens_per_s == pytest.approx(8 * 4 * 2048 / (one.expected_step_s or 0.0))
+
+
+def test_a_prediction_leaves_nothing_on_disk_unless_it_is_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+    one = zerobench.predict("gpt2-125m", config, **CLUSTER, sequence_length=512)
+    shown = repr(one) + one._repr_html_() + one.table().to_string()
+    with pytest.raises(UserError, match="reduce_bucket_size"):
+        zerobench.predict("gpt2-125m", {"zero_optimization": {"reduce_bucket_sise": 1}}, **CLUSTER)
+    kept = zerobench.predict("gpt2-125m", config, **CLUSTER, sequence_length=512, reports=tmp_path / "kept")
+    assert kept.by_category == one.by_category != {}
+    assert "zero2" in shown
+    del one
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_a_run_is_loaded_with_its_tables(tmp_path: Path) -> None:
@@ -123,7 +142,8 @@ def test_each_argument_of_a_prediction_has_its_name_and_type() -> None:
     plan, predict = (inspect.signature(call).parameters for call in (zerobench.plan, zerobench.predict))
     assert {name for name, one in predict.items() if one.kind is inspect.Parameter.VAR_KEYWORD} == set()
     assert set(predict) == set(plan) - {"stages"}  # which its configuration says
-    assert all(predict[name].annotation == plan[name].annotation for name in set(predict) - {"ds_config"})
+    own = {"ds_config", "reports"}  # a prediction keeps its run only where it is told to
+    assert all(predict[name].annotation == plan[name].annotation for name in set(predict) - own)
 
 
 def test_what_the_package_gives_is_what_type_checkers_are_told_and_no_module_of_it_hides_it() -> None:

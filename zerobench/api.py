@@ -10,7 +10,7 @@
     run = zerobench.run("zero-stages", only=["strategy=zero2,zero3"])
 
 Each predicts or reads what the command of its name does (`zerobench plan --help`); what is wrong is a
-zerobench.errors.UserError of one line.
+zerobench.errors.UserError of one line. `predict` leaves nothing on disk unless it is given `reports`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from zerobench.errors import UserError
 from zerobench.report.choice import Choice
@@ -322,17 +325,24 @@ def predict(
     activation_checkpointing: bool = False,
     lora: int | str | None = None,
     evidence: str | None = None,
-    reports: str | Path = REPORTS,
+    reports: str | Path | None = None,
 ) -> Prediction:
-    """What `model` under `ds_config`, a file or its keys, takes on so many GPUs.
+    """Predict what `model` under `ds_config`, a file or its keys, takes on `gpus` GPUs.
 
-    Raises UserError, also where it could not be predicted, with the reason.
+    The run is kept under `reports`; without it nothing stays on disk, so that a prediction in a test is not the newest
+    run of a project. Raises UserError, also where it could not be predicted, with the reason.
     """
-    planned = plan(**locals())
-    if not planned.predictions:
-        [trial, *_] = load_run(planned.path).trials()
-        raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")
-    return planned.predictions[0]
+    arguments = locals()
+    if reports is not None:
+        return _predicted(arguments)
+    folder = Path(mkdtemp(prefix="zerobench-"))
+    try:
+        prediction = _predicted(arguments | {"reports": folder})
+    except BaseException:
+        rmtree(folder, ignore_errors=True)
+        raise
+    finalize(prediction.row, rmtree, folder, ignore_errors=True)  # a row reads its configuration when asked
+    return prediction
 
 
 def load(run: str | None = None, reports: str | Path = REPORTS) -> RunTables:
@@ -360,6 +370,14 @@ def run(
     executor = LocalExecutor(machine.cpu_cores, machine.num_gpus, None)
     result = start_sweep(loaded, planned, machine, reports=Path(reports), executor=executor, observer=Observer())
     return load(str(result.folder.path))
+
+
+def _predicted(arguments: Mapping[str, Any]) -> Prediction:
+    planned = plan(**arguments)
+    if not planned.predictions:
+        [trial, *_] = load_run(planned.path).trials()
+        raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")
+    return planned.predictions[0]
 
 
 def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:

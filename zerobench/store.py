@@ -361,6 +361,23 @@ def latest_run(reports: Path) -> Path:
     return runs[-1]
 
 
+def latest_run_like(baseline: Run, reports: Path) -> Path:
+    """The newest run folder under `reports` of the sweep, or the script, that `baseline` is of.
+
+    Raises UserError: there is none, or the sweep of a newer run is torn.
+    """
+    name = _sweep_name(baseline.sweep, baseline.run_id)
+    for run in reversed(runs_under(reports)):
+        if _sweep_name(read_sweep(RunFolder(run).sweep), run.name) == name:
+            return run
+    raise UserError(f"NEW: no run of {name} under {reports}, which the baseline is of; run it, or name a run")
+
+
+def _sweep_name(sweep: Document, run_id: str) -> str:
+    """A user's own script has no sweep with a name, and gives its own to the run's folder."""
+    return str(sweep.get("name", run_id.rpartition("_")[0]))
+
+
 def read_record(path: Path, model: type[Model]) -> Model:
     """The document at `path` as a `model`, brought up to date first if an older version wrote it.
 

@@ -138,6 +138,11 @@ def brief(value: Any) -> str:
     return min(exact, key=len, default=str(value)).replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
 
 
+def times_as_long(ratio: float) -> str:
+    """How long something of `ratio` times the length takes: `34% longer`, and from twice on `2.6 times as long`."""
+    return f"{ratio:.1f} times as long" if ratio >= 2 else f"{100 * (ratio - 1):.1f}% longer"
+
+
 def counted(number: int, word: str) -> str:
     """`1 trial`, `2 trials`."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -28,10 +28,28 @@ def kept(call: Call, tmp_path: Path) -> Call:
 
 def test_a_run_is_held_against_the_baseline(kept: Call) -> None:
     assert kept("compare", "same", "--against", "main", *GATE)[0] == 0
-    assert kept("compare", "--against", "main", "--fail-on", "memory:2%")[0] == 0, "the newest run"
+    assert kept("compare", "--against", "main", "--fail-on", "memory:2%")[0] == 0, "the newest run of its sweep"
     code, out, _ = kept("compare", "slower", "--against", "main", *GATE)
     assert code == 1
     assert "BASE: run before. NEW: run slower." in " ".join(out.split())
+
+
+def test_the_newest_run_of_the_baselines_sweep_is_held_against_it_and_no_newer_run_of_another(
+    kept: Call, tmp_path: Path
+) -> None:
+    reports = tmp_path / "reports"
+    lay_out(reports, "sample_20990101-000000", repeats(SMALL, BASE_S))
+    other = lay_out(reports, "plan_20990102-000000", repeats(spec("zero3", gpus_per_node=1), BASE_S))
+    (other / "sweep.yaml").write_text("name: plan\n")
+    code, out, _ = kept("compare", "--against", "main", *GATE)
+    assert code == 0
+    assert "NEW: run sample_20990101-000000." in " ".join(out.split())
+
+
+def test_without_a_run_of_the_baselines_sweep_the_gate_says_which_is_missing(kept: Call, tmp_path: Path) -> None:
+    for run in (tmp_path / "reports").glob("*/sweep.yaml"):
+        run.write_text("name: other\n")
+    refused(kept("compare", "--against", "main", *GATE), "no run of sample under reports")
 
 
 def test_a_baseline_is_no_run_of_its_own_and_is_replaced_by_the_next(kept: Call) -> None:

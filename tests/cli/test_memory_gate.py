@@ -107,5 +107,17 @@ def test_the_gate_is_green_on_what_the_baseline_was_and_red_on_more(project: Pat
     assert "FAILED" in (project / "summary.md").read_text()
 
 
+def test_the_gate_says_what_changed_where_the_configuration_is_another_file(project: Path) -> None:
+    assert KEPT_ONCE is not None
+    assert bash(project, KEPT_ONCE[1]) == 0
+    configure(project, 900_000_000)
+    (project / "ds.json").rename(project / "ds_large.json")
+    (project / "gate.yaml").write_text(SWEEP.replace("ds.json", "ds_large.json"))
+    assert gate(project, given()) == [0, 1, 0]
+    _, _, _, _, verdict, changed, *_ = (project / "summary.md").read_text().splitlines()
+    assert verdict.startswith("- FAILED memory:2%: zero2, device ")
+    assert changed == r"- configuration changed: reduce_bucket_size 5e8 -\> 9e8"
+
+
 def test_without_a_baseline_it_is_red_and_nothing_else_fails(project: Path) -> None:
     assert gate(project, given()) == [0, 2, 0]

@@ -16,14 +16,14 @@ from zerobench.errors import UserError
 from zerobench.folder import check_writable, write_pieces, write_whole, writing
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.document import comparison_document
-from zerobench.report.compare.gate import Verdict, headline, judge, parse_limits, refusal
+from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
 from zerobench.report.exporters.libraries import require_page
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Part
-from zerobench.report.tables.two_runs import TITLE, comparison_parts, document_parts, gate_part
-from zerobench.store import find_run, load_run
+from zerobench.report.tables.two_runs import TITLE, answer_part, comparison_parts, document_parts
+from zerobench.store import find_run, latest_run_like, load_run
 
 
 def compare_runs(request: CompareRequest) -> Answer:
@@ -69,7 +69,7 @@ def compare_runs(request: CompareRequest) -> Answer:
 
 def _parts(comparison: Comparison, verdicts: Sequence[Verdict], *, details: bool) -> list[Part | Table[Any]]:
     """The tables below what they come to, or on a screen, which has only their end, above it."""
-    answer = gate_part(verdicts) if verdicts else Part("Summary", text=headline(comparison, verdicts))
+    answer = answer_part(comparison, verdicts)
     tables = comparison_parts(comparison, details=details)
     return [*tables, answer] if sys.stdout.isatty() else [answer, *tables]
 
@@ -79,7 +79,10 @@ def _paths(request: CompareRequest) -> tuple[Path, Path]:
     if request.against is not None:
         if request.new is not None:
             raise UserError(f"--against: {request.against} replaces BASE; give NEW only")
-        return find_baseline(request.against, request.reports), find_run(request.base, request.reports)
+        baseline = find_baseline(request.against, request.reports)
+        if request.base is not None:
+            return baseline, find_run(request.base, request.reports)
+        return baseline, latest_run_like(load_run(baseline), request.reports)
     if request.base is None or request.new is None:
         raise UserError("NEW is missing: zerobench compare BASE NEW, or compare NEW --against NAME")
     return find_run(request.base, request.reports), find_run(request.new, request.reports)

@@ -102,7 +102,9 @@ class CompareRequest:
     """What `zerobench compare` is asked for."""
 
     base: str | None = _argument(
-        "BASE", "The run before; with --against, the run after (newest).", autocompletion=completion.runs
+        "BASE",
+        "The run before; with --against, the run after (newest of the baseline's sweep).",
+        autocompletion=completion.runs,
     )
     new: str | None = _argument("NEW", "The run after, of the same sweep.", autocompletion=completion.runs)
     against: str | None = _option(

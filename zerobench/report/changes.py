@@ -57,6 +57,8 @@ def slower_text(slower: float | None) -> str:
         return "step time unknown"
     if abs(slower) < _AS_FAST:
         return "same speed"
+    if slower >= 1:
+        return f"{1 + slower:.1f} times the step time"  # 161% slower would be read as 1.6 times
     return f"{abs(slower):.0%} {'slower' if slower > 0 else 'faster'}"
 
 

@@ -1,5 +1,7 @@
 """Two runs side by side: which trials are the same, what may be said of memory and of speed, what the gate does."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,13 @@ from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, skipped_trial, spec
 from tests.tools.known import known
 from tests.tools.refusals import one_line
-from zerobench.records import Category, Place, StepKind
+from zerobench.records import Category, MemoryRow, Place, StepKind
 from zerobench.report.compare.comparison import Comparison, compare
+from zerobench.report.compare.document import comparison_document
 from zerobench.report.compare.environment import hardware_warnings
-from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
+from zerobench.report.compare.gate import Verdict, headline, judge, parse_limits, refusal, why
+from zerobench.report.render.markdown import document
+from zerobench.report.tables.two_runs import TITLE, answer_part, document_parts
 from zerobench.report.tables.two_runs_speed import speed_parts
 from zerobench.store import load_run
 
@@ -333,3 +338,237 @@ def test_a_memory_gate_without_any_peak_is_refused(tmp_path: Path, count: int) -
     ]
     refused = known(refusal(judge(compared(tmp_path, trials, trials), parse_limits("memory:2%"))))
     assert "cannot be checked" in refused
+
+
+HOST_BYTES = 40 * 2**30
+
+
+def at_place(trial: SampleTrial, place: Place, nbytes: int) -> SampleTrial:
+    """The same trial with `nbytes` in `place`, which it held nothing in before."""
+    device = [row for row in trial.ranks[0].memory if row.place is Place.DEVICE]
+    kinds = {(row.step, row.phase): row for row in device if row.category is Category.TOTAL}
+    rows = [
+        row.model_copy(
+            update={"place": place, "category": category, "live_bytes": nbytes, "at_peak_bytes": nbytes}
+            | {"own_peak_bytes": nbytes}
+        )
+        for row in kinds.values()
+        for category in (Category.PINNED_BUFFERS, Category.TOTAL)
+    ]
+    return trial.with_ranks(memory=[*trial.ranks[0].memory, *rows])
+
+
+def without(trial: SampleTrial, place: Place) -> SampleTrial:
+    """The same trial with a ledger that has nothing in `place`."""
+    return trial.with_ranks(memory=[row for row in trial.ranks[0].memory if row.place is not place])
+
+
+@pytest.mark.parametrize("place", [Place.HOST, Place.NVME])
+@pytest.mark.parametrize(
+    ("limit", "passes"), [("memory:2%", False), ("memory:900%", False), ("memory:1GiB", False), ("memory:41GiB", True)]
+)
+def test_a_place_that_only_new_holds_anything_in_has_grown_from_0(
+    tmp_path: Path, place: Place, limit: str, passes: bool
+) -> None:
+    base = without(completed_trial(SMALL), place)
+    found = verdict(compared(tmp_path, [base], [at_place(base, place, HOST_BYTES)]), limit)
+    assert (found.passed, found.num_judged) == (passes, 1)
+    name = "NVMe" if place is Place.NVME else "host"
+    expected = f"zero1, {name} peak 0 B to 40.00 GiB, +40.00 GiB (new), mostly pinned buffers"
+    assert found.failures[:1] == ([] if passes else [expected])
+
+
+def test_a_place_that_only_base_holds_anything_in_has_shrunk_and_passes(tmp_path: Path) -> None:
+    new = without(completed_trial(SMALL), Place.NVME)
+    comparison = compared(tmp_path, [at_place(new, Place.NVME, HOST_BYTES)], [new])
+    assert verdict(comparison, "memory:0%").passed
+    shrunk = [change.more_bytes for change in comparison.peaks if change.where[0] == "nvme"]
+    assert shrunk == [-HOST_BYTES, -HOST_BYTES]
+
+
+def test_a_counter_that_base_did_not_read_is_not_0_and_is_named(tmp_path: Path) -> None:
+    new = completed_trial(SMALL)
+    unread = [row.model_copy(update={"nvml_used_bytes": None}) for row in new.ranks[0].device_memory]
+    found = verdict(compared(tmp_path, [new.with_ranks(device_memory=unread)], [new]), "memory:0%")
+    assert (found.passed, found.num_judged) == (True, 1)
+    assert found.not_judged == [f"zero1, used{when} peak, not measured in BASE" for when in ("", " start-up")]
+
+
+def test_without_any_ledger_in_base_nothing_has_grown_from_0(tmp_path: Path) -> None:
+    new = completed_trial(SMALL)
+    found = verdict(compared(tmp_path, [new.with_ranks(memory=[], device_memory=[])], [new]), "memory:0%")
+    assert (found.failures, found.num_judged) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "more_bytes", "base_bytes", "is_beyond"),
+    [
+        ("memory:2%", HOST_BYTES, 0, True),
+        ("memory:2%", 1, 0, True),
+        ("memory:0%", 0, 0, False),
+        ("memory:2%", 2, 100, False),
+        ("memory:2%", 3, 100, True),
+        ("memory:2%", 2**20, -(2**20), False),
+        ("memory:2%", HOST_BYTES, -(2**20), True),
+        ("memory:1GiB", HOST_BYTES, 0, True),
+        ("memory:1GiB", 2**30, 0, False),
+    ],
+)
+def test_growth_from_nothing_is_beyond_any_percentage(
+    limit: str, more_bytes: int, base_bytes: int, is_beyond: bool
+) -> None:
+    [found] = parse_limits(limit)
+    assert found.is_beyond(more_bytes, base_bytes) is is_beyond
+
+
+def test_the_worst_growth_comes_first_and_growth_from_0_is_the_worst(tmp_path: Path) -> None:
+    base = [without(completed_trial(spec(name, gpus_per_node=1)), Place.NVME) for name in ("zero1", "zero2")]
+    new = [grown_by(base[0], 2**30), at_place(base[1], Place.NVME, 2**20)]
+    failures = verdict(compared(tmp_path, base, new), "memory:0%").failures
+    assert [line.partition(" peak ")[0] for line in failures[:2]] == ["zero2, NVMe", "zero2, NVMe start-up"]
+    assert failures[-1].startswith("zero1, device")
+
+
+def test_a_category_that_appears_behind_one_that_shrank_is_named(tmp_path: Path) -> None:
+    base, new = (
+        grown_by(completed_trial(SMALL), 2**30, part) for part in (Category.LOGITS_AND_LOSS, Category.PINNED_BUFFERS)
+    )
+    rows = [row for row in base.ranks[0].memory if row.category is not Category.PINNED_BUFFERS]
+    kinds = {(row.step, row.phase) for row in rows if row.step is StepKind.STEADY}
+    pinned = [
+        row.model_copy(update={"category": Category.PINNED_BUFFERS, "at_peak_bytes": 2**30, "live_bytes": 2**30})
+        for row in new.ranks[0].memory
+        if row.place is Place.DEVICE and row.category is Category.TOTAL and (row.step, row.phase) in kinds
+    ]
+    comparison = compared(tmp_path, [base], [completed_trial(SMALL).with_ranks(memory=[*_total_of(rows), *pinned])])
+    assert "zero1, new at the device peak: pinned buffers, 1.00 GiB" in why(comparison)
+
+
+def _total_of(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    """The rows without the logits that `grown_by` added, under the same totals."""
+    return [
+        row.model_copy(update={"at_peak_bytes": (row.at_peak_bytes or 0) - 2**30})
+        if row.category is Category.LOGITS_AND_LOSS and row.place is Place.DEVICE and row.step is StepKind.STEADY
+        else row
+        for row in rows
+    ]
+
+
+def with_config(path: Path, run: str, trial: SampleTrial, config: dict[str, Any]) -> None:
+    """Lay the configuration that was handed to the engine in the trial's folder."""
+    (path / run / "trials" / trial.spec.trial_id / "ds_config.json").write_text(json.dumps(config))
+
+
+def configured(path: Path, base: SampleTrial, new: SampleTrial, *buckets: int) -> Comparison:
+    """The comparison of two runs whose trials run under reduce buckets of these sizes."""
+    runs = lay_out(path, "base", [base]), lay_out(path, "new", [new])
+    for run, trial, bucket in zip(("base", "new"), (base, new), buckets, strict=True):
+        zero = {"stage": 2, "reduce_bucket_size": bucket, "nvme_path": f"/swap/{run}"}
+        with_config(path, run, trial, {"zero_optimization": zero})
+    return compare(*map(load_run, runs))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ds_config_file": "/a/zero2.json"}, {"ds_config_file": "/b/larger.json"}),
+        ({"ds_config_file": "/a/zero2.json"}, {"ds_config_file": "/a/zero2.json"}),
+        ({"ds_config_file": "/a/zero2.json"}, {"ds_config_file": "/elsewhere/zero2.json"}),
+        ({}, {"ds_config_file": "/a/zero2.json"}),
+        ({"ds_config": {"zero_optimization.reduce_bucket_size": 100_000_000}}, {"ds_config": BIG_BUCKET}),
+    ],
+)
+def test_another_configuration_is_the_same_trial_and_the_second_line_of_the_answer(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    base, new = (completed_trial(spec("zero2", gpus_per_node=1, **how)) for how in (before, after))
+    comparison = configured(tmp_path, base, new, 100_000_000, 900_000_000)
+    assert (len(comparison.same), comparison.only_base, comparison.only_new) == (1, [], [])
+    line = "configuration changed: reduce_bucket_size 1e8 -> 9e8"
+    assert headline(comparison, [])[1] == line
+    verdicts = judge(comparison, parse_limits("memory:2%"))
+    assert headline(comparison, verdicts)[1] == line
+    assert answer_part(comparison, verdicts).points[1] == line
+    assert line.replace("->", r"-\>") in document(TITLE, document_parts(comparison, []), level=2)
+    assert comparison_document(comparison, [])["configuration_changed"] == [
+        {"key": "zero_optimization.reduce_bucket_size", "base": "1e8", "new": "9e8", "trials": ["zero2"]}
+    ]
+
+
+def test_an_equal_configuration_has_changed_nothing(tmp_path: Path) -> None:
+    trial = completed_trial(spec("zero2", gpus_per_node=1, ds_config_file="/a/zero2.json"))
+    comparison = configured(tmp_path, trial, trial, 100_000_000, 100_000_000)
+    assert comparison.configuration == []
+    assert headline(comparison, []) == ["No peak grew"]
+
+
+def test_secrets_in_a_changed_configuration_stay_out_of_the_answer(tmp_path: Path) -> None:
+    trial = completed_trial(spec("zero2", gpus_per_node=1))
+    runs = lay_out(tmp_path, "base", [trial]), lay_out(tmp_path, "new", [trial])
+    with_config(tmp_path, "base", trial, {"api_key": "hunter2hunter2"})
+    with_config(tmp_path, "new", trial, {"api_key": "hunter3hunter3"})
+    [change] = compare(*map(load_run, runs)).configuration
+    assert change.text == "api_key [REDACTED] -> [REDACTED]"
+
+
+def files(*paths: str) -> list[SampleTrial]:
+    return [completed_trial(spec("zero2", gpus_per_node=1, ds_config_file=path)) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "matched"),
+    [
+        (("/a/1.json", "/a/2.json"), ("/a/2.json", "/a/3.json"), 1),
+        (("/a/1.json", "/a/2.json"), ("/a/3.json", "/a/4.json"), 0),
+        (("/a/1.json", "/a/2.json"), ("/b/2.json", "/b/1.json"), 2),
+        (("/a/1.json", "/a/2.json"), ("/a/3.json",), 0),
+        (("/a/1.json",), ("/a/3.json",), 1),
+    ],
+)
+def test_trials_under_other_configurations_are_matched_only_where_one_can_be_meant(
+    tmp_path: Path, base: tuple[str, ...], new: tuple[str, ...], matched: int
+) -> None:
+    comparison = compared(tmp_path, files(*base), files(*new))
+    assert len(comparison.same) == matched
+    assert len(comparison.only_base) == len(base) - matched
+    assert len(comparison.only_new) == len(new) - matched
+    names = [
+        [Path(str(repeats[0].spec.ds_config_file)).name for repeats in (one.base, one.new)] for one in comparison.same
+    ]
+    assert matched < 2 or all(old == late for old, late in names)
+
+
+def test_another_strategy_or_batch_is_another_trial_whatever_the_configuration(tmp_path: Path) -> None:
+    how = {"gpus_per_node": 1, "ds_config_file": "/a/1.json"}
+    base = [completed_trial(spec("zero2", **how)), completed_trial(spec("zero3", micro_batch_size=2, **how))]
+    new = [completed_trial(spec("zero1", **how)), completed_trial(spec("zero3", micro_batch_size=4, **how))]
+    assert compared(tmp_path, base, new).same == []
+
+
+def test_the_cause_is_in_the_answer_where_the_engine_took_other_settings_by_itself(tmp_path: Path) -> None:
+    asked = spec("zero2", gpus_per_node=2)
+    grown = with_ranks_of(asked, completed_trial(spec("zero2", gpus_per_node=2, ds_config=BIG_BUCKET)))
+    _, cause, settings = headline(compared(tmp_path, [completed_trial(asked)], [grown]), [])
+    bucket = "in NEW its reduce bucket of 5e8 elements of 2 bytes (reduce_bucket_size)"
+    assert cause == f"zero2: device start-up: reduce buffers: {bucket}"
+    assert settings == "zero2: DeepSpeed reports zero_optimization.reduce_bucket_size 1e6 -> 5e8"
+
+
+def test_a_slowdown_without_growth_has_its_settings_in_the_answer(tmp_path: Path) -> None:
+    new = [
+        one.with_ranks(effective_config=one.ranks[0].effective_config | {"wall_clock_breakdown": True})
+        for one in repeats(SMALL, SLOWER_S)
+    ]
+    base = [
+        one.with_ranks(effective_config=one.ranks[0].effective_config | {"wall_clock_breakdown": False})
+        for one in repeats(SMALL, BASE_S)
+    ]
+    answer = headline(compared(tmp_path, base, new), [])
+    assert answer[-1] == "zero1: DeepSpeed reports wall_clock_breakdown false -> true"
+
+
+@pytest.mark.parametrize(("times", "words"), [(1.34, "34.0% longer"), (2.61, "2.6 times as long")])
+def test_a_slowdown_is_a_share_below_twice_and_a_factor_from_there(tmp_path: Path, times: float, words: str) -> None:
+    slow = repeats(SMALL, [times * seconds for seconds in BASE_S])
+    answer = headline(compared(tmp_path, repeats(SMALL, BASE_S), slow), [])
+    assert f"zero1, a step takes {words}, p = 0.029" in answer

@@ -20,7 +20,7 @@ from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.two_runs import TITLE, comparison_parts, gate_part
+from zerobench.report.tables.two_runs import TITLE, answer_part, comparison_parts, document_parts, gate_part
 from zerobench.store import load_run
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,7 +38,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 def shown(comparison: Comparison, width: int, limits: str = "memory:2%,speed:5%") -> str:
     """What the terminal shows, without blanks at the ends of lines."""
     verdicts = judge(comparison, parse_limits(limits))
-    parts = [*comparison_parts(comparison), *([gate_part(verdicts)] if verdicts else [])]
+    parts = [*comparison_parts(comparison), answer_part(comparison, verdicts)]
     return without_trailing_blanks(printed(partial(print_parts, parts), width, highlight=False))
 
 
@@ -81,8 +81,8 @@ def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> N
 
 
 def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) -> None:
-    gate = gate_part(judge(upgraded, parse_limits("memory:2%")))
-    as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), GOLDEN / "compare.md")
+    parts = document_parts(upgraded, judge(upgraded, parse_limits("memory:2%")))
+    as_looked_at(document(TITLE, parts, level=2), GOLDEN / "compare.md")
 
 
 def test_a_long_comparison_shows_what_grew_most_and_counts_the_rest(tmp_path: Path) -> None:

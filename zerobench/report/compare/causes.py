@@ -20,8 +20,11 @@ _MOST_PEAKS = 10
 _ABSENT = object()
 
 
-def causes(comparison: Comparison, peaks: Sequence[MemoryChange]) -> list[str]:
-    """A sentence for each peak that differs by more than its repeats do, as far as something is known of it."""
+def causes(comparison: Comparison, peaks: Sequence[MemoryChange], *, with_settings: bool = True) -> list[str]:
+    """A sentence for each peak that differs by more than its repeats do, as far as something is known of it.
+
+    Raises UserError: a record of one of the trials is torn.
+    """
     differing = [peak for peak in peaks if peak.base.instant.categories and peak.differences]
     differing = [peak for peak in differing if not peak.is_within_spread]
     causes: dict[tuple[str, str], str] = {}
@@ -32,9 +35,15 @@ def causes(comparison: Comparison, peaks: Sequence[MemoryChange]) -> list[str]:
             why = _cause(base, new, peak.differences[0])
         if why is not None:
             causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.where)}: {why}")
-        if settings := changed_settings(base, new):
-            causes[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
+        for sentence in settings_sentences(peak.label, base, new) if with_settings else ():
+            causes[peak.label, "settings"] = sentence
     return list(causes.values())
+
+
+def settings_sentences(label: str, base: Trial, new: Trial) -> list[str]:
+    """What the engine read back otherwise in NEW of the trial called `label`; none where nothing."""
+    settings = changed_settings(base, new)
+    return [f"{label}: DeepSpeed reports {listed(settings)}"] if settings else []
 
 
 def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:
@@ -46,11 +55,11 @@ def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:
 
 
 def changed_settings(base: Trial, new: Trial) -> list[str]:
-    """`zero_optimization.overlap_comm False (BASE), True (NEW)`: what the engine read back, of keys that both know."""
+    """`zero_optimization.overlap_comm false -> true`: what the engine read back, of keys that both know."""
     configs = (next((rank.effective_config for rank in trial.ranks), {}) for trial in (base, new))
     left, right = (dict(leaves(config)) for config in configs)
     return [
-        f"{key} {brief(left[key])} (BASE), {brief(right[key])} (NEW)"
+        f"{key} {brief(left[key])} -> {brief(right[key])}"
         for key in left
         if right.get(key, _ABSENT) not in (left[key], _ABSENT)
     ]

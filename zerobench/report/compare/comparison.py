@@ -5,21 +5,32 @@
     verdicts = judge(comparison, parse_limits("memory:2%"))    # gate.py
 
 Trials are the same where they did the same work (config_hash) and their figures are obtained in the same way
-(evidence). memory.py and speed.py say what may be concluded from them.
+(evidence). A trial that no other equals is compared with the only one that differs from it in nothing but the DeepSpeed
+configuration: what changed there is part of the answer (configuration.py). memory.py and speed.py say what may be
+concluded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.grouped import grouped
+from zerobench.report.compare.configuration import SettingChange, setting_changes
 from zerobench.report.compare.environment import Fact, facts
 from zerobench.report.compare.memory import MemoryChange, memory_changes
-from zerobench.report.compare.sides import Repeat, Side, side_of
+from zerobench.report.compare.sides import (
+    Repeat,
+    Side,
+    Work,
+    side_of,
+    work_with_file_named,
+    work_without_configuration,
+)
 from zerobench.report.compare.speed import SpeedChange, speed_change
 from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance, num_stable_steps
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.parity import TOLERANCES, largest_difference
+from zerobench.spec.trial import TrialSpec
 
 Repeats = Sequence[Repeat]
 
@@ -78,6 +89,8 @@ class Comparison:
     facts: Sequence[Fact]
     shared: Sequence[str]
     """What the names of the trials leave out, and what their letters mean."""
+    configuration: Sequence[SettingChange] = ()
+    """What the trials' DeepSpeed configurations say otherwise in NEW."""
 
     @property
     def peaks(self) -> list[MemoryChange]:
@@ -94,6 +107,7 @@ def compare(base: store.Run, new: store.Run) -> Comparison:
     pairs = list(_pairs(left, right))
     specs = [(old or late)[0].spec.model_copy(update={"repeat": 0}) for old, late in pairs]  # no name says which
     named = list(zip(labels(specs), pairs, strict=True))
+    shared = [(name, old[0], late[0]) for name, (old, late) in named if old and late]
     return Comparison(
         base=left,
         new=right,
@@ -106,6 +120,7 @@ def compare(base: store.Run, new: store.Run) -> Comparison:
         only_new=[name for name, (old, _) in named if not old],
         facts=facts(left, right),
         shared=shared_lines(specs),
+        configuration=setting_changes(base, new, [(name, a.trial_id, b.trial_id) for name, a, b in shared]),
     )
 
 
@@ -122,11 +137,38 @@ def ended(repeats: Repeats) -> str:
 
 def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:
     """The repeats of each piece of work in both runs; empty where one of them lacks it."""
-    for work in dict.fromkeys([*base.repeats, *new.repeats]):
-        sides = base.repeats.get(work, ()), new.repeats.get(work, ())
+    renamed = _works_in_base(base, new)
+    theirs = {renamed.get(work, work): repeats for work, repeats in new.repeats.items()}
+    for work in dict.fromkeys([*base.repeats, *theirs]):
+        sides = base.repeats.get(work, ()), theirs.get(work, ())
         # Two devices in one run are two trials of one work; else the folder's name on NVMe is no matter.
         left, right = (grouped(side, lambda repeat: repeat.spec.nvme_path) for side in sides)
         if max(len(left), len(right)) < 2:
             yield sides
         else:
             yield from ((left.get(path, ()), right.get(path, ())) for path in dict.fromkeys([*left, *right]))
+
+
+def _works_in_base(base: Side, new: Side) -> dict[Work, Work]:
+    """Return, for work of NEW that BASE lacks, the work of BASE to compare it with, where only one can be meant.
+
+    Work under another configuration can be meant only where no two trials agree in everything: of a sweep over
+    configurations one may be gone and another added.
+    """
+    agreeing = base.repeats.keys() & new.repeats.keys()
+    found: dict[Work, Work] = {}
+    for key in (work_with_file_named, work_without_configuration):
+        taken = {*agreeing, *found, *found.values()}
+        ours, theirs = (_by_key(side, key) for side in (base, new))
+        for kind in ours.keys() & theirs.keys():
+            old, late = (set(works[kind]) for works in (ours, theirs))
+            if key is work_with_file_named:
+                old, late = old - taken, late - taken
+            if len(old) == len(late) == 1 and not (old | late) & taken:
+                found[late.pop()] = old.pop()
+    return found
+
+
+def _by_key(side: Side, key: Callable[[TrialSpec], Work]) -> Mapping[Work, Sequence[Work]]:
+    """The works of `side`, by `key` of what was asked."""
+    return grouped(side.repeats, lambda work: key(side.repeats[work][0].spec))

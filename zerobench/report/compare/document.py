@@ -1,10 +1,11 @@
 """A comparison as plain values, for gates that are programs."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
-from zerobench.report.compare.gate import Verdict
+from zerobench.report.compare.gate import Verdict, why
 from zerobench.report.compare.memory import MemoryChange
 
 
@@ -16,6 +17,8 @@ def comparison_document(comparison: Comparison, verdicts: Sequence[Verdict]) -> 
         "passed": all(verdict.passed for verdict in verdicts),
         "limits": [_verdict(verdict) for verdict in verdicts],
         "trials": [_trial(same) for same in comparison.same],
+        "configuration_changed": [asdict(change) for change in comparison.configuration],
+        "causes": why(comparison),
         "only_base": comparison.only_base,
         "only_new": comparison.only_new,
         "environment": [

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.report.column_units import show_percent
+from zerobench.report.compare.causes import causes, settings_sentences
 from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
-from zerobench.report.compare.memory import MemoryChange, where_name
+from zerobench.report.compare.configuration import configuration_line
+from zerobench.report.compare.memory import MemoryChange, measured_in_new_only, where_name
 from zerobench.report.compare.speed import SpeedChange
 from zerobench.report.compare.stats import SIGNIFICANCE, repeats_needed
-from zerobench.units import format_bytes, parse_bytes
+from zerobench.units import format_bytes, parse_bytes, times_as_long
 
 METRICS = ("memory", "speed")
 _NOTHING = {"memory": "no trial completed in both runs", "speed": "no trial timed steps in both runs"}
@@ -38,10 +40,16 @@ class Limit:
     nbytes: int | None = None
 
     def is_beyond(self, more_bytes: int, base_bytes: int) -> bool:
-        """Whether so many bytes more than `base_bytes` are more than this; a share of what is not above 0 is none."""
+        """Return whether `more_bytes` on top of `base_bytes` exceed the limit.
+
+        Growth from 0 exceeds any percentage. Below 0 lies only the host's remainder of a CPU rank (sides.RESIDENT),
+        which is known no better than by what it lacks: growth past that exceeds any percentage.
+        """
         if self.nbytes is not None:
             return more_bytes > self.nbytes
-        return base_bytes > 0 and more_bytes / base_bytes > (self.fraction or 0.0)
+        if base_bytes <= 0:
+            return base_bytes + more_bytes > -base_bytes
+        return more_bytes / base_bytes > (self.fraction or 0.0)
 
 
 @dataclass
@@ -139,7 +147,7 @@ def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
 
 def _badness(same: SharedTrial) -> tuple[bool, float]:
     """What makes a trial the worst of all: that it no longer completes, then the largest growth of a peak."""
-    return same.stopped_completing, max((change.fraction or 0.0 for change in same.memory), default=0.0)
+    return same.stopped_completing, max((change.growth for change in same.memory), default=0.0)
 
 
 def outcome(same: SharedTrial) -> str:
@@ -151,10 +159,12 @@ def _judge_memory(verdict: Verdict, same: SharedTrial) -> None:
     if not same.memory:
         verdict.not_judged.append(f"{same.label}, no peak in common")
         return
+    unread = [where_name(where) for where in measured_in_new_only(same.base, same.new)]
+    verdict.not_judged += [f"{same.label}, {name} peak, not measured in BASE" for name in unread]
     verdict.num_judged += 1
     beyond = verdict.limit.is_beyond
     exceeded = [change for change in same.memory if beyond(change.more_bytes, change.base.instant.total_bytes)]
-    exceeded.sort(key=lambda change: change.fraction or 0.0, reverse=True)
+    exceeded.sort(key=lambda change: change.growth, reverse=True)
     verdict.failures += [f"{same.label}, {memory_sentence(change)}" for change in exceeded]
 
 
@@ -163,6 +173,7 @@ def memory_sentence(change: MemoryChange) -> str:
     base, new = change.base.instant.total_bytes, change.new.instant.total_bytes
     grown = f"{'+' if change.more_bytes > 0 else ''}{format_bytes(change.more_bytes)}"
     share = "" if change.fraction is None else f" ({show_percent(change.fraction, 2, signed=True)})"
+    share = " (new)" if base == 0 and new > 0 else share
     most = f", mostly {change.largest.words}" if change.largest else ""
     return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
 
@@ -180,8 +191,8 @@ def _judge_speed(verdict: Verdict, same: SharedTrial) -> None:
 
 
 def speed_sentence(speed: SpeedChange) -> str:
-    """`a step takes 7.4% longer, p = 0.029`."""
-    return f"a step takes {show_percent(speed.change.ratio - 1)}% longer, p = {speed.change.p_value:.2g}"
+    """`a step takes 7.4% longer, p = 0.029`, or `a step takes 2.6 times as long, p = 0.029`."""
+    return f"a step takes {times_as_long(speed.change.ratio)}, p = {speed.change.p_value:.2g}"
 
 
 def _unjudged(same: SharedTrial) -> str:
@@ -200,9 +211,41 @@ def _unjudged(same: SharedTrial) -> str:
 
 
 def headline(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[str]:
-    """The verdict where a gate was asked for, and the worst of memory and of speed, each said once."""
+    """The answer: the verdict of a gate, what changed in the configuration, the worst of memory and of speed, and why.
+
+    Raises UserError: a record that the causes are read from is torn.
+    """
     opening = [gate_sentence(verdicts)] if verdicts else []
-    return [*opening, *(line for line in _worst(comparison) if not any(line in sentence for sentence in opening))]
+    first, *worst = [*opening, *(line for line in _worst(comparison) if not any(line in said for said in opening))]
+    return [first, *changed_configuration(comparison), *worst, *why(comparison)]
+
+
+def changed_configuration(comparison: Comparison) -> list[str]:
+    """The line that says what changed in the trials' configurations; none where nothing did."""
+    line = configuration_line(comparison.configuration, len(comparison.same))
+    return [] if line is None else [line]
+
+
+def why(comparison: Comparison) -> list[str]:
+    """Why the peak that grew most did, as far as it is known, and the largest category that BASE did not have."""
+    grown = [peak for peak in comparison.peaks if peak.more_bytes > 0 and peak.base.instant.categories]
+    worst = max(grown, key=lambda peak: peak.growth, default=None)
+    is_set = bool(comparison.configuration)
+    reasons = [] if worst is None else causes(comparison, [worst], with_settings=not is_set)
+    slowest = _slowest(comparison)
+    if slowest is not None and worst is None and not is_set:
+        base, new = slowest.base[0].trial_id, slowest.new[0].trial_id
+        reasons = settings_sentences(slowest.label, comparison.base.run.trial(base), comparison.new.run.trial(new))
+    return [*reasons, *_appeared(comparison, worst)]
+
+
+def _appeared(comparison: Comparison, worst: MemoryChange | None) -> Iterator[str]:
+    """A category in no peak of BASE may hide behind one that shrank: no total tells of it."""
+    found = [(peak, part) for peak in comparison.peaks if (part := peak.appearing) is not None]
+    peak, part = max(found, key=lambda pair: pair[1].more_bytes, default=(None, None))
+    if peak is not None and part is not None and (worst is None or part.category is not worst.largest):
+        size = format_bytes(part.b_bytes)
+        yield f"{peak.label}, new at the {where_name(peak.where)} peak: {part.category.words}, {size}"
 
 
 def _worst(comparison: Comparison) -> Iterator[str]:
@@ -214,7 +257,12 @@ def _worst(comparison: Comparison) -> Iterator[str]:
         yield f"{grown.label}, {memory_sentence(grown)}"
     elif stopped is None:
         yield "No peak grew"
-    speeds = [(same.label, same.speed) for same in comparison.same if same.speed is not None]
-    if slower := [(label, speed) for label, speed in speeds if speed.verdict == "slower"]:
-        label, speed = max(slower, key=lambda pair: pair[1].change.ratio)
-        yield f"{label}, {speed_sentence(speed)}"
+    slowest = _slowest(comparison)
+    if slowest is not None and slowest.speed is not None:
+        yield f"{slowest.label}, {speed_sentence(slowest.speed)}"
+
+
+def _slowest(comparison: Comparison) -> SharedTrial | None:
+    """The trial that slowed down most; None where none is shown to."""
+    slower = [same for same in comparison.same if same.speed is not None and same.speed.verdict == "slower"]
+    return max(slower, key=lambda same: same.speed.change.ratio if same.speed else 0.0, default=None)

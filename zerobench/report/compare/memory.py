@@ -7,10 +7,10 @@ up to its total, and the range over the repeats is beside it.
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerobench.records import Category, Place, StepKind
-from zerobench.report.compare.sides import RESERVED, RESIDENT, USED, Repeat, Where
+from zerobench.report.compare.sides import LEDGER, RESERVED, RESIDENT, USED, Repeat, Where
 from zerobench.report.memory_difference import CategoryDifference, difference
 from zerobench.report.memory_view import Instant
 
@@ -82,6 +82,11 @@ class MemoryChange:
         return difference(self.base.instant, self.new.instant)
 
     @property
+    def appearing(self) -> CategoryDifference | None:
+        """The largest category that NEW's peak holds and BASE's does not."""
+        return next((one for one in self.differences if one.b_bytes > 0 >= one.a_bytes), None)
+
+    @property
     def largest(self) -> Category | None:
         """The category that explains most of `more_bytes`: of those that went the same way, where the peak moved."""
         named = [difference for difference in self.differences if difference.category is not Category.TOTAL]
@@ -90,13 +95,44 @@ class MemoryChange:
 
 
 def memory_changes(label: str, base: Sequence[Repeat], new: Sequence[Repeat]) -> list[MemoryChange]:
-    """The peaks of the trial called `label` that both runs measured, steady steps before start-up."""
-    places = dict.fromkeys((place, step) for step in (StepKind.STEADY, StepKind.FIRST) for place in _PLACES)
-    held = [(where, _held(base, where), _held(new, where)) for where in places]
-    return [MemoryChange(label, where, old, late) for where, old, late in held if old is not None and late is not None]
+    """Return the peaks of the trial called `label` that both runs measured, steady steps before start-up.
+
+    A place of the ledger that one run holds nothing in is 0 bytes there. Host memory that both runs have is compared
+    where either offloads: elsewhere it is the machine's affair, not the trial's.
+    """
+    offloads = any(repeat.spec.offloaded_to for repeat in (*base, *new))
+    changes = []
+    for where in ((place, step) for step in (StepKind.STEADY, StepKind.FIRST) for place in _PLACES):
+        old, late = _repeated_peak(base, where), _repeated_peak(new, where)
+        if old and late and where[0] == Place.HOST and not offloads:
+            continue
+        old, late = old or _nothing(base, where, late), late or _nothing(new, where, old)
+        if old is not None and late is not None:
+            changes.append(MemoryChange(label, where, old, late))
+    return changes
 
 
-def _held(repeats: Sequence[Repeat], where: Where) -> RepeatedPeak | None:
+def measured_in_new_only(base: Sequence[Repeat], new: Sequence[Repeat]) -> list[Where]:
+    """Return the peaks of counters (reserved, used, resident) that NEW read and BASE did not."""
+    counters = [place for place in _PLACES if place not in LEDGER]
+    wheres = [(place, step) for step in (StepKind.STEADY, StepKind.FIRST) for place in counters]
+    return [where for where in wheres if _repeated_peak(new, where) and not _repeated_peak(base, where)]
+
+
+def _nothing(repeats: Sequence[Repeat], where: Where, other: RepeatedPeak | None) -> RepeatedPeak | None:
+    """Return a peak of 0 bytes with the categories of `other`; None where `repeats` kept no ledger of that step.
+
+    A counter that was not read is not 0.
+    """
+    place, step = where
+    counted = next((repeat for repeat in repeats if any((one, step) in repeat.peaks for one in LEDGER)), None)
+    if other is None or counted is None or place not in LEDGER:
+        return None
+    empty = replace(other.instant, total_bytes=0, categories=dict.fromkeys(other.instant.categories, 0))
+    return RepeatedPeak(counted, empty, 0, 0)
+
+
+def _repeated_peak(repeats: Sequence[Repeat], where: Where) -> RepeatedPeak | None:
     peaks = {index: repeat.peaks[where] for index, repeat in enumerate(repeats) if where in repeat.peaks}
     if not peaks:
         return None

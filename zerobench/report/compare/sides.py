@@ -6,6 +6,7 @@ of thousands of trials are compared within the memory of a laptop.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from zerobench import store
 from zerobench.grouped import grouped
@@ -18,6 +19,9 @@ from zerobench.spec.trial import TrialSpec
 
 Where = tuple[str, StepKind]
 """Which memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
+
+LEDGER = (Place.DEVICE, Place.HOST, Place.NVME)
+"""Places whose tensors are counted. A trial with a ledger that has no row of one of them holds nothing there."""
 
 RESERVED = "reserved"
 """What torch's allocator holds of a GPU, tensors or not: what has to fit."""
@@ -104,6 +108,17 @@ def work_of(spec: TrialSpec) -> Work:
     return spec.config_hash, spec.evidence.value, spec.prediction.gpu, spec.played_ranks
 
 
+def work_with_file_named(spec: TrialSpec) -> Work:
+    """The same, with a DeepSpeed file in whatever folder: another checkout of a repository has another path."""
+    name = None if spec.ds_config_file is None else Path(spec.ds_config_file).name
+    return work_of(spec.model_copy(update={"ds_config_file": name}))
+
+
+def work_without_configuration(spec: TrialSpec) -> Work:
+    """The same, whatever DeepSpeed configuration it runs under."""
+    return work_of(spec.model_copy(update={"ds_config_file": None, "ds_config": {}}))
+
+
 def repeat_of(trial: Trial) -> Repeat:
     """What a comparison keeps of `trial`."""
     record, ran = trial.record, completed(trial)
@@ -124,9 +139,8 @@ def repeat_of(trial: Trial) -> Repeat:
 
 
 def _peaks(trial: Trial) -> dict[Where, Instant]:
-    """The largest peak by place and step; host memory only where it is the trial's and not the machine's affair."""
-    places = [Place.DEVICE, *([Place.HOST] if trial.spec.offloaded_to else []), Place.NVME]
-    held = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
+    """Return the largest peak by place and step."""
+    held = {(place.value, step): largest_peak(trial, step, place) for place in LEDGER for step in StepKind}
     peaks = {where: peak.of_trial(trial.spec.evidence) for where, peak in held.items() if peak is not None}
     for where, instant in _beside_ledger(trial) if trial.spec.evidence.needs_device else ():
         if where not in peaks or instant.total_bytes > peaks[where].total_bytes:

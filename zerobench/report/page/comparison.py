@@ -11,7 +11,7 @@ from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.sheet import drawn, sheet_pieces
 from zerobench.report.render.grid import listing_grid
 from zerobench.report.tables.part import Part
-from zerobench.report.tables.two_runs import TITLE, document_parts
+from zerobench.report.tables.two_runs import SUMMARY, TITLE, document_parts
 
 
 def comparison_pieces(comparison: Comparison, verdicts: Sequence[Verdict]) -> Iterable[str]:
@@ -21,13 +21,14 @@ def comparison_pieces(comparison: Comparison, verdicts: Sequence[Verdict]) -> It
 
 def _page(comparison: Comparison, verdicts: Sequence[Verdict]) -> Mapping[str, Any]:
     runs = (comparison.base.run, comparison.new.run)
+    parts = document_parts(comparison, verdicts)  # the page opens with the summary as its headline
     return {
         "kind": "comparison",
         "title": TITLE,
         "headline": headline(comparison, verdicts),
         "failed": not all(verdict.passed for verdict in verdicts),
         "figures": list(drawn(figures(comparison))),
-        "sections": list(map(_section, count(1), document_parts(comparison, verdicts))),
+        "sections": list(map(_section, count(1), (part for part in parts if part.title != SUMMARY))),
         "environment": environment_grids(
             {f"{side}: {run.run_id}": run.environment for side, run in zip(("BASE", "NEW"), runs, strict=True)}
         ),

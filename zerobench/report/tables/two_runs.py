@@ -1,13 +1,22 @@
 """What two runs ran on and how their trials ended, and what the gate says: the document of `zerobench compare`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from zerobench.records import Status
 from zerobench.report.column_units import MISSING
 from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
 from zerobench.report.compare.environment import Fact, hardware_warnings
-from zerobench.report.compare.gate import Verdict, gate_sentence, outcome, worst_of
+from zerobench.report.compare.gate import (
+    Verdict,
+    changed_configuration,
+    gate_sentence,
+    headline,
+    outcome,
+    why,
+    worst_of,
+)
 from zerobench.report.notes import listed
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, few, first
@@ -20,6 +29,7 @@ _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driv
 
 
 TITLE = "Memory and speed, before and after"
+SUMMARY = "Summary"
 
 
 def comparison_parts(comparison: Comparison, *, details: bool = True) -> Iterator[Part]:
@@ -31,8 +41,16 @@ def comparison_parts(comparison: Comparison, *, details: bool = True) -> Iterato
 
 
 def document_parts(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[Part]:
-    """All of it for a file: the gate, which is last in the terminal, where the eye is, comes first."""
-    return [*([gate_part(verdicts)] if verdicts else []), *comparison_parts(comparison)]
+    """All of it for a file: the answer, which is last in the terminal, where the eye is, comes first."""
+    answer = answer_part(comparison, verdicts)
+    return [replace(answer, text=(), points=[*answer.text, *answer.points]), *comparison_parts(comparison)]
+
+
+def answer_part(comparison: Comparison, verdicts: Sequence[Verdict]) -> Part:
+    """What the comparison comes to: a gate's verdict with what changed and why, or without a gate the worst of it."""
+    if not verdicts:
+        return Part(SUMMARY, text=headline(comparison, verdicts))
+    return gate_part(verdicts, changed_configuration(comparison), why(comparison))
 
 
 def _environment(comparison: Comparison) -> Part:
@@ -89,11 +107,11 @@ def _why(same: SharedTrial) -> str:
     return next(filter(None, reasons), MISSING)
 
 
-def gate_part(verdicts: Sequence[Verdict]) -> Part:
-    """What each limit says; the worst failure stands once, in the first line."""
+def gate_part(verdicts: Sequence[Verdict], changed: Sequence[str] = (), reasons: Sequence[str] = ()) -> Part:
+    """What each limit says; the worst failure stands once, in the first line, what `changed` in the second."""
     worst = worst_of(verdicts)
     worst_line = worst.failures[0] if worst else None
-    lines, warnings = [gate_sentence(verdicts)], []
+    lines, warnings = [gate_sentence(verdicts), *changed, *reasons], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         result = "FAILED" if not verdict.passed else "passed" if count else "CANNOT FIRE"
