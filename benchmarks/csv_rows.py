@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerobench.errors import UserError
+from zerobench.report.frames.cells import as_text, escaped_row, quoting_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -19,15 +20,16 @@ Row = TypeVar("Row", bound="DataclassInstance")
 def as_csv(kind: type[Row], rows: Iterable[Row]) -> str:
     """The rows as CSV, a header first."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(kind), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
+    written = [escaped_row(asdict(row)) for row in rows]
+    quoting = quoting_of(value for row in written for value in row.values())
+    csv.writer(text, lineterminator="\n").writerow(_columns(kind))
+    csv.DictWriter(text, _columns(kind), lineterminator="\n", quoting=quoting).writerows(written)
     return text.getvalue()
 
 
 def from_csv(kind: type[Row], text: str) -> list[Row]:
     """The rows that `as_csv` wrote. Raises UserError for any other columns."""
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     if reader.fieldnames != _columns(kind):
         raise UserError(f"figures: columns {reader.fieldnames}; expected: {', '.join(_columns(kind))}")
     return [_row(kind, row) for row in reader]
@@ -39,5 +41,7 @@ def _columns(kind: type[Row]) -> list[str]:
 
 def _row(kind: type[Row], read: Mapping[str, Any]) -> Row:
     """A row with whole numbers as such, and the rest as text."""
-    types = {field.name: int if field.type in {"int", int} else str for field in fields(kind)}
+    types: dict[str, Callable[[str], Any]] = {
+        field.name: int if field.type in {"int", int} else as_text for field in fields(kind)
+    }
     return kind(**{name: type_(read[name]) for name, type_ in types.items()})

@@ -35,6 +35,7 @@ from transformers.initialization import no_init_weights
 
 from benchmarks.gpu_campaign.chip import Chip
 from benchmarks.gpu_campaign.measured import CELLS, Cell
+from zerobench.report.frames.cells import as_cell, escaped_row
 from zerobench.spec.presets import resolve_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -190,7 +191,8 @@ def _trace(step: Callable[[], Any], place: Path, row: dict[str, Any]) -> None:
         writer = csv.writer(file)
         writer.writerow(["seconds", "count", "median_s", "name"])
         for name, seconds in sorted(kernels.items(), key=lambda item: -sum(item[1])):
-            writer.writerow([f"{sum(seconds):.6g}", len(seconds), f"{statistics.median(seconds):.4g}", name[:300]])
+            median_s = f"{statistics.median(seconds):.4g}"
+            writer.writerow([f"{sum(seconds):.6g}", len(seconds), median_s, as_cell(name[:300])])
     row["kernels_s"] = sum(map(sum, kernels.values()))
 
 
@@ -225,7 +227,7 @@ def main() -> None:
         with (asked.out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(map(escaped_row, rows))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ import zerobench
 from benchmarks.prediction.simulated import origin, simulate, table
 from zerobench.errors import UserError
 from zerobench.records import Phase, RankRecord, Status
+from zerobench.report.frames.cells import as_cell, as_text
 from zerobench.report.speed import Speed, speed_of
 from zerobench.report.trials import completed, ended_trials
 from zerobench.spec.architecture import dimensions
@@ -277,7 +278,7 @@ def _read(kind: type[Row], path: Path) -> list[Row]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [kind(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
+    return [kind(as_text(row.pop("cell")), **{name: float(value) for name, value in row.items()}) for row in rows]
 
 
 def measure(count: int) -> None:
@@ -311,7 +312,9 @@ def _append(path: Path, row: MeasuredCell | AloneRow) -> None:
         writer = csv.DictWriter(file, [field.name for field in fields(row)], lineterminator="\n")
         if is_new:
             writer.writeheader()
-        writer.writerow({name: f"{value:.4g}" if name != "cell" else value for name, value in asdict(row).items()})
+        writer.writerow(
+            {name: f"{value:.4g}" if name != "cell" else as_cell(value) for name, value in asdict(row).items()}
+        )
 
 
 def simulated_cells(wanted: Sequence[Cell]) -> list[tuple[TrialSpec, list[RankRecord]]]:

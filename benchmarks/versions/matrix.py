@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.prediction.simulated import attempt  # noqa: E402 -- as a script it is started from anywhere
 from benchmarks.versions.cells import cells, figures  # noqa: E402
 from zerobench.records import RankRecord  # noqa: E402
+from zerobench.report.frames.cells import as_cell, as_text, quoting_of  # noqa: E402
 
 PEAKS = Path(__file__).with_name("peaks.csv")
 _KEYS = ("deepspeed", "cell", "failure")
@@ -97,7 +98,7 @@ def read(peaks: Path) -> list[Row]:
     if not peaks.exists():
         return []
     with peaks.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [{name: as_text(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
 
 
 def _write(peaks: Path, rows: Iterable[Mapping[str, str]]) -> None:
@@ -106,9 +107,10 @@ def _write(peaks: Path, rows: Iterable[Mapping[str, str]]) -> None:
     ordered = sorted(rows, key=lambda row: (_numbers(row["deepspeed"]), order.index(row["cell"])))
     columns = list(dict.fromkeys([*_KEYS, *(key for row in ordered for key in row)]))
     with peaks.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        quoting = quoting_of(row["failure"] for row in ordered)
+        table = csv.DictWriter(file, columns, restval="", lineterminator="\n", quoting=quoting)
         table.writeheader()
-        table.writerows(ordered)
+        table.writerows({**row, "failure": as_cell(row["failure"])} for row in ordered)
 
 
 def _numbers(release: str) -> list[int]:

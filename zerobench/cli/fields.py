@@ -84,6 +84,11 @@ trials[].memory[].more_bytes    integer  new less base
 trials[].memory[].fraction      number?  the same as a fraction of base
 trials[].memory[].categories.*  integer  the same by category
 trials[].speed                  object?  verdict, ratio (new over base, above 1 is slower), p_value
+configuration_changed[].key     text     a DeepSpeed key that NEW sets otherwise, as a dotted path
+configuration_changed[].base    text     its value before, in brief; `default` where it is left out
+configuration_changed[].new     text     its value after
+configuration_changed[].trials[]  text   trials that it changed in
+causes[]                        text     why the peak that grew most did
 only_base[]                     text     trials that only BASE has
 only_new[]                      text     trials that only NEW has
 environment[].name              text     a fact that differs

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zerobench import store
 from zerobench.errors import UserError
+from zerobench.report.frames.cells import as_text
 
 
 def energies(run: store.Run) -> dict[str, float]:
@@ -19,7 +20,7 @@ def energies(run: store.Run) -> dict[str, float]:
         return {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            cells = {row["trial_id"]: row["energy_joules"] for row in csv.DictReader(file)}
+            cells = {as_text(row["trial_id"]): row["energy_joules"] for row in csv.DictReader(file)}
         joules = {trial_id: float(value) for trial_id, value in cells.items() if value}
     except (KeyError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: torn or corrupt: {error}; delete it; it is rebuilt from the records") from None

@@ -164,7 +164,7 @@ def _works_in_base(base: Side, new: Side) -> dict[Work, Work]:
             old, late = (set(works[kind]) for works in (ours, theirs))
             if key is work_with_file_named:
                 old, late = old - taken, late - taken
-            if len(old) == len(late) == 1 and not (old | late) & taken:
+            if len(old) == len(late) == 1:
                 found[late.pop()] = old.pop()
     return found
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zerobench.folder import replacing
 from zerobench.report.frames import schema
+from zerobench.report.frames.cells import as_cell, quoting_of
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.frames.sinks import table_files
 from zerobench.report.frames.tidy_tables import memory_tables, to_pandas
@@ -36,7 +37,8 @@ def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
             sink.add(table)
     for name, frame in tables.items():
         with replacing(folder / f"{name}.csv") as temporary:
-            frame.to_csv(temporary, index=False, lineterminator="\n")
+            quoting = quoting_of(frame.to_numpy(dtype=object).flat)
+            frame.map(as_cell).to_csv(temporary, index=False, lineterminator="\n", quoting=quoting)
     return [folder / f"{name}.csv" for name in ("memory", *tables)]
 
 

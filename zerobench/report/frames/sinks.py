@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__
+from zerobench.report.frames.cells import ESCAPABLE
 from zerobench.report.frames.schema import arrow_schema
 
 ROWS_PER_GROUP = 100_000
@@ -78,4 +80,18 @@ def _writer(path: Path, temporary: Path, schema: Any, stack: ExitStack) -> Any:
     file = stack.enter_context(temporary.open("wb"))
     file.write((",".join(schema.names) + "\n").encode())  # pyarrow would put each name in quotes
     options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
-    return stack.enter_context(pa_csv.CSVWriter(file, schema, write_options=options))
+    return _CsvWriter(stack.enter_context(pa_csv.CSVWriter(file, schema, write_options=options)))
+
+
+class _CsvWriter:
+    """Escapes texts on their way into a CSV (cells.py); Parquet has no formulas, and keeps them as they are."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write_table(self, table: Any, rows_per_group: int) -> None:
+        texts = (index for index, kind in enumerate(table.schema.types) if pa.types.is_string(kind))
+        for index in texts:
+            escaped = pc.replace_substring_regex(table[index], ESCAPABLE, r"'\1", max_replacements=1)
+            table = table.set_column(index, table.schema.field(index), escaped)
+        self._writer.write_table(table, rows_per_group)
