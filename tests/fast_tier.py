@@ -97,6 +97,7 @@ SLOWER = {
     "tests/running/test_compile_locks.py": "processes that hold locks",
     "tests/running/test_environment.py": "the machine's programs",
     "tests/running/test_environment_setup.py": "the setup's commands",
+    "tests/test_environment_locks.py": "setups and programs that wait for each other",
     "tests/running/test_kernels.py": "compilers",
     "tests/running/test_launched.py": "ranks",
     "tests/running/test_launcher.py::test_the_launcher_is": "torch",

@@ -137,7 +137,7 @@ def test_quiet_leaves_the_watched_command_s_own_output(runs: Call) -> None:
 
 
 def test_setup_says_where_the_environment_lies(runs: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("zerobench.running.environment_setup._make", lambda own, todo, say: say("made"))
+    monkeypatch.setattr("zerobench.running.environment_setup._make", lambda own, todo, say, lock: say("made"))
     code, out, err = runs("setup", "horovod", "--folder", str(tmp_path), "--json")
     assert (code, json.loads(out)["folder"]) == (0, str(tmp_path / "horovod"))
     assert undeclared(json.loads(out), "setup") == []

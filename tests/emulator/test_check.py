@@ -1,13 +1,16 @@
 """No process of the emulated GPU may meet a driver that the machine has: that is made sure of before anything runs."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from zerobench.emulator.compiler import C
-from zerobench.emulator.emulator import Emulator
+from zerobench.emulator.emulator import ENVIRONMENT, Emulator
 from zerobench.emulator.gpu import EmulatedGpu
+from zerobench.environments import environment
 from zerobench.errors import UserError
 from zerobench.spec.gpu_names import known_gpu
 
@@ -46,3 +49,40 @@ def test_stand_ins_that_are_preloaded_serve_a_torch_that_finds_its_own_libraries
     name, loaded = emulated(PRELOADED, LD_PRELOAD=preloaded["LD_PRELOAD"], LD_LIBRARY_PATH="/nowhere")
     assert name == "NVIDIA H200"
     assert loaded
+
+
+RUNNING = """
+import sys
+print("started", flush=True)
+sys.stdin.readline()  # a setup runs, and ends
+import torch
+torch.cuda.init()
+print(torch.cuda.get_device_name(0))
+"""
+
+
+def test_a_program_on_the_emulated_gpu_goes_on_through_a_setup_by_another_interpreter(
+    emulator: Emulator, tmp_path: Path
+) -> None:
+    """As from two virtual environments with the same torch: the second must not lay a new one under the first."""
+    environ = {**os.environ, **emulator.variables(H200)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([emulator.python, "-c", RUNNING], env=environ, stdin=pipe, stdout=pipe, text=True) as program:
+        assert known(program.stdout).readline() == "started\n"
+        overlay = known(emulator.overlay)
+        before = (overlay / "torch").stat()
+        other = tmp_path / "python"
+        other.write_text(f'#!/bin/sh\nexec {emulator.python} "$@"\n')
+        other.chmod(0o755)
+        set_up = (
+            "import sys; from pathlib import Path; from zerobench.running.environment_setup import set_up\n"
+            "sys.executable = sys.argv[1]; set_up('emulator', Path(sys.argv[2]), print)"
+        )
+        folder = environment(ENVIRONMENT).path.parent
+        said = subprocess.run(
+            [emulator.python, "-c", set_up, other, folder], capture_output=True, text=True, check=True
+        ).stdout
+        assert "torch: already done" in said
+        assert (overlay / "torch").stat().st_ino == before.st_ino
+        assert program.communicate("\n")[0] == "NVIDIA H200\n"
+    assert program.returncode == 0

@@ -5,19 +5,25 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.tools.at_least_one import at_least_one
+from tests.tools.known import known
+from zerobench.emulator import downloads
 from zerobench.emulator import emulator as module
 from zerobench.emulator import places as places_module
 from zerobench.emulator.emulator import Emulator, check_cuda_build, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.emulator.places import users_torch
+from zerobench.emulator.places import Torch, places, users_torch
 from zerobench.environments import Environment
 from zerobench.errors import UserError
+from zerobench.running import emulator_environment
 from zerobench.running.emulator_environment import emulator_steps, triton_of
+from zerobench.running.environment_setup import set_up
+from zerobench.running.setup_steps import Step
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.overheads import overhead_of
@@ -141,7 +147,7 @@ def test_a_torch_for_other_devices_is_refused(users, said, message):
     with pytest.raises(UserError, match=message):
         find_emulator(own)
     with pytest.raises(UserError, match=message):
-        list(emulator_steps(own))
+        set_up("emulator", own.path.parent, print)
 
 
 def test_other_systems_are_told_what_the_emulated_gpu_needs(users, monkeypatch):
@@ -166,24 +172,77 @@ def test_the_users_torch_is_seen_below_what_was_laid_over_it(tmp_path):
         users_torch(tmp_path / "made", [str(over)])
 
 
-def test_setup_installs_the_users_release_alone_and_isolated_and_the_triton_that_it_names(users, monkeypatch):
-    own = users()
-    steps = emulator_steps(own)
-    first = next(steps)
-    assert first.name == "torch"
-    assert first.argv[-1] == "torch==2.13.0"
-    assert {"--isolated", "--no-deps"} <= set(first.argv)
-    assert "--no-compile" not in first.argv  # or each process would compile torch anew where bytecode is not written
-    overlay = Path(first.argv[first.argv.index("--target") + 1])
+def recipe(own: Environment, **options: bool) -> Iterator[Step]:
+    """The steps that make the emulator for this interpreter's torch."""
+    torch = usable_torch(own.path)
+    return emulator_steps(places(own, torch), torch, **options)
+
+
+def lay(step: Step) -> Path:
+    """What the step would lay into its folder: torch's CUDA build, which names its Triton; the folder."""
+    overlay = Path(step.argv[step.argv.index("--target") + 1])
     installed(overlay, version="2.13.0+cu130", cuda="13.0")
     (overlay / "torch-2.13.0.dist-info").mkdir()
     metadata = "Name: torch\nVersion: 2.13.0\nRequires-Dist: triton==3.7.1; platform_system == 'Linux'\n"
     (overlay / "torch-2.13.0.dist-info" / "METADATA").write_text(metadata)
-    assert next(steps).argv[-1] == "triton==3.7.1"
-    assert list(next(steps).argv[-2:]) == ["nvidia-cuda-runtime==13.0.*", "nvidia-cuda-crt==13.0.*"]
+    return overlay
+
+
+def test_setup_installs_the_users_release_alone_and_isolated_by_hash(users):
+    steps = recipe(users())
+    first = next(steps)
+    assert first.name == "torch"
+    assert known(first.requirements).name == "torch-2.13.0.txt"
+    assert {"--isolated", "--no-deps", "--require-hashes"} <= set(first.command)
+    assert "--no-compile" not in first.argv  # or each process would compile torch anew where bytecode is not written
+    lay(first)
+    headers = next(steps)
+    assert known(headers.requirements).name == "cuda-13.0.txt"
+    assert "--require-hashes" in headers.command
     assert next(steps).name == "stand-ins"
+
+
+def test_a_release_without_hashes_is_refused_with_those_that_have_some(users):
+    with pytest.raises(UserError) as refused:
+        next(recipe(users(version="2.13.9+cpu")))
+    assert str(refused.value) == (
+        "setup emulator: torch 2.13.9: no hashes are listed, so its download cannot be checked; choices: torch 2.11.0, "
+        "torch 2.12.0, torch 2.12.1, torch 2.13.0, or --unverified to download it unchecked"
+    )
+
+
+def test_headers_of_a_cuda_without_hashes_are_refused_with_those_that_have_some(users):
+    with pytest.raises(UserError, match=r"^setup emulator: CUDA 13\.9: no hashes .*; choices: CUDA 13\.0, "):
+        next(recipe(users(version="2.13.0+cu139", cuda="13.9")))
+
+
+def test_on_request_a_release_without_hashes_is_downloaded_with_the_triton_that_it_names(users, monkeypatch):
+    monkeypatch.setattr(emulator_environment, "overlay_requirements", lambda _: None)
+    steps = recipe(users(), is_verified=False)
+    first = next(steps)
+    assert first.command[-1] == "torch==2.13.0"
+    overlay = lay(first)
+    second = next(steps)
+    assert second.command[-1] == "triton==3.7.1"
+    assert (first.clears, second.clears) == (overlay, None)
     with pytest.raises(UserError, match="names no release of triton"):
         triton_of(overlay, "2.12.1")
+
+
+def test_what_hashes_are_listed_for_is_checked_even_where_unchecked_downloads_are_allowed(users):
+    assert "--require-hashes" in next(recipe(users(), is_verified=False)).command
+
+
+def test_each_torch_and_each_state_of_its_downloads_has_a_folder_of_its_own(users, monkeypatch, tmp_path):
+    own = Environment("emulator", tmp_path)
+    torches = [Torch(tmp_path, release, f"{release}+cpu", None, None) for release in ("2.12.1", "2.13.0")]
+    folders = {places(own, torch).folder for torch in torches}
+    folders.add(places(own, Torch(tmp_path, "2.13.0", "2.13.0+cu130", "13.0", None)).folder)
+    pins = tmp_path / "torch-2.13.0.txt"
+    pins.write_text("torch==2.13.0 --hash=sha256:0")
+    monkeypatch.setattr(downloads, "overlay_requirements", lambda _: pins)
+    folders.add(places(own, torches[1]).folder)
+    assert len(folders) == 4
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), "C"), (("cc",), "C++")])
@@ -195,11 +254,11 @@ def test_a_machine_that_lacks_a_compiler_is_told_before_anything_is_downloaded(
         (tmp_path / "bin" / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(UserError, match=f"^emulator: no {re.escape(missing)} compiler "):
-        next(emulator_steps(users()))
+        next(recipe(users()))
 
 
 def test_where_the_users_torch_is_a_cuda_build_only_headers_are_downloaded(users):
-    steps = emulator_steps(users(version="2.13.0+cu130", cuda="13.0"))
+    steps = recipe(users(version="2.13.0+cu130", cuda="13.0"))
     assert [next(steps).name, next(steps).name] == ["headers", "stand-ins"]
 
 

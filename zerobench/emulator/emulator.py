@@ -16,6 +16,7 @@ from zerobench.emulator.outdated import mark_found, remove_outdated
 from zerobench.emulator.places import Places, Torch, is_made, places, torch_in, users_torch
 from zerobench.emulator.values_build import LIBRARY as VALUES
 from zerobench.emulator.values_build import VARIABLE as VALUES_VARIABLE
+from zerobench.environment_locks import keep_in_use
 from zerobench.environments import Environment, environment
 from zerobench.errors import UserError
 
@@ -115,11 +116,20 @@ def find_emulator(made: Environment | None = None) -> Emulator:
 
     Raises UserError, one line: this machine cannot have one, it is not made, or the stand-ins cannot be built.
     """
-    made = made or environment(ENVIRONMENT)
-    torch = usable_torch(made.path)
+    torch = usable_torch((made := made or environment(ENVIRONMENT)).path)
     where = places(made, torch)
-    if not is_made(where, torch):
+    if is_made(where, torch):
+        keep_in_use(where.folder)
+    if not is_made(where, torch):  # or no more: a setup may have begun to repair it before it was kept
         raise UserError(f"emulator: not set up for torch {torch.version}; {_REMEDY}")
+    return emulator_in(where, torch)
+
+
+def emulator_in(where: Places, torch: Torch) -> Emulator:
+    """The emulator in `where` for the user's `torch`; stand-ins that are missing are built.
+
+    Raises UserError: its torch is no build for CUDA 13, or the stand-ins cannot be built.
+    """
     over = torch if torch.cuda else check_cuda_build(where.overlay)
     try:
         build_missing(where, over.lib)

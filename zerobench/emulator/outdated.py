@@ -1,22 +1,28 @@
-"""Removes what was built of earlier states of the sources, and is of no use any more.
+"""Removes builds that no program uses any more: stand-ins of earlier sources, emulators of earlier requirements.
 
-A process that was started on stand-ins keeps them open, and those that it starts load them again: its memory map and
-its environment name them. What somebody found within a day stays, too: two checkouts of zerobench may take turns.
+A process that was started on a build keeps its files open, and the processes that it starts load them again: its memory
+map and its environment name them. A build that was in use within a day is kept, too: two checkouts of zerobench may
+take turns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from zerobench.environment_locks import unused
 
 PREFIX = "stand_ins-"
 """Begins the name of each folder of stand-ins; the digest of their sources follows."""
+_REMOVED = ".removed-"
+"""Begins the name of a build that is being removed."""
 KEPT_S = 24 * 3600.0
-"""Seconds since it was found last in which a folder is not removed."""
+"""Seconds since its last use in which a folder is not removed."""
 
 
 def mark_found(stand_ins: Path) -> None:
@@ -26,18 +32,38 @@ def mark_found(stand_ins: Path) -> None:
 
 
 def remove_outdated(current: Path, proc: Path = Path("/proc")) -> None:
-    """Remove the folders beside `current` that nobody has found for a day and no live process uses."""
-    old = [path for path in current.parent.glob(f"{PREFIX}*") if path != current and _age_s(path) > KEPT_S]
-    named = b"".join(_named_by_processes(proc)) if old else b""
-    for path in old:
-        if os.fsencode(path.name) not in named:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove the stand-ins next to `current` that no live process uses and that were not in use within a day."""
+    others = (path for path in current.parent.glob(f"{PREFIX}*") if path != current)
+    for path in _unnamed([path for path in others if _age_s(path) > KEPT_S], proc):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_old_builds(current: Path, kind: str, proc: Path = Path("/proc")) -> list[str]:
+    """Remove the emulators next to `current` whose names begin with `kind`, as `remove_outdated` does; their names."""
+    for path in current.parent.glob(f"{_REMOVED}*"):  # left by a setup that was killed
+        shutil.rmtree(path, ignore_errors=True)
+    others = (path for path in current.parent.glob(f"{kind}*") if path != current and path.is_dir())
+    removed = []
+    for path in _unnamed([path for path in others if min(map(_age_s, (path, *path.iterdir()))) > KEPT_S], proc):
+        with unused(path) as is_unused:
+            if is_unused:
+                doomed = path.with_name(f"{_REMOVED}{path.name}.{os.getpid()}")
+                path.rename(doomed)  # in one step: no program finds half of it
+                shutil.rmtree(doomed, ignore_errors=True)
+                removed.append(path.name)
+    return removed
+
+
+def _unnamed(folders: Sequence[Path], proc: Path) -> list[Path]:
+    """Those of `folders` that no process names."""
+    named = b"".join(_named_by_processes(proc)) if folders else b""
+    return [path for path in folders if not re.search(re.escape(os.fsencode(path.name)) + rb"(?![\w-])", named)]
 
 
 def _age_s(path: Path) -> float:
     try:
         return time.time() - path.stat().st_mtime
-    except OSError:  # somebody else was first
+    except OSError:  # another process was first
         return 0.0
 
 

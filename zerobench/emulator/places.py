@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerobench.emulator.build import sources_digest
+from zerobench.emulator.downloads import requirements_digest
 from zerobench.emulator.outdated import PREFIX
 from zerobench.environments import Environment
 from zerobench.errors import UserError
@@ -56,9 +57,17 @@ def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the emulator of one torch release lies."""
+    """Where the emulator of one torch release lies, of one state of what setup downloads for it.
+
+    Nothing in it changes once setup has finished it, but for stand-ins that are added: programs may run on it.
+    """
 
     folder: Path
+
+    @property
+    def build(self) -> Environment:
+        """The folder as an environment that setup makes."""
+        return Environment("emulator", self.folder)
 
     @property
     def overlay(self) -> Path:
@@ -86,11 +95,17 @@ class Places:
 
 def places(made: Environment, torch: Torch) -> Places:
     """Where the emulator for the user's `torch` lies, of this Python: wheels are of one."""
+    return Places(made.path / f"{kind_of(torch)}-{requirements_digest(torch.release, torch.cuda)}")
+
+
+def kind_of(torch: Torch) -> str:
+    """Begins the names of all emulators for such a `torch`, of whichever downloads."""
     build = f"cuda{torch.cuda}" if torch.cuda else "overlay"
-    return Places(made.path / f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}")
+    return f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}"
 
 
 def is_made(where: Places, torch: Torch) -> bool:
-    """Whether all but the stand-ins is there, which are built where they are missing."""
+    """Whether setup has finished it; stand-ins of other sources are built where they are missing."""
     over = torch if torch.cuda else torch_in(where.overlay)
-    return bool(over and over.cuda and any(where.headers.glob("**/cuda_runtime_api.h")))
+    headers = any(where.headers.glob("**/cuda_runtime_api.h"))
+    return where.build.made.is_file() and headers and bool(over and over.cuda)

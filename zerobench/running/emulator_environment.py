@@ -11,10 +11,10 @@ from pathlib import Path
 
 from zerobench.emulator.build import sources_digest
 from zerobench.emulator.compiler import find_compilers
-from zerobench.emulator.emulator import build_missing, check_cuda_build, find_emulator, usable_torch
+from zerobench.emulator.downloads import header_requirements, overlay_requirements, verified
+from zerobench.emulator.emulator import build_missing, check_cuda_build, emulator_in
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.emulator.places import places
-from zerobench.environments import Environment
+from zerobench.emulator.places import Places, Torch
 from zerobench.errors import UserError
 from zerobench.running.setup_steps import CHECK, Step
 from zerobench.spec.gpu_names import known_gpu
@@ -31,39 +31,60 @@ torch.ones(4, device="cuda").matmul(torch.ones(4, device="cuda"))
 """
 
 
-def emulator_steps(made: Environment) -> Iterator[Step]:
-    """What makes the emulator for this interpreter's torch, in order; a step may read what those before it have made.
+def emulator_steps(where: Places, torch: Torch, *, is_verified: bool = True) -> Iterator[Step]:
+    """What makes the emulator for the user's `torch`, in order; a step may read what those before it have made.
 
-    Raises UserError: this machine cannot have one.
+    Raises UserError: this machine cannot have one, or no hashes are listed for a download while `is_verified`.
     """
-    torch = usable_torch(made.path)
     find_compilers()  # before anything is downloaded
-    where = places(made, torch)
-    cuda = torch.cuda
-    if not cuda:
-        yield _install("torch", where.overlay, [f"torch=={torch.release}"], "a download of 530 MB")
+    over = torch
+    if not torch.cuda:
+        yield from _overlay_steps(where, torch, is_verified=is_verified)
         over = check_cuda_build(where.overlay)
-        cuda = str(over.cuda)
-        yield _install("triton", where.overlay, [triton_of(where.overlay, over.release)], "a download of 190 MB")
-        torch = over
-    wheels = [f"nvidia-cuda-runtime=={cuda}.*", f"nvidia-cuda-crt=={cuda}.*"]
-    yield _install("headers", where.headers, wheels, "")
-    lib = torch.lib
+    yield _headers_step(where, str(over.cuda), is_verified=is_verified)
     yield Step(
         "stand-ins",
-        action=lambda: build_missing(where, lib),
-        reads=f"{torch.version} {sources_digest()} {where.folder}",
+        action=lambda: build_missing(where, over.lib),
+        reads=f"{over.version} {sources_digest()} {where.folder}",
+        disturbs=False,
     )
     gpu = EmulatedGpu.of(known_gpu(CHECKED_GPU))
-    added = find_emulator(made).variables(gpu, environ={})
-    yield Step(CHECK, [sys.executable, "-c", _CHECK, gpu.name], added)
+    added = emulator_in(where, torch).variables(gpu, environ={})
+    yield Step(CHECK, [sys.executable, "-c", _CHECK, gpu.name], added, disturbs=False)
 
 
-def _install(name: str, folder: Path, packages: Sequence[str], takes: str) -> Step:
-    """Lay `packages`, without what they depend on, into `folder`."""
+def _overlay_steps(where: Places, torch: Torch, *, is_verified: bool) -> Iterator[Step]:
+    """Torch's CUDA build and its Triton."""
+    file = overlay_requirements(torch.release)
+    if is_verified or file is not None:
+        yield _install("torch", where.overlay, verified(file, f"torch {torch.release}"), "a download of 720 MB")
+        return
+    yield _install("torch", where.overlay, [f"torch=={torch.release}"], "a download of 530 MB")
+    over = check_cuda_build(where.overlay)
+    triton = [triton_of(where.overlay, over.release)]
+    yield _install("triton", where.overlay, triton, "a download of 190 MB", beside_others=True)
+
+
+def _headers_step(where: Places, cuda: str, *, is_verified: bool) -> Step:
+    file = header_requirements(cuda)
+    if is_verified or file is not None:
+        return _install("headers", where.headers, verified(file, f"CUDA {cuda}"), "")
+    return _install("headers", where.headers, [f"nvidia-cuda-runtime=={cuda}.*", f"nvidia-cuda-crt=={cuda}.*"], "")
+
+
+def _install(
+    name: str, folder: Path, packages: Path | Sequence[str], takes: str, *, beside_others: bool = False
+) -> Step:
+    """Lay `packages`, without what they depend on, into `folder`, which is emptied before unless `beside_others`.
+
+    A file of packages has their hashes, and pip installs nothing else.
+    """
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
     alone = ["install", "--no-deps", "--upgrade", "--only-binary", ":all:", "--target", str(folder)]
-    return Step(name, [*pip, *alone, *packages], takes=takes)
+    clears = None if beside_others else folder
+    if isinstance(packages, Path):
+        return Step(name, [*pip, *alone], takes=takes, requirements=packages, clears=clears)
+    return Step(name, [*pip, *alone, *packages], takes=takes, clears=clears)
 
 
 def triton_of(overlay: Path, release: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerobench.environment_locks import keep_in_use
 from zerobench.environments import Environment, environment
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, writing
@@ -39,6 +40,8 @@ def made_environment(name: str) -> tuple[Environment, Path]:
     Raises UserError: it is not made, or cannot be written.
     """
     wanted = environment(name)
+    if wanted.is_made:
+        keep_in_use(wanted.path)
     if not wanted.is_made:
         raise UserError(
             f"strategy: {name}: its environment is not set up in {wanted.path}; run: zerobench setup {name}"

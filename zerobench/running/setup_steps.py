@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 CHECK = "check"
-"""The last step, done every time."""
+"""Name of the last step, which imports what ranks import."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,25 @@ class Step:
     """How long, for people, where it is more than some seconds."""
     with_code: bool = False
     """Whether it imports zerobench."""
+    requirements: Path | None = None
+    """What its command of pip installs: a file with the hash of each package, and nothing without one."""
     reads: str = ""
-    """Text of the files that it reads: when they change, it is done again."""
+    """Text of what it reads besides: when that changes, it is done again."""
+    clears: Path | None = None
+    """The folder that it makes, which is removed before: an earlier attempt may have left half of it."""
+    disturbs: bool = True
+    """Whether it changes what programs that run in the environment use."""
+
+    @property
+    def command(self) -> list[str]:
+        """What is run."""
+        hashed = [] if self.requirements is None else ["--require-hashes", "--requirement", str(self.requirements)]
+        return [*self.argv, *hashed]
 
     @property
     def digest(self) -> str:
-        """Equal for steps that do the same."""
-        text = json.dumps([self.name, list(self.argv), dict(self.added), self.reads])
+        """Equal for steps that do the same, by whichever interpreter and with however many compilers."""
+        added = {name: value for name, value in self.added.items() if name != "MAKEFLAGS"}
+        reads = self.reads if self.requirements is None else self.requirements.read_text(encoding="utf-8")
+        text = json.dumps([self.name, list(self.argv[1:]), added, reads])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
