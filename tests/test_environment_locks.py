@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a program of Python that ends with the test at the latest."""
+    """Starts a program of Python that ends after a minute, or with the test."""
     with ExitStack() as stack:
 
         def run(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -33,6 +34,9 @@ def start() -> Iterator[Start]:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             stack.enter_context(process)
             stack.callback(process.kill)
+            end = threading.Timer(PATIENCE_S, process.kill)
+            stack.callback(end.cancel)
+            end.start()
             return process
 
         yield run
@@ -68,7 +72,7 @@ def wait_for(path: Path) -> None:
 
 def line_with(process: subprocess.Popen[str], words: str) -> str:
     """The next line of the process that has `words`."""
-    return next(line for line in known(process.stdout) if words in line)
+    return next((line for line in known(process.stdout) if words in line), f"no line with {words!r}")
 
 
 SLOW = """
@@ -112,7 +116,7 @@ def test_the_setup_after_one_that_was_killed_waits_for_its_command_and_does_the_
     first.kill()
     first.wait()
     again = start(*setup(tmp_path, "before==pass", step, "check==pass"))
-    line_with(again, "waiting")
+    assert "waiting for another setup" in line_with(again, "waiting")
     assert not (tmp_path / "horovod" / "made.json").exists()
     (tmp_path / "go").touch()
     said = again.communicate()[0]
