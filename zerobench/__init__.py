@@ -8,9 +8,20 @@ are asked for.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
+
+
+def _guard_compilations() -> None:
+    from zerobench.tracking.compilations import guard_compilations  # noqa: PLC0415 -- `import zerobench` stays light
+
+    guard_compilations()
+
+
+if "torch" in sys.modules:  # a training script, whose engine may compile kernels before it is tracked
+    _guard_compilations()
 
 
 def __getattr__(name: str) -> Any:

@@ -300,6 +300,25 @@ def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulat
     assert (told["fits"], only_rank(told)["steps"]) == (None, 2)
 
 
+def test_a_script_compiles_the_kernel_whose_compilation_a_dead_process_left(emulate, tmp_path, monkeypatch):
+    lock = tmp_path / "extensions" / "tiny" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    program = tmp_path / "kernel.py"
+    program.write_text(
+        "import pathlib, torch; from torch.utils.cpp_extension import load\n"
+        "source = pathlib.Path('tiny.cpp'); source.write_text('int one() { return 1; }')\n"
+        "load('tiny', [str(source)], is_python_module=False); torch.ones(4, device='cuda')\n"
+    )
+    code, told, error = emulate("--gpu", "h100", "--gpus", "1", command=["python", str(program)])
+    removed = f"removed the lock of an interrupted compilation: {lock}"
+    assert code == 0
+    assert removed in error
+    assert removed in only_rank(told)["notes"]
+    assert (lock.parent / "tiny.so").exists()
+
+
 def test_a_script_that_never_uses_the_gpu_is_said_to(emulate):
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("no_gpu.py")])
     assert code == 0, errors

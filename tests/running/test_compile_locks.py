@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.tools.known import known
 from zerobench.kernels import build_root
 from zerobench.running import compile_locks
-from zerobench.running.compile_locks import free_left_over
+from zerobench.running.compile_locks import Holder, free_left_over, holder_of, take_over
 
 HOLD = """
 import sys
@@ -66,6 +67,34 @@ def test_a_lock_of_any_age_is_taken_from_a_dead_holder_and_from_no_other(lock: P
     os.utime(lock, (0, 0))
     assert len(free_left_over(environ)) == 1
     assert not lock.exists()
+
+
+def test_a_lock_that_its_holder_has_closed_and_is_about_to_remove_is_left_to_it(
+    lock: Path, environ: dict[str, str]
+) -> None:
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    removal = threading.Timer(0.05, lock.unlink)  # an error if it is gone by then
+    removal.start()
+    assert free_left_over(environ) == []
+    removal.join()
+    lock.touch()
+    removal = threading.Timer(0.05, lock.unlink)
+    removal.start()
+    assert take_over(lock) is None
+    removal.join()
+
+
+def test_who_takes_over_a_lock_holds_it_until_he_ends(lock: Path, environ: dict[str, str]) -> None:
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    descriptor = take_over(lock)
+    assert descriptor is not None
+    assert holder_of(lock) is Holder.ALIVE
+    assert take_over(lock) is None
+    assert free_left_over(environ) == []
+    os.close(descriptor)
+    assert holder_of(lock) is Holder.DEAD
 
 
 def test_a_lock_that_another_machine_may_hold_is_told_of_and_left_alone(

@@ -143,6 +143,18 @@ def test_a_lock_left_by_a_killed_compilation_is_told_and_taken(root: Path, compi
     assert untimed(heard.told) == [freed, *(f"compiled {name}" for name in NEEDED)]
 
 
+def test_the_lock_of_a_kernel_that_is_compiled_is_taken_too_since_ranks_would_wait_for_it(
+    root: Path, compile_all: Compile, heard: Heard
+) -> None:
+    compile_all()
+    heard.told.clear()
+    lock = root / "cpu_adam" / "lock"
+    lock.touch()
+    assert compile_all() == {}
+    assert heard.told == [f"removed the lock of an interrupted compilation: {lock}"]
+    assert not lock.exists()
+
+
 def test_a_compilation_that_dies_while_it_is_waited_for_is_done_in_its_place(
     root: Path, compile_all: Compile, heard: Heard, wait_until: Callable[..., None]
 ) -> None:

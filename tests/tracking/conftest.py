@@ -22,9 +22,10 @@ class Screen:
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
     told: list[CommandProgress] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def show(self) -> Show:
-        return Show(self.out.extend, self.err.extend, self.told.append)
+        return Show(self.out.extend, self.err.extend, self.told.append, self.notes.append)
 
 
 @dataclass(frozen=True)

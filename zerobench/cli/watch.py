@@ -1,9 +1,9 @@
 """What `zerobench watch` does: the command with its output, a line below that moves, then the run's tables.
 
 On a terminal the command's output scrolls above that line; elsewhere it is passed on byte for byte and nothing is
-added until the command has ended. What zerobench says itself goes to standard error, so that a pipe behind the command
-gets the command's output alone. With `--json` the document has standard output to itself, and all else goes to
-standard error.
+added until the command has ended, except for removed locks of compilations. What zerobench says itself goes to standard
+error, so that a pipe behind the command gets the command's output alone. With `--json` the document has standard output
+to itself, and all else goes to standard error.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ def watch_command(
     """Run and watch `command`; its own exit status."""
     console = Console(stderr=True, highlight=False, quiet=quiet)
     is_live = console.is_terminal and sys.stdout.isatty() and not (as_json or quiet)
+
+    def note(line: str) -> None:
+        console.print(Text(f"zerobench: {line}"), soft_wrap=True)
+
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
         LiveScreen(console) if is_live else PassThrough() as view,
@@ -49,7 +53,7 @@ def watch_command(
             name=name,
             interval_s=seconds(interval),
             reports=reports,
-            show=Show(out=view.out, err=view.err, progress=view.progress),
+            show=Show(out=view.out, err=view.err, progress=view.progress, note=note),
         )
     _show(watched, console)
     if as_json:

@@ -79,11 +79,12 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
         say(doing)
         part = stage.part(stage.request.command, rank, folder, under_ledger=True)
         command = stage.command()
-        quiet = Show(out=_unseen, err=_unseen, progress=_telling(say, doing))
+        quiet = Show(out=_unseen, err=_unseen, progress=_telling(say, doing), note=say)
         process = Command(command[0], command, folder, quiet, stage.variables(part, folder))
         ending, host, _ = process.run(stop)
         made.hosts = [host]
         accounts.append(read_account(part, process.returncode))
+        accounts[-1].notes.extend(process.notes)
         if ending.stopped is not None:
             made.interrupted = True
             break

@@ -11,8 +11,9 @@ import errno
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class Holder(Enum):
     UNKNOWN = "unknown"
 
 
+_REMOVAL_S = 0.2
+"""How long a process may take from closing its lock to removing it."""
 _LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 """File systems that one machine alone mounts."""
 
@@ -37,8 +40,9 @@ def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> 
     """
     lines = []
     for lock in locks(environ):
+        is_dead = stays_dead(lock)
         with _holder_of(lock) as holder:
-            if holder is Holder.DEAD:
+            if is_dead and holder is Holder.DEAD:
                 lock.unlink(missing_ok=True)
                 lines.append(f"removed the lock of an interrupted compilation: {lock}")
             elif holder is Holder.UNKNOWN and tell_unknown:
@@ -47,6 +51,25 @@ def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> 
                     "need this kernel would wait forever"
                 )
     return lines
+
+
+def take_over(lock: Path) -> int | None:
+    """Hold the lock of a dead compilation in its place: the descriptor that keeps it, None where its holder may live.
+
+    The file stays, so that no other process finds it gone and takes the kernel for compiled.
+    """
+    if not stays_dead(lock):
+        return None
+    with _opened_with_holder(lock) as (descriptor, holder):
+        return os.dup(descriptor) if holder is Holder.DEAD else None
+
+
+def stays_dead(lock: Path) -> bool:
+    """Whether the holder is dead, and not about to remove the lock: torch closes it first, and removes it then."""
+    if holder_of(lock) is not Holder.DEAD:
+        return False
+    time.sleep(_REMOVAL_S)
+    return holder_of(lock) is Holder.DEAD
 
 
 def locks(environ: Mapping[str, str]) -> list[Path]:
@@ -64,16 +87,24 @@ def holder_of(lock: Path) -> Holder:
 @contextmanager
 def _holder_of(lock: Path) -> Iterator[Holder]:
     """Who holds it; where nobody does, nobody else can come to believe the same within."""
+    with _opened_with_holder(lock) as (_, holder):
+        yield holder
+
+
+@contextmanager
+def _opened_with_holder(lock: Path) -> Iterator[tuple[int, Holder]]:
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         gone_or_asked_by_another = {errno.ENOENT, errno.EWOULDBLOCK}
-        yield Holder.ALIVE if error.errno in gone_or_asked_by_another else Holder.UNKNOWN
+        yield -1, Holder.ALIVE if error.errno in gone_or_asked_by_another else Holder.UNKNOWN
         return
     try:
-        yield _leased(descriptor, lock) if _is_local(lock) else Holder.UNKNOWN
+        yield descriptor, _leased(descriptor, lock) if _is_local(lock) else Holder.UNKNOWN
     finally:
-        os.close(descriptor)  # and with it the lease
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)  # a duplicate may outlive it
+        os.close(descriptor)
 
 
 def _is_local(path: Path) -> bool:

@@ -47,11 +47,13 @@ def compile_first(
 ) -> Failures:
     """Compile what `trials`, whose files lie in their folders, need and is not there yet; `observer` hears of it."""
     wanted = dict.fromkeys(name for trial, folder in trials for name in kernels_of(trial, folder, executor))
+    if not wanted:
+        return {}
+    compilation = _Compilation(executor, stop, observer)
+    compilation.free_locks(tell_unknown=True)  # ranks wait for a lock of a kernel that is compiled, too
     names = missing(wanted, os.environ)
     if not names:
         return {}
-    compilation = _Compilation(executor, stop, observer)
-    compilation.free_locks(tell_unknown=True)
     compilation.run(names)
     if compilation.failures and compilation.freed and not stop.asked:  # it waited for one that had died
         compilation.run([name for name in names if name in compilation.failures])

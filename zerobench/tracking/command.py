@@ -21,6 +21,7 @@ from zerobench.progress import Progress
 from zerobench.records import HostSummary, NvmlSummary, read_or_none
 from zerobench.running import tree
 from zerobench.running.attempt import last_lines
+from zerobench.running.compile_locks import free_left_over
 from zerobench.running.launcher import MARK
 from zerobench.running.logs import redact_logs
 from zerobench.running.oom import read_oom_counters
@@ -36,6 +37,8 @@ NODE = 0
 """The index of the watcher's own node; trackers inside of the command number the others behind it (agreement.py)."""
 POLL_S = 0.25
 HOST_INTERVAL_S = 0.1
+LOCKS_S = 5.0
+"""Seconds between two looks for locks of dead compilations."""
 HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 """Beside those that end it (zerobench.running.stop); a second of those kills the command with all of its processes."""
 LAST_WORDS_S = 1.0
@@ -62,6 +65,8 @@ class Show:
     out: Callable[[bytes], None]
     err: Callable[[bytes], None]
     progress: Callable[[CommandProgress], None]
+    note: Callable[[str], None] = lambda _line: None
+    """Takes a line of zerobench's own."""
 
 
 class Command:
@@ -80,6 +85,8 @@ class Command:
         self.returncode = 0
         self.started_at_s = time.time()
         self._show = show
+        self.notes: list[str] = []
+        self._free_locks()
         self._mark = str(folder.path.absolute())
         self._streams = (StreamCopy(folder.stdout, show.out), StreamCopy(folder.stderr, show.err))
         self._oom_before = read_oom_counters()
@@ -121,16 +128,20 @@ class Command:
             self.ranks.close()
             host = self._host.stop()
         redact_logs(self.folder)
-        notes = ["leftover processes of the command hold its output: its end is lost"] if held else []
+        notes = [*self.notes]
+        notes += ["leftover processes of the command hold its output: its end is lost"] if held else []
         notes += [fault for stream in self._streams for fault in stream.faults]
         return self._ending(stopped), host, notes
 
     def _wait(self, stop: Stop) -> Stopped | None:
         pidfd = open_pidfd(self._process.pid)
         asked_at_s: float | None = None
-        begun_s = time.monotonic()
+        begun_s = looked_s = time.monotonic()
         while self._process.poll() is None:
             self.ranks.wait(pidfd, POLL_S)
+            if time.monotonic() - looked_s > LOCKS_S:
+                looked_s = time.monotonic()
+                self._free_locks("; ranks that waited for it fail, and compile when started again")
             self._tell(time.monotonic() - begun_s)
             if stop.signal is None:
                 continue
@@ -144,6 +155,13 @@ class Command:
             os.close(pidfd)
         self.returncode = self._process.returncode
         return None if asked_at_s is None else Stopped.INTERRUPTED
+
+    def _free_locks(self, outcome: str = "") -> None:
+        """Remove the locks of compilations that died, for which ranks wait forever; say so, with the `outcome`."""
+        environ = {**os.environ, **self._variables}
+        for line in free_left_over(environ, tell_unknown=not outcome):
+            self.notes.append(f"{line}{outcome}")
+            self._show.note(f"{line}{outcome}")
 
     @contextmanager
     def _handing_on(self) -> Iterator[None]:

@@ -40,11 +40,14 @@ from zerobench.spec.base import validated
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec, TrialSpec
 from zerobench.tracking.agreement import Agreement, agree, this_rank
+from zerobench.tracking.compilations import guard_compilations
 from zerobench.tracking.rank_records import TrackedRank, make_folder, write_records
 from zerobench.tracking.step_phases import StepPhases
 from zerobench.tracking.work import EngineWork, Work
 
 Arguments = ParamSpec("Arguments")
+
+guard_compilations()  # with the import: engines compile before they are tracked
 
 
 def track(

@@ -106,8 +106,10 @@ class Player:
         from zerobench.emulate.inside.follower import Follower
         from zerobench.emulate.inside.keeper import Keeper
         from zerobench.emulator.inside.values import open_values
+        from zerobench.tracking.compilations import guard_compilations
 
         open_values()
+        guard_compilations()
         save_sparsely(torch, self._saved_bytes.append)
         self._keeper = Keeper(self._part, self._account)
         self._keeper.begin()
