@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.spec.transformers_models import CONFIGS, built, configuration_name
-from zerobench.spec.components import component_of
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.presets import PRESETS, resolve_model
@@ -20,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def counted(model: torch.nn.Module) -> ParameterCounts:
-    """Parameters of a model as built, by the names alone; a shared one comes once."""
-    by_component: Counter[str] = Counter()
-    for name, parameter in model.named_parameters():
-        by_component[component_of(name)] += parameter.numel()
-    return ParameterCounts.from_components(by_component)
+    """Parameters of a model as built; a shared one is counted once."""
+    from zerobench.memory.engine_config import count_parameters_built
+
+    return ParameterCounts.from_components(count_parameters_built(model).by_component)
 
 
 def closed_form(spec: ModelSpec) -> ParameterCounts:
@@ -103,43 +100,3 @@ def test_a_tied_head_is_counted_once_under_token_embeddings() -> None:
 @pytest.mark.parametrize("config", [{"model_type": "qwen2_moe"}, {"model_type": "gpt2", "add_cross_attention": True}])
 def test_an_architecture_without_a_closed_form_has_no_count(config: dict[str, Any]) -> None:
     assert count_parameters(resolve_model(config)) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "component"),
-    [
-        ("model.layers.0.post_attention_layernorm.weight", "norms"),
-        ("model.layers.0.self_attn.q_norm.weight", "norms"),
-        ("transformer.word_embeddings_layernorm.bias", "norms"),
-        ("transformer.blocks.3.norm_1.weight", "norms"),
-        ("transformer.norm_f.weight", "norms"),
-        ("layers.0.attention_norm.weight", "norms"),
-        ("transformer.h.11.attn.c_attn.weight", "attention"),
-        ("transformer.h.0.self_attention.query_key_value.weight", "attention"),
-        ("transformer.blocks.0.attn.Wqkv.weight", "attention"),
-        ("model.layers.1.self_attn.o_proj.bias", "attention"),
-        ("model.decoder.layers.0.fc1.weight", "mlp"),
-        ("model.layers.0.mlp.experts.3.down_proj.weight", "mlp"),
-        ("model.layers.0.block_sparse_moe.gate.weight", "mlp"),
-        ("layers.0.feed_forward.w1.weight", "mlp"),
-        ("module.transformer.wte.weight", "token_embeddings"),
-        ("gpt_neox.embed_in.weight", "token_embeddings"),
-        ("transformer.word_embeddings.weight", "token_embeddings"),
-        ("transformer.wpe.weight", "positional_embeddings"),
-        ("model.decoder.embed_positions.weight", "positional_embeddings"),
-        ("lm_head.weight", "head"),
-        ("embed_out.weight", "head"),
-        ("output.weight", "head"),
-        ("encoder.layer.0.output.weight", "other"),
-        ("model.layers.0.mixer.A_log", "other"),
-        ("visual.patch.proj.weight", "other"),
-        ("", "other"),
-    ],
-)
-def test_a_parameter_is_placed_by_the_innermost_part_of_its_name_that_says_anything(name: str, component: str) -> None:
-    assert component_of(name) == component
-
-
-@given(st.text())
-def test_any_name_has_a_component(name: str) -> None:
-    assert ParameterCounts.from_components({component_of(name): 1}).total == 1

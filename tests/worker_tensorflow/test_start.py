@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from zerobench.memory.components import components_of
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import StepsSpec, TfStrategy, TrialSpec
 from zerobench.worker.data import micro_batches
@@ -47,6 +48,12 @@ def test_weights_are_those_of_torchs_ranks_bit_for_bit(trial, start):
     assert list(parameters) == list(start.parameters)
     assert all(np.array_equal(start.parameter(name), own.detach().numpy()) for name, own in parameters.items())
     assert np.array_equal(start.buffer("model.rotary_emb.inv_freq"), model.model.rotary_emb.inv_freq.numpy())
+
+
+def test_what_a_parameter_is_for_is_told_by_the_modules_that_torch_built(trial, start):
+    model = prepare_model(trial, torch.device("cpu"), trial.attention)()
+    assert tuple(start.components) == start.parameters
+    assert start.components == components_of(model)
 
 
 def test_every_replica_gets_the_micro_batches_that_torchs_rank_gets(trial, start):

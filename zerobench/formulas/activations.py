@@ -33,8 +33,6 @@ from zerobench.formulas.kept import (
 )
 from zerobench.spec.adapter import BLOCK, base_of, lora_of
 from zerobench.spec.architecture import complete, dimensions
-from zerobench.spec.backward import LOOKED_UP
-from zerobench.spec.components import component_of
 from zerobench.spec.recomputation import OPERATIONS, is_recomputed
 from zerobench.spec.tensors import adapted, blocks_are_linear, matrices, named_weights
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
@@ -317,8 +315,9 @@ def _trained(trial: TrialSpec) -> tuple[bool, TrainedWeights]:
             lambda module: between.get(module.rpartition(".")[2], 0),
             widened=trial.widens_adapters,
         )
-    weights = {weight.name: weight.is_trained for weight in named_weights(trial.model, trial.frozen).all}
-    tables = [is_trained for name, is_trained in weights.items() if component_of(name) in LOOKED_UP]
+    own = named_weights(trial.model, trial.frozen).all
+    weights = {weight.name: weight.is_trained for weight in own}
+    tables = [weight.is_trained for weight in own if weight.component.is_looked_up]
     if tables and "lm_head.weight" not in weights:
         weights["lm_head.weight"] = tables[0]
     return trial.passes_all or any(tables), TrainedWeights(lambda name: weights.get(name, False))

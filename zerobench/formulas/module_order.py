@@ -14,8 +14,8 @@ from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from zerobench.formulas.passes import adapted_weights
-from zerobench.spec.backward import LOOKED_UP, Weight, uses
-from zerobench.spec.components import component_of
+from zerobench.spec.backward import Weight, uses
+from zerobench.spec.components import Component
 from zerobench.spec.recomputation import is_recomputed
 from zerobench.spec.tensors import named_weights
 from zerobench.spec.trial import TrialSpec
@@ -96,8 +96,8 @@ def _leaves(trial: TrialSpec, weights: Sequence[Weight]) -> Iterator[_Leaf]:
     numbers = {weight.name: number for number, weight in enumerate(weights)}
     depends = False
     for weight in weights:
-        if component_of(weight.name) in LOOKED_UP:
-            is_asked = trial.passes_all and component_of(weight.name) == "token_embeddings"
+        if weight.component.is_looked_up:
+            is_asked = trial.passes_all and weight.component is Component.TOKEN_EMBEDDINGS
             gives = weight.is_trained or is_asked
             depends, path = depends or gives, _path(weight.name)
             yield _Leaf(path, (numbers[weight.name],), gets=False, gives=gives)
@@ -106,7 +106,7 @@ def _leaves(trial: TrialSpec, weights: Sequence[Weight]) -> Iterator[_Leaf]:
     used = uses(weights, depends=trial.passes_all)
     for module, group in groupby(used, key=lambda use: _path(use.weight.name)):
         own = list(group)
-        path = ("lm_head",) if component_of(own[0].weight.name) in LOOKED_UP else module
+        path = ("lm_head",) if own[0].weight.component.is_looked_up else module
         parameters, gets = tuple(numbers[use.weight.name] for use in own), own[0].passes_on
         gives = gets or any(use.weight.is_trained for use in own)
         if own[0].weight in adapted:

@@ -23,9 +23,8 @@ from zerobench.formulas.activations import drops_hidden, keeps_scores
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.backward import LOOKED_UP, BackwardPass, Weight, backward_pass, uses
+from zerobench.spec.backward import BackwardPass, Weight, backward_pass, uses
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
-from zerobench.spec.components import component_of
 from zerobench.spec.pipeline import own_blocks
 from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
 from zerobench.spec.strategy import strategy_info
@@ -128,7 +127,7 @@ def _own(trial: TrialSpec, frozen: BackwardPass) -> int:
     return sum(
         use.weight.size * (use.weight.is_trained + use.passes_on)
         for use in uses(named_weights(trial.model, trial.frozen).all, depends=trial.passes_all)
-        if isinstance(use.weight.size, Matrix) or component_of(use.weight.name) in LOOKED_UP
+        if isinstance(use.weight.size, Matrix) or use.weight.component.is_looked_up
     )
 
 

@@ -67,9 +67,8 @@ from zerobench.records import (
     StepKind,
 )
 from zerobench.spec.adapter import base_of, codes_bytes, lora_of
-from zerobench.spec.backward import LOOKED_UP, Weight, uses
+from zerobench.spec.backward import Weight, uses
 from zerobench.spec.batch import micro_batches_of_share
-from zerobench.spec.components import component_of
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.host_memory import element_bytes
@@ -290,8 +289,8 @@ def _used(asked: _Named) -> tuple[int, ...]:
     """The numbers of a model's trained tensors in the order of use: the same for all that a search varies."""
     weights = [weight for weight in named_weights(asked.model, asked.frozen).all if weight.is_trained]
     numbers = {weight.name: number for number, weight in enumerate(weights)}
-    tables = [number for name, number in numbers.items() if component_of(name) in LOOKED_UP]
-    others = (numbers[use.weight.name] for use in uses(weights) if component_of(use.weight.name) not in LOOKED_UP)
+    tables = [numbers[weight.name] for weight in weights if weight.component.is_looked_up]
+    others = (numbers[use.weight.name] for use in uses(weights) if not use.weight.component.is_looked_up)
     return (*tables, *others)
 
 

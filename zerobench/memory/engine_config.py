@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from zerobench.memory.components import components_of
 from zerobench.records import ParameterTensor
 from zerobench.spec.backward import Weight
-from zerobench.spec.components import component_of
 
 _SECTIONS = {
     "bf16": "bfloat16_config",
@@ -68,18 +68,23 @@ def count_parameters_built(model: torch.nn.Module) -> ParameterTensor:
     """
     by_component: dict[str, int] = {}
     total = trainable = 0
-    for name, numel, is_trained in weights_built(model):
-        component = component_of(name)
-        by_component[component] = by_component.get(component, 0) + numel
-        total += numel
-        trainable += numel if is_trained else 0
+    for weight in weights_built(model):
+        by_component[weight.component] = by_component.get(weight.component, 0) + weight.size
+        total += weight.size
+        trainable += weight.size if weight.is_trained else 0
     return ParameterTensor(total=total, trainable=trainable, by_component=by_component)
 
 
 def weights_built(model: torch.nn.Module) -> list[Weight]:
     """The model's parameters in their order, tied ones once, each with its full size."""
+    components = components_of(model)
     return [
-        Weight(name, _elements(model, name, parameter) * _autotp_parts(parameter), is_trained=parameter.requires_grad)
+        Weight(
+            name,
+            _elements(model, name, parameter) * _autotp_parts(parameter),
+            is_trained=parameter.requires_grad,
+            component=components[name],
+        )
         for name, parameter in model.named_parameters()
     ]
 

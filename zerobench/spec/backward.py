@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zerobench.spec.components import component_of
+from zerobench.spec.components import Component
 
-LOOKED_UP = ("token_embeddings", "positional_embeddings")
-"""Components that tokens are not multiplied with."""
 _BESIDE_EACH_OTHER = re.compile(r"(?P<parent>.*)\.(?:(?P<attended>[qkv])_proj|gate_proj|up_proj)(?=\.)")
 _BLOCK = re.compile(r".*?\.\d+\.")
 _FIRST_NORM = re.compile(r"\.(input_layernorm|ln_?1|ln_attn|self_attn_layer_norm|attention_norm)\.")
@@ -32,6 +30,7 @@ class Weight(NamedTuple):
     size: int
     """Elements of the whole tensor."""
     is_trained: bool
+    component: Component
 
 
 class Use(NamedTuple):
@@ -98,10 +97,9 @@ class _Order:
     """A walk over the weights that knows at each whether something before it is trained."""
 
     def __init__(self, weights: Sequence[Weight], *, depends: bool = False) -> None:
-        kinds = [component_of(weight.name) for weight in weights]
-        is_tied = "head" not in kinds
-        tables = [weight for weight, kind in zip(weights, kinds, strict=True) if kind in LOOKED_UP]
-        heads = [weight for weight in tables if is_tied and component_of(weight.name) == "token_embeddings"]
+        is_tied = all(weight.component is not Component.HEAD for weight in weights)
+        tables = [weight for weight in weights if weight.component.is_looked_up]
+        heads = [weight for weight in tables if is_tied and weight.component is Component.TOKEN_EMBEDDINGS]
         self._weights = sorted((weight for weight in weights if weight not in tables), key=_Places()) + heads
         self._depends = depends or any(table.is_trained for table in tables)
         self._group: str | None = None
@@ -150,15 +148,15 @@ class _Places:
     def __call__(self, weight: Weight) -> tuple[int, int]:
         block = _BLOCK.match(weight.name)
         place = self._blocks.setdefault(block[0] if block else weight.name, len(self._blocks))
-        return place, _place_in_block(weight.name) if block else 0
+        return place, _place_in_block(weight) if block else 0
 
 
-def _place_in_block(name: str) -> int:
-    if _ATTENTION.match(name):
+def _place_in_block(weight: Weight) -> int:
+    if _ATTENTION.match(weight.name):
         return 1
-    if component_of(name) != "norms":
+    if weight.component is not Component.NORMS:
         return 3
-    return 0 if _FIRST_NORM.search(name) else 2
+    return 0 if _FIRST_NORM.search(weight.name) else 2
 
 
 def _is_fused(name: str) -> bool:

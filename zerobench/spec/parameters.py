@@ -1,7 +1,7 @@
 """How many parameters a model has, and what each is for, without building it.
 
-The closed forms are exact: tests hold them against transformers' own models, parameter by parameter. The worker
-counts the parameters of models that have no closed form by their names too, so that both agree.
+The closed forms are exact: tests hold them against transformers' own models, parameter by parameter. Of a model as
+built, modules say what each parameter is for (memory/components.py).
 """
 
 from collections import Counter
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
-from zerobench.spec.components import component_of
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.tensors import layout_of
 
@@ -39,7 +38,7 @@ class ParameterCounts:
 
     @classmethod
     def from_components(cls, counts: Mapping[str, int]) -> Self:
-        """The counts that `by_component` gave, or a sum over `component_of`; unknown names go to `other`."""
+        """The counts that `by_component` gave, or a sum over a model's parameters; unknown names go to `other`."""
         known = {field.name for field in fields(cls)} - {"other"}
         other = sum(count for name, count in counts.items() if name not in known)
         return cls(other=other, **{name: count for name, count in counts.items() if name in known})
@@ -53,7 +52,7 @@ def count_parameters(spec: ModelSpec) -> ParameterCounts | None:
     counts: Counter[str] = Counter()
     for tensors, times in ((layout.before, 1), (layout.layer, layout.num_layers), (layout.after, 1)):
         for tensor in tensors:
-            counts[component_of(tensor.path)] += times * tensor
+            counts[tensor.component] += times * tensor
     return ParameterCounts.from_components(counts)
 
 

@@ -15,6 +15,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.adapter import Lora, codes_bytes, quantised_bytes
 from zerobench.spec.architecture import complete
 from zerobench.spec.backward import Weight
+from zerobench.spec.components import Component
 from zerobench.spec.model import ModelSpec
 
 
@@ -23,12 +24,13 @@ class Tensor(int):
 
     path: str
     """Its name, within a block from the block on."""
+    component: Component
 
-    def __new__(cls, size: int, path: str) -> Self:
-        """The tensor of so many elements."""
-        made = super().__new__(cls, size)
-        made.path = path
-        return made
+    def __new__(cls, size: int, path: str, component: Component) -> Self:
+        """The tensor of `size` elements."""
+        tensor = super().__new__(cls, size)
+        tensor.path, tensor.component = path, component
+        return tensor
 
 
 class Matrix(Tensor):
@@ -39,11 +41,11 @@ class Matrix(Tensor):
     inputs: int
     outputs: int
 
-    def __new__(cls, inputs: int, outputs: int, module: str) -> Self:
+    def __new__(cls, inputs: int, outputs: int, module: str, component: Component) -> Self:
         """The weight that makes `outputs` numbers of `inputs`."""
-        made = super().__new__(cls, inputs * outputs, f"{module}.weight")
-        made.name, made.inputs, made.outputs = module.rpartition(".")[2], inputs, outputs
-        return made
+        matrix = super().__new__(cls, inputs * outputs, f"{module}.weight", component)
+        matrix.name, matrix.inputs, matrix.outputs = module.rpartition(".")[2], inputs, outputs
+        return matrix
 
 
 Sizes = list[Tensor]
@@ -111,7 +113,7 @@ def named_weights(spec: ModelSpec, frozen: str | None = None) -> Weights:
     def named(sizes: Sizes, prefix: str = "") -> tuple[Weight, ...]:
         names = [prefix + size.path for size in sizes]
         return tuple(
-            Weight(name, size, frozen is None or not re.search(frozen, name))
+            Weight(name, size, frozen is None or not re.search(frozen, name), size.component)
             for name, size in zip(names, sizes, strict=True)
         )
 
@@ -223,30 +225,39 @@ def _layout(spec: ModelSpec) -> Layout:
     return layout
 
 
-def _linear(inputs: int, outputs: int, module: str, *, bias: bool) -> Sizes:
-    matrix = Matrix(inputs, outputs, module)
-    return [matrix, Tensor(outputs, f"{module}.bias")] if bias else [matrix]
+def _linear(inputs: int, outputs: int, module: str, component: Component, *, bias: bool) -> Sizes:
+    matrix = Matrix(inputs, outputs, module, component)
+    return [matrix, Tensor(outputs, f"{module}.bias", component)] if bias else [matrix]
 
 
 def _norm(width: int, module: str, *, bias: bool = True) -> Sizes:
-    return [Tensor(width, f"{module}.{part}") for part in ("weight", "bias")[: 1 + bias]]
+    return [Tensor(width, f"{module}.{part}", Component.NORMS) for part in ("weight", "bias")[: 1 + bias]]
+
+
+def _tokens(config: dict[str, Any], width: int, module: str) -> Tensor:
+    return Tensor(config["vocab_size"] * width, f"{module}.weight", Component.TOKEN_EMBEDDINGS)
+
+
+def _positions(rows: int, width: int, module: str) -> Tensor:
+    return Tensor(rows * width, f"{module}.weight", Component.POSITIONAL_EMBEDDINGS)
 
 
 def _head(config: dict[str, Any], width: int) -> Sizes:
-    return [] if config["tie_word_embeddings"] else [Matrix(width, config["vocab_size"], "lm_head")]
+    return [] if config["tie_word_embeddings"] else [Matrix(width, config["vocab_size"], "lm_head", Component.HEAD)]
 
 
 def _gpt2(config: dict[str, Any]) -> Layout:
     """transformers.models.gpt2.modeling_gpt2: GPT2Model, GPT2Block."""
     hidden = config["n_embd"]
     inner = config["n_inner"] or 4 * hidden
-    attention = _linear(hidden, 3 * hidden, "attn.c_attn", bias=True)
-    attention += _linear(hidden, hidden, "attn.c_proj", bias=True)
-    mlp = _linear(hidden, inner, "mlp.c_fc", bias=True) + _linear(inner, hidden, "mlp.c_proj", bias=True)
+    attention = _linear(hidden, 3 * hidden, "attn.c_attn", Component.ATTENTION, bias=True)
+    attention += _linear(hidden, hidden, "attn.c_proj", Component.ATTENTION, bias=True)
+    mlp = _linear(hidden, inner, "mlp.c_fc", Component.MLP, bias=True)
+    mlp += _linear(inner, hidden, "mlp.c_proj", Component.MLP, bias=True)
     return Layout(
         before=[
-            Tensor(config["vocab_size"] * hidden, "transformer.wte.weight"),
-            Tensor(config["n_positions"] * hidden, "transformer.wpe.weight"),
+            _tokens(config, hidden, "transformer.wte"),
+            _positions(config["n_positions"], hidden, "transformer.wpe"),
         ],
         blocks="transformer.h",
         layer=_norm(hidden, "ln_1") + attention + _norm(hidden, "ln_2") + mlp,
@@ -263,21 +274,22 @@ def _llama_like(config: dict[str, Any]) -> Layout:
     queries, keys = heads * head_dim, (config["num_key_value_heads"] or heads) * head_dim
     bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3", "gemma2"}
     qkv_bias = bias or model_type == "qwen2"  # qwen2 has biases on queries, keys and values alone
-    attention = _linear(hidden, queries, "self_attn.q_proj", bias=qkv_bias)
-    attention += _linear(hidden, keys, "self_attn.k_proj", bias=qkv_bias)
-    attention += _linear(hidden, keys, "self_attn.v_proj", bias=qkv_bias)
-    attention += _linear(queries, hidden, "self_attn.o_proj", bias=bias)
+    attention = _linear(hidden, queries, "self_attn.q_proj", Component.ATTENTION, bias=qkv_bias)
+    attention += _linear(hidden, keys, "self_attn.k_proj", Component.ATTENTION, bias=qkv_bias)
+    attention += _linear(hidden, keys, "self_attn.v_proj", Component.ATTENTION, bias=qkv_bias)
+    attention += _linear(queries, hidden, "self_attn.o_proj", Component.ATTENTION, bias=bias)
     if model_type == "qwen3":
         attention += [norm for name in "qk" for norm in _norm(head_dim, f"self_attn.{name}_norm", bias=False)]
     mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
-    mlp = _linear(hidden, inner, "mlp.gate_proj", bias=mlp_bias) + _linear(hidden, inner, "mlp.up_proj", bias=mlp_bias)
-    mlp += _linear(inner, hidden, "mlp.down_proj", bias=mlp_bias)
+    mlp = _linear(hidden, inner, "mlp.gate_proj", Component.MLP, bias=mlp_bias)
+    mlp += _linear(hidden, inner, "mlp.up_proj", Component.MLP, bias=mlp_bias)
+    mlp += _linear(inner, hidden, "mlp.down_proj", Component.MLP, bias=mlp_bias)
     if model_type == "mixtral" and (experts := config["num_local_experts"]):  # as many MLPs, the router between them
-        mlp = mlp * experts + _linear(hidden, experts, "mlp.gate", bias=False)
+        mlp = mlp * experts + _linear(hidden, experts, "mlp.gate", Component.MLP, bias=False)
     normed = ["input", "post_attention"] + ["pre_feedforward", "post_feedforward"] * (model_type == "gemma2")
     norms = [norm for name in normed for norm in _norm(hidden, f"{name}_layernorm", bias=False)]
     return Layout(
-        before=[Tensor(config["vocab_size"] * hidden, "model.embed_tokens.weight")],
+        before=[_tokens(config, hidden, "model.embed_tokens")],
         blocks="model.layers",
         layer=[*attention, *mlp, *norms],
         num_layers=config["num_hidden_layers"],
@@ -289,12 +301,12 @@ def _gpt_neox(config: dict[str, Any]) -> Layout:
     """transformers.models.gpt_neox.modeling_gpt_neox, GPTNeoXLayer."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     bias = bool(config["attention_bias"])
-    attention = _linear(hidden, 3 * hidden, "attention.query_key_value", bias=bias)
-    attention += _linear(hidden, hidden, "attention.dense", bias=bias)
-    mlp = _linear(hidden, inner, "mlp.dense_h_to_4h", bias=True)
-    mlp += _linear(inner, hidden, "mlp.dense_4h_to_h", bias=True)
+    attention = _linear(hidden, 3 * hidden, "attention.query_key_value", Component.ATTENTION, bias=bias)
+    attention += _linear(hidden, hidden, "attention.dense", Component.ATTENTION, bias=bias)
+    mlp = _linear(hidden, inner, "mlp.dense_h_to_4h", Component.MLP, bias=True)
+    mlp += _linear(inner, hidden, "mlp.dense_4h_to_h", Component.MLP, bias=True)
     return Layout(
-        before=[Tensor(config["vocab_size"] * hidden, "gpt_neox.embed_in.weight")],
+        before=[_tokens(config, hidden, "gpt_neox.embed_in")],
         blocks="gpt_neox.layers",
         layer=_norm(hidden, "input_layernorm") + _norm(hidden, "post_attention_layernorm") + attention + mlp,
         num_layers=config["num_hidden_layers"],
@@ -311,22 +323,24 @@ def _opt(config: dict[str, Any]) -> Layout:
     attention = [
         size
         for name in ("k_proj", "v_proj", "q_proj", "out_proj")
-        for size in _linear(hidden, hidden, f"self_attn.{name}", bias=bias)
+        for size in _linear(hidden, hidden, f"self_attn.{name}", Component.ATTENTION, bias=bias)
     ]
     attention_norm, last_norm = (
         _norm(hidden, name) if has_norms else [] for name in ("self_attn_layer_norm", "final_layer_norm")
     )
-    first, last = _linear(hidden, inner, "fc1", bias=bias), _linear(inner, hidden, "fc2", bias=bias)
-    projections = [Matrix(hidden, width, f"{decoder}.project_out"), Matrix(width, hidden, f"{decoder}.project_in")]
+    mlp = _linear(hidden, inner, "fc1", Component.MLP, bias=bias)
+    mlp += _linear(inner, hidden, "fc2", Component.MLP, bias=bias)
+    projections = _linear(hidden, width, f"{decoder}.project_out", Component.OTHER, bias=False)
+    projections += _linear(width, hidden, f"{decoder}.project_in", Component.OTHER, bias=False)
     return Layout(
         before=[
-            Tensor(config["vocab_size"] * width, f"{decoder}.embed_tokens.weight"),
-            Tensor((config["max_position_embeddings"] + 2) * hidden, f"{decoder}.embed_positions.weight"),
+            _tokens(config, width, f"{decoder}.embed_tokens"),
+            _positions(config["max_position_embeddings"] + 2, hidden, f"{decoder}.embed_positions"),
             *(projections if width != hidden else []),
             *(_norm(hidden, f"{decoder}.final_layer_norm") if has_final_norm else []),
         ],
         blocks=f"{decoder}.layers",
-        layer=[*attention, *attention_norm, *first, *last, *last_norm],
+        layer=[*attention, *attention_norm, *mlp, *last_norm],
         num_layers=config["num_hidden_layers"],
         after=_head(config, width),
     )

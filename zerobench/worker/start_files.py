@@ -6,7 +6,8 @@ own environment draws them and an engine of another framework reads them as NumP
     parameters/<n>.npy     fp32, as transformers holds it; start.json names them in the model's order
     buffers/<n>.npy        registered buffers (rotary frequencies)
     tokens.npy             int64 [steps, global_batch_size, sequence_length], samples in the order of the data set
-    start.json             the model's whole config, names of parameters and buffers, a learning rate for each step
+    start.json             the model's whole config, names of parameters and buffers, the component of each
+                           parameter, a learning rate for each step
 """
 
 import argparse
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from zerobench.folder import TrialFolder, write_whole
+from zerobench.memory.components import components_of
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.data import make_dataset
 from zerobench.worker.model import prepare_model
@@ -53,6 +55,7 @@ def write_start(trial: TrialSpec, into: Path) -> None:
     start = {
         "config": model.config.to_dict(),
         **{kind: [name for name, _ in named] for kind, named in tensors.items()},
+        "components": components_of(model),
         "learning_rates": [learning_rate(step, trial.hyperparameters) for step in range(trial.steps.total)],
     }
     write_whole(into / "start.json", json.dumps(start, default=str))

@@ -22,7 +22,6 @@ from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.processor import processor_name
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ParameterTensor, Phase, PhaseMark, RankRecord, Status, StepBatch, StepKind, StepTime
-from zerobench.spec.components import component_of
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, role_of
@@ -116,7 +115,7 @@ class TensorflowRun:
         record, trial, engine = self.record, self.trial, self._engine
         counts: dict[str, int] = {}
         for name in self._start.parameters:
-            size, component = self._start.parameter(name).size, component_of(name)
+            size, component = self._start.parameter(name).size, self._start.components[name]
             counts[component] = counts.get(component, 0) + size
         total = sum(counts.values())
         record.parameters = ParameterTensor(total=total, trainable=total, by_component=counts)

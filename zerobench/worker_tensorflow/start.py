@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zerobench.spec.components import Component
+
 
 @dataclass(frozen=True)
 class Start:
@@ -20,6 +22,8 @@ class Start:
     """The model's config, whole, as transformers tells it."""
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
+    components: dict[str, Component]
+    """What each parameter is for, by its name."""
     learning_rates: tuple[float, ...]
 
     def parameter(self, name: str) -> NDArray[np.float32]:
@@ -43,6 +47,7 @@ def read_start(folder: Path) -> Start:
         config=document["config"],
         parameters=tuple(document["parameters"]),
         buffers=tuple(document["buffers"]),
+        components={name: Component(value) for name, value in document["components"].items()},
         learning_rates=tuple(document["learning_rates"]),
     )
 
