@@ -119,6 +119,8 @@ SLOWER = {
     "tests/spec/test_architecture.py::test_dropout_that_transformers": "transformers",
     "tests/spec/test_architecture.py::test_what_a_config_leaves_out": "transformers",
     "tests/spec/test_backward.py": "torch",
+    "tests/spec/test_causal_models.py::test_all_causal_models": "transformers",
+    "tests/spec/test_causal_models.py::test_each_causal_model": "transformers",
     "tests/spec/test_causal_models.py::test_types_of_rotary": "transformers",
     "tests/spec/test_flops.py::test_model_flops_are": "torch",
     "tests/spec/test_parameters.py::test_a_preset_equals": "transformers",

@@ -4,13 +4,20 @@ import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from zerobench.spec.causal_models import causal_model_types, is_causal_model, rope_types, unknown_rope_type
+from zerobench.spec.causal_models import (
+    causal_model_types,
+    is_causal_model,
+    rope_types,
+    takes_attention,
+    unknown_rope_type,
+)
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import Attention
 
 TABLE = """
 OTHER = OrderedDict([("bert", "BertModel")])
@@ -74,3 +81,87 @@ def test_a_type_of_rotary_positions_that_transformers_has_not_is_told_with_those
 @pytest.mark.parametrize("scaling", [None, {}, {"rope_type": "llama3", "factor": 8.0}, {"full_attention": {}}])
 def test_a_type_that_it_has_or_none_at_all_is_taken(scaling: Any) -> None:
     assert unknown_rope_type(model("llama", rope_scaling=scaling)) is None
+
+
+def class_of(model_type: str) -> Any:
+    """The class that AutoModelForCausalLM builds."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    named = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]
+    return getattr(transformers, named if isinstance(named, str) else named[0])
+
+
+def runs_with(cls: Any, attention: Attention) -> bool:
+    """Whether transformers' own check, before it builds anything, lets the attention stand as it is."""
+    from transformers import PreTrainedModel
+
+    bare = cls.__new__(cls)
+    bare.__dict__["config"] = SimpleNamespace(_name_or_path="", dtype=None)
+    try:
+        return bool(PreTrainedModel._check_and_adjust_attn_implementation(bare, attention.value, True) == attention)
+    except ValueError:
+        return False
+
+
+@pytest.fixture
+def has_flash_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether flash-attn is installed here is another rule's question."""
+    from transformers import PreTrainedModel
+
+    monkeypatch.setattr(PreTrainedModel, "_flash_attn_import_error", lambda *_, **__: None)
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("has_flash_kernels")
+@pytest.mark.parametrize("model_type", sorted(causal_model_types() or ()))
+def test_each_causal_model_takes_those_attentions_that_transformers_own_check_lets_pass(model_type: str) -> None:
+    taken = {attention for attention in Attention if takes_attention(model(model_type), attention)}
+    assert taken == {attention for attention in Attention if runs_with(class_of(model_type), attention)}
+
+
+def test_all_causal_models_of_transformers_are_asked_and_only_one_looks_into_its_config_too() -> None:
+    from transformers import PreTrainedModel
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    types = causal_model_types()
+    assert types == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    method = "_check_and_adjust_attn_implementation"
+    usual = getattr(PreTrainedModel, method)
+    assert [name for name in types if getattr(class_of(name), method) is not usual] == ["hrm_text"]
+
+
+def test_of_code_that_comes_with_a_config_nobody_says_what_it_takes() -> None:
+    own = model("gptj", auto_map={"AutoModelForCausalLM": "mine.Model"})
+    assert takes_attention(own, Attention.SDPA)
+    assert not takes_attention(model("gptj"), Attention.SDPA)
+
+
+@pytest.mark.parametrize("model_type", ["../auto/modeling_auto", "no_such_model", ""])
+def test_a_type_that_is_no_module_of_transformers_is_left_to_others(model_type: str) -> None:
+    assert takes_attention(model(model_type), Attention.SDPA)
+
+
+CLASSES = """
+from ..other.modeling_other import OtherPreTrainedModel
+class Base:
+    _supports_sdpa = False
+class MambaForCausalLM(Base, OtherPreTrainedModel):
+    _supports_flash_attn: bool = False
+class RwkvForCausalLM(OtherPreTrainedModel):
+    pass
+"""
+
+
+def test_a_class_has_what_its_bases_declare_in_the_order_of_python(installed: Path) -> None:
+    installed.write_text(TABLE.replace('_newest("rwkv")', '("RwkvForCausalLM", "Rwkv")'), encoding="utf-8")
+    for name, text in (
+        ("mamba", CLASSES),
+        ("rwkv", CLASSES),
+        ("other", "class OtherPreTrainedModel(PreTrainedModel):\n    _supports_sdpa = _supports_flash_attn = True\n"),
+    ):
+        file = installed.parents[1] / name / f"modeling_{name}.py"
+        file.parent.mkdir()
+        file.write_text(text, encoding="utf-8")
+    assert [takes_attention(model("mamba"), attention) for attention in Attention] == [False, True, False]
+    assert [takes_attention(model("rwkv"), attention) for attention in Attention] == [True, True, True]

@@ -192,8 +192,11 @@ def test_a_rotary_model_takes_any_length() -> None:
     assert not any(item.skipped for item in cells(work(sequence_length="65536"), cluster(), stages=[3])[:1])
 
 
-def test_a_model_without_sdpa_is_planned_with_eager_attention() -> None:
-    [first, *_] = cells(work(model="gemma2-2b"), cluster())
+@pytest.mark.parametrize("model_type", ["gemma2", "gptj", "bloom"])
+def test_a_model_without_sdpa_is_planned_with_eager_attention(model_type: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    [first, *_] = cells(work(model=str(file)), cluster())
     assert (first.trial.attention, first.skipped) == ("eager", None)
 
 

@@ -18,6 +18,7 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.sweeping.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
 from zerobench.sweeping.situation import Situation, rules_of
 
+BLOOM, GPTJ, GPT_OSS = ({"model_type": name} for name in ("bloom", "gptj", "gpt_oss"))
 GPU = GPUS.model_copy(update={"gpu_names": ("NVIDIA A100",) * 8, "has_flash_attention": True})
 ASKING = Asking(strategy="zero3")
 skip = ASKING.skip
@@ -72,12 +73,17 @@ skip = ASKING.skip
         (
             {"model": "gemma2-2b"},
             "sdpa_needs_model",
-            "attention sdpa: transformers' gemma2 has none; use eager or flash_attention_2",
+            "attention sdpa: transformers' gemma2 does not support it; use eager",
+        ),
+        (
+            {"model": GPTJ},
+            "sdpa_needs_model",
+            "attention sdpa: transformers' gptj does not support it; use eager",
         ),
         (
             {"attention": "flash_attention_2"},
             "flash_attention_needs_gpu",
-            "attention flash_attention_2: needs GPUs; use sdpa",
+            "attention flash_attention_2: needs GPUs; use sdpa or eager",
         ),
     ],
 )
@@ -366,6 +372,7 @@ def test_each_rule_about_what_is_at_hand_is_a_rule_and_holds_for_measured_trials
         ({"model": "gpt2-10m", "sequence_length": 1025}, "sequence_exceeds_positions"),
         ({"model": "llama-7b", "sequence_length": 4_000_000}, "step_exceeds_records"),
         ({"model": "gemma2-2b"}, "sdpa_needs_model"),
+        ({"model": BLOOM, "attention": "flash_attention_2"}, "flash_attention_needs_model"),
         ({"ds_config": {"zero_optimization.stage": 1}}, "ds_config_contradicts"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "flash_attention_needs_gpu"),
     ],
@@ -383,8 +390,27 @@ def test_flash_attention_is_predicted_for_a_gpu_and_not_for_cpu_ranks():
     for machine in (CPU, GPU):
         found = skip(machine, **flash)
         assert found == Skip(
-            rule="flash_attention_needs_gpu", reason="attention flash_attention_2: needs GPUs; use sdpa"
+            rule="flash_attention_needs_gpu", reason="attention flash_attention_2: needs GPUs; use sdpa or eager"
         )
+
+
+@pytest.mark.parametrize(
+    ("model", "attention", "reason"),
+    [
+        (GPTJ, "sdpa", "attention sdpa: transformers' gptj does not support it; use eager or flash_attention_2"),
+        (BLOOM, "sdpa", "attention sdpa: transformers' bloom does not support it; use eager"),
+        (
+            GPT_OSS,  # for which transformers would run another kernel
+            "flash_attention_2",
+            "attention flash_attention_2: transformers' gpt_oss does not support it; use eager",
+        ),
+    ],
+)
+def test_an_attention_that_the_model_lacks_is_refused_with_those_that_run_on_gpus(
+    model: dict[str, Any], attention: str, reason: str
+):
+    assert known(skip(GPU, model=model, attention=attention)).reason == reason
+    assert skip(GPU, model=model, attention="eager") is None
 
 
 def test_a_solo_trial_needs_one_device_whatever_the_world_size():

@@ -2,16 +2,23 @@
 importing it.
 """
 
+from __future__ import annotations
+
 import ast
 from functools import cache
 
 from zerobench.spec.architecture import DEFAULTS
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.toolchain import package_folder
+from zerobench.spec.transformers_source import assigned, class_values, model_module, source, table
+from zerobench.spec.trial import Attention
 
 _TABLE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 """What AutoModelForCausalLM goes by (transformers/models/auto/modeling_auto.py): pairs of a model type and a class."""
 _ROPE_TABLE = "ROPE_INIT_FUNCTIONS"
+_SUPPORTS = {Attention.SDPA: "_supports_sdpa", Attention.FLASH_ATTENTION_2: "_supports_flash_attn"}
+"""What a class declares of each attention (PreTrainedModel in transformers/modeling_utils.py: False unless it does)."""
+_OTHER_FLASH_KERNELS = "_compatible_flash_implementations"
+"""Where a class lists its flash kernels and flash_attention_2 is none of them, transformers runs the first of them."""
 
 
 def is_causal_model(spec: ModelSpec) -> bool:
@@ -25,20 +32,39 @@ def is_causal_model(spec: ModelSpec) -> bool:
 @cache
 def causal_model_types() -> frozenset[str] | None:
     """The model types of the installed transformers; None where it is not installed, or is another than we know."""
-    tables = _assigned(_TABLE, "models", "auto", "modeling_auto.py")
-    pairs = [item for table in tables for item in ast.walk(table) if isinstance(item, ast.Tuple)]
-    model_types = {pair.elts[0].value for pair in pairs if pair.elts and isinstance(pair.elts[0], ast.Constant)}
-    return frozenset(map(str, model_types)) or None
+    return frozenset(_classes()) or None
 
 
-def takes_sdpa(spec: ModelSpec) -> bool:
-    """Whether transformers' class takes torch's scaled_dot_product_attention; True where nobody can tell."""
-    return "_supports_sdpa = False" not in _source(spec.model_type)
+def takes_attention(spec: ModelSpec, attention: Attention) -> bool:
+    """Whether transformers' class of the model runs with this attention; True where its source does not tell, as for
+    code that comes with a config.
+    """
+    name = _SUPPORTS.get(attention)
+    values = _declared(spec) if name is not None else None
+    if values is None:
+        return True
+    kernels = values.get(_OTHER_FLASH_KERNELS)
+    is_replaced = attention is Attention.FLASH_ATTENTION_2 and isinstance(kernels, list) and attention not in kernels
+    return bool(values.get(str(name))) and not is_replaced
+
+
+def _declared(spec: ModelSpec) -> dict[str, object] | None:
+    """What the model's class declares of attention; None where there is no source of it."""
+    class_name = _classes().get(spec.model_type)
+    module = model_module(spec.model_type)
+    if not class_name or class_name not in source(*module) or spec.hf_config.get("auto_map"):
+        return None
+    return class_values(class_name, (*_SUPPORTS.values(), _OTHER_FLASH_KERNELS), *module)
+
+
+def _classes() -> dict[str, str]:
+    """The class of each model type."""
+    return table(_TABLE, "models", "auto", "modeling_auto.py")
 
 
 def unknown_rope_type(spec: ModelSpec) -> tuple[str, list[str]] | None:
     """The type of rotary positions that the config asks for and transformers does not have, with those that it has."""
-    if _ROPE_TABLE not in _source(spec.model_type):
+    if _ROPE_TABLE not in source(*model_module(spec.model_type)):
         return None
     rotary = spec.hf_config.get("rope_scaling") or spec.hf_config.get("rope_parameters")
     kind = (rotary.get("rope_type") or rotary.get("type")) if isinstance(rotary, dict) else None
@@ -49,37 +75,7 @@ def unknown_rope_type(spec: ModelSpec) -> tuple[str, list[str]] | None:
 @cache
 def rope_types() -> frozenset[str]:
     """The types of rotary positions that transformers has (modeling_rope_utils.py); none where nobody can tell."""
-    tables = _assigned(_ROPE_TABLE, "modeling_rope_utils.py")
-    keys = [key for table in tables if isinstance(table, ast.Dict) for key in table.keys]
+    tables = assigned(_ROPE_TABLE, "modeling_rope_utils.py")
+    keys = [key for value in tables if isinstance(value, ast.Dict) for key in value.keys]
     known = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
     return frozenset(known | {"default"}) if known else frozenset()
-
-
-@cache
-def _source(model_type: str) -> str:
-    """The module of the model's class (transformers/models/<type>/modeling_<type>.py); empty where there is none."""
-    return _read("models", model_type, f"modeling_{model_type}.py") if model_type.isidentifier() else ""
-
-
-def _assigned(name: str, *path: str) -> list[ast.expr]:
-    """What a module of transformers assigns to `name` at its top."""
-    try:
-        body = ast.parse(_read(*path)).body
-    except (SyntaxError, ValueError):
-        return []
-    made = [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign) and name in _names(node)]
-    return [node.value for node in made if node.value is not None]
-
-
-def _read(*path: str) -> str:
-    """A file of the installed transformers; empty where there is none."""
-    folder = package_folder("transformers")
-    try:
-        return folder.joinpath(*path).read_text(encoding="utf-8") if folder else ""
-    except (OSError, ValueError):
-        return ""
-
-
-def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.adapter import is_wide
-from zerobench.spec.causal_models import takes_sdpa
+from zerobench.spec.causal_models import takes_attention
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import deepspeeds_adamw, without_deepspeed
 from zerobench.spec.strategy import strategy_info
@@ -121,7 +121,7 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, strategy: str, optimizer: O
 def trial_on(cluster: Cluster, axes: Mapping[str, Any]) -> TrialSpec:
     """The trial of `axes` simulated on the cluster; attention as its model has it, unless they say."""
     swaps = Offload.NVME in {axes["offload_optimizer"], axes["offload_param"]}
-    attention = Attention.SDPA if takes_sdpa(axes["model"]) else Attention.EAGER
+    attention = Attention.SDPA if takes_attention(axes["model"], Attention.SDPA) else Attention.EAGER
     trial = TrialSpec(
         **{"attention": attention, **axes},
         nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,

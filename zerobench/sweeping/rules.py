@@ -15,7 +15,7 @@ from zerobench.errors import UserError
 from zerobench.spec.allocator import most_rounded_bytes
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.base import Spec
-from zerobench.spec.causal_models import is_causal_model, takes_sdpa, unknown_rope_type
+from zerobench.spec.causal_models import is_causal_model, takes_attention, unknown_rope_type
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
@@ -169,9 +169,27 @@ def _step_exceeds_records(s: Situation) -> str | None:
 
 
 def _sdpa_needs_model(s: Situation) -> str | None:
-    if s.trial.attention is not Attention.SDPA or takes_sdpa(s.trial.model):
+    return _model_lacks(s, Attention.SDPA)
+
+
+def _flash_attention_needs_model(s: Situation) -> str | None:
+    return _model_lacks(s, Attention.FLASH_ATTENTION_2)
+
+
+def _model_lacks(s: Situation, attention: Attention) -> str | None:
+    if s.trial.attention is not attention or takes_attention(s.trial.model, attention):
         return None
-    return f"attention sdpa: transformers' {s.trial.model.model_type} has none; use eager or flash_attention_2"
+    return (
+        f"attention {attention}: transformers' {s.trial.model.model_type} does not support it; "
+        f"use {_attention_choices(s)}"
+    )
+
+
+def _attention_choices(s: Situation) -> str:
+    """What the model supports, and what this situation can run of it."""
+    takes_flash = s.on_gpu and s.trial.precision is not Precision.FP32
+    choices = (Attention.SDPA, Attention.EAGER, *([Attention.FLASH_ATTENTION_2] if takes_flash else []))
+    return " or ".join(attention for attention in choices if takes_attention(s.trial.model, attention))
 
 
 def _emulated_needs_gpu(s: Situation) -> str | None:
@@ -194,7 +212,7 @@ def _flash_attention_needs_gpu(s: Situation) -> str | None:
     if s.trial.attention is not Attention.FLASH_ATTENTION_2:
         return None
     if not s.on_gpu:
-        return "attention flash_attention_2: needs GPUs; use sdpa"
+        return f"attention flash_attention_2: needs GPUs; use {_attention_choices(s)}"
     if s.trial.precision is Precision.FP32:
         return "attention flash_attention_2 with precision fp32: supports fp16 and bf16 only"
     if s.trial.evidence.needs_device and not s.machine.has_flash_attention:
