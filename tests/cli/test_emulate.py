@@ -76,15 +76,25 @@ def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
 
 
 def test_what_fits_is_said_with_what_is_left_and_by_category():
-    made = emulation(account(), record())
+    made = emulation(account(peak_bytes=90 * GIB + 4096, peak_step=1), record())
     told = list(lines(made))
     assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB per GPU, 39.40 GiB to spare."
     assert "  peak 90.00 GiB, in the update of the first step:" in told
+    assert "  peak allocated 90.00 GiB in step 1, reserved 100.00 GiB" in told
     assert "    parameters                  60.00 GiB   66.7%" in told
     assert "    other                        4.00 KiB" in told
     assert "  outside torch (context, NCCL): 1.00 GiB; NVML total 101.00 GiB" in told
     assert "Emulated: no values are computed; ignore losses, norms and times." in told
     assert exit_code(made) == 0
+
+
+@pytest.mark.parametrize(("step", "when"), [(3, " in step 3"), (0, " in start-up"), (None, "")])
+def test_a_peak_outside_the_tracked_steps_is_told_apart_from_theirs(step, when):
+    made = emulation(account(peak_bytes=95 * GIB, peak_step=step), record())
+    told = list(lines(made))
+    assert "  peak of the tracked first two steps 90.00 GiB, in the update of the first step:" in told
+    assert f"  peak allocated 95.00 GiB{when}, reserved 100.00 GiB" in told
+    assert as_plain(made)["ranks"][0]["peak_step"] == step
 
 
 def test_categories_of_a_compiled_model_are_said_to_be_of_the_uncompiled_one():

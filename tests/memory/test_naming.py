@@ -1,5 +1,7 @@
 """A name is evidence: identity before use before birth; a view into a bucket leaves the bucket its name."""
 
+import weakref
+
 import pytest
 import torch
 from torch.nn import functional
@@ -120,7 +122,7 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
     logits = [state * 1.0 for state in hidden]
     losses = [functional.cross_entropy(one, torch.zeros(2, dtype=torch.long)) for one in logits]
     for loss, one in zip(losses, logits, strict=True):
-        watched.names.mark_loss_graph(loss, one)
+        watched.names.mark_loss_graph(loss, known(one.grad_fn)._sequence_nr())
     for loss, one, state in at_least_one(zip(losses, logits, hidden, strict=True)):
         for end, expected in ((loss, Category.LOGITS_AND_LOSS), (one, None), (state, None)):
             node = known(end.grad_fn)
@@ -128,6 +130,34 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
             tensor = watched.born()
             assert watched.category(tensor, Phase.BACKWARD) is expected
             del tensor
+
+
+def test_a_loss_beside_the_logits_is_followed_no_further_than_what_was_made_before_them():
+    watched = Watched()
+    weight = torch.ones(4, 4, requires_grad=True)
+    hidden = torch.ones(2, 4) @ weight
+    logits = hidden * 1.0
+    loss = functional.cross_entropy(logits, torch.zeros(2, dtype=torch.long)) + hidden.square().mean()
+    watched.names.mark_loss_graph(loss, known(logits.grad_fn)._sequence_nr())
+    for node, expected in ((loss.grad_fn, Category.LOGITS_AND_LOSS), (hidden.grad_fn, None), (logits.grad_fn, None)):
+        watched.site = Site("autograd", Origin.AUTOGRAD, known(node)._sequence_nr())
+        assert watched.category(watched.born(), Phase.BACKWARD) is expected
+
+
+def test_what_autograd_saves_is_freed_with_its_graph_also_where_no_backward_pass_comes():
+    watched = Watched()
+    leaf = torch.ones(8, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(watched.names.saved, lambda tensor: tensor):
+        result = leaf.exp()  # autograd saves the result itself
+    storage = weakref.ref(result.untyped_storage())
+    assert storage() is not None
+    del result
+    assert storage() is None
+
+
+def test_autograd_keeps_the_very_object_of_a_leaf():
+    leaf = torch.ones(8)
+    assert Watched().names.saved(leaf) is leaf
 
 
 def test_logits_that_live_on_after_the_step_lose_their_name_and_parameters_do_not():

@@ -1,5 +1,8 @@
 """An engine's calls are heard on the instance alone, in training alone, and nothing of it stays behind."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -126,3 +129,14 @@ def test_what_somebody_wrapped_around_ours_meanwhile_stays(engine):
     engine.step = theirs
     hooks.restore()
     assert engine.step is theirs
+
+
+def test_hooks_keep_no_engine_alive_and_restore_nothing_of_one_that_is_gone():
+    engine = Engine()
+    hooks = EngineHooks(engine, Heard())
+    hooks.install()
+    reference = weakref.ref(engine)
+    del engine
+    gc.collect()  # the instance holds its own methods, wrapped
+    assert reference() is None
+    hooks.restore()

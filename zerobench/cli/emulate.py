@@ -12,7 +12,7 @@ from zerobench.cli.live_predictions import Doing
 from zerobench.cli.paths import shortest
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import RankFit, Try, Verdict
-from zerobench.emulate.part import End, Refusal
+from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import EmulationRequest
 from zerobench.emulate.tries import ENOUGH
 from zerobench.records import Category, Place
@@ -120,15 +120,14 @@ def _rank(rank: RankFit) -> Iterator[str]:
         yield f"  torch: {refusal.message}"
         yield from _standing(refusal)
     elif rank.peak is not None:
-        uncompiled = "uncompiled " if account.compiles else ""
         where = phase_words(rank.peak.step.value, rank.peak.phase.value)
-        yield f"  {uncompiled}peak {_gib(rank.peak.total_bytes)}, in {where}:"
+        yield f"  {_named_peak(rank)} {_gib(rank.peak.total_bytes)}, in {where}:"
         yield from _categories(rank.peak.categories, rank.peak.total_bytes)
     if not account.peak_bytes:
         return
     whole = account.end is not End.OUT_OF_DEVICE_MEMORY
     start = "" if account.start_peak_bytes is None else f"; start-up peak {_gib(account.start_peak_bytes)}"
-    yield f"  peak allocated {_gib(account.peak_bytes)}, reserved {_gib(account.reserved_bytes)}{start}"
+    yield f"  peak allocated {_gib(account.peak_bytes)}{_when(account)}, reserved {_gib(account.reserved_bytes)}{start}"
     if rank.needed_bytes is not None and whole:
         yield f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(rank.nvml_bytes)}"
     if account.managed_bytes:
@@ -139,6 +138,21 @@ def _rank(rank: RankFit) -> Iterator[str]:
         yield f"  note: {_gib(refusal.bytes_asked)} refused in {refusal.during}; the script went on"
     for note in account.notes:
         yield f"  note: {note}"
+
+
+def _named_peak(rank: RankFit) -> str:
+    """Words for the peak that has categories: of the tracked steps, where another step or start-up needed more."""
+    if rank.account.compiles:
+        return "uncompiled peak"
+    if rank.peak is not None and rank.peak.total_bytes == rank.account.peak_bytes:
+        return "peak"
+    return "peak of the tracked first two steps" if rank.account.num_steps > 1 else "peak of the tracked first step"
+
+
+def _when(account: Account) -> str:
+    if account.peak_step is None:
+        return ""
+    return f" in step {account.peak_step}" if account.peak_step else " in start-up"
 
 
 def _standing(refusal: Refusal) -> Iterator[str]:
@@ -305,6 +319,7 @@ def _plain_rank(rank: RankFit) -> dict[str, Any]:
         "rank": account.rank,
         "fits": rank.fits,
         "peak_bytes": account.peak_bytes,
+        "peak_step": account.peak_step,
         "reserved_bytes": account.reserved_bytes,
         "needed_bytes": rank.needed_bytes,
         "nvml_bytes": rank.nvml_bytes,

@@ -107,6 +107,8 @@ class Account(Record):
     """Of the device."""
     peak_bytes: int | None = None
     """The most that torch's allocator had handed out, from start to end; None where CUDA was never begun."""
+    peak_step: int | None = None
+    """The optimizer step in which that was first reached, counted from 1; 0 for start-up, None if in no whole step."""
     reserved_bytes: int | None = None
     """The most that it had taken from the driver."""
     occupied_bytes: int | None = None

@@ -23,18 +23,41 @@ def before_resets(look: Callable[[], object]) -> None:
     """Call `look` before anyone resets the peaks, from now on."""
     _looks[look] = None
     memory: Any = torch.cuda.memory
-    reset = memory.reset_peak_memory_stats
-    if hasattr(reset, "__wrapped__"):
-        return
+    if not hasattr(memory.reset_peak_memory_stats, "__wrapped__"):
+        _stand_before(memory)
+
+
+def _stand_before(memory: Any) -> None:
+    """Hear resets, and let the script read its own peaks, which ours would cut short."""
+    reset, read = memory.reset_peak_memory_stats, memory.memory_stats
 
     @wraps(reset)
-    def seen(*args: Any, **kwargs: Any) -> None:
+    def reset_by_script(device: Any = None) -> None:
+        _look()
+        reset(device)
         if torch.cuda.is_initialized():
-            for each in _looks:
-                each()
-        reset(*args, **kwargs)
+            _SCRIPT.forget(memory._get_device_index(device, optional=True))
 
-    memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = seen
+    @wraps(read)
+    def read_by_script(device: Any = None) -> dict[str, int]:
+        if not torch.cuda.is_initialized():
+            stats: dict[str, int] = read(device)
+            return stats
+        return _SCRIPT.stats(memory._get_device_index(device, optional=True))
+
+    memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = reset_by_script
+    memory.memory_stats = torch.cuda.memory_stats = read_by_script
+
+
+def _look() -> None:
+    if torch.cuda.is_initialized():
+        for each in _looks:
+            each()
+
+
+def _original(function: Any) -> Any:
+    """Torch's own function, where `_stand_before` put another in its place."""
+    return getattr(function, "__wrapped__", function)
 
 
 class DevicePeaks:
@@ -45,28 +68,38 @@ class DevicePeaks:
 
     def watch(self) -> None:
         """Keep what others reset, from now on."""
-        before_resets(self._keep)
+        before_resets(self.keep)
 
     def begin(self, device: torch.device) -> None:
-        """Let the peaks begin anew."""
-        torch.cuda.reset_peak_memory_stats(device)
+        """Let the peaks begin anew; those that the script reads go on."""
+        _look()
+        _SCRIPT.keep()
+        _original(torch.cuda.reset_peak_memory_stats)(device)
         self._kept.clear()
 
     def stats(self, device: torch.device | int) -> dict[str, int]:
         """torch.cuda.memory_stats() of the device, with these peaks."""
-        stats: dict[str, int] = torch.cuda.memory_stats(device)
+        stats: dict[str, int] = _original(torch.cuda.memory_stats)(device)
         kept = self._kept.get(index_of(device), {})
-        return {**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in kept.items()}}
+        return type(stats)({**stats, **{name: max(peak, stats.get(name, 0)) for name, peak in kept.items()}})
 
     def largest(self, name: str) -> int:
         """Of the fullest device the peak of `name`, as in `allocated_bytes.all`."""
         return max(self.stats(index).get(name + _PEAK, 0) for index in range(torch.cuda.device_count()))
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
+        """Take the peaks over before they are reset."""
         for index in range(torch.cuda.device_count()):
             stats = self.stats(index)
             self._kept[index] = {name: value for name, value in stats.items() if name.endswith(_PEAK)}
 
+    def forget(self, index: int) -> None:
+        """Drop what was taken over of one device."""
+        self._kept.pop(index, None)
+
 
 PHASE = DevicePeaks()
 """Of the phase that the ledger accounts for, or of start-up before the first."""
+
+_SCRIPT = DevicePeaks()
+"""Since the script's own last reset."""

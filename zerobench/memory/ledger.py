@@ -13,6 +13,7 @@ memory: what DeepSpeed's offload holds is named `host` by identity, everything e
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -74,8 +75,8 @@ class Ledger:
         self._courses = Courses()
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
         self._unattributed_sites: dict[str, int] = {}
-        self._logits: torch.Tensor | None = None
-        self._model: torch.nn.Module | None = None
+        self._logits_node: int | None = None
+        self._model: weakref.ref[torch.nn.Module] | None = None
         counts_all = in_own_process or device.type == "cpu"
         self.notes: list[str] = [] if counts_all else uncounted_host_notes(os.environ)
         """What could not be counted, and why."""
@@ -99,9 +100,10 @@ class Ledger:
         self.counter.adopt_reachable()
         with ExitStack() as stack:
             if model is not None:
-                self._model = model
+                self._model = weakref.ref(model)
                 for hook in [*self._hook_gradients(model), *self._hook_logits(model), self._hook_output(model)]:
                     stack.callback(hook.remove)
+                del model  # a step may end with another one
             if self._device.type == "cuda":
                 stack.enter_context(cuda.recorded_history())
             stack.enter_context(self.counter)
@@ -110,13 +112,14 @@ class Ledger:
             yield
 
     @contextmanager
-    def watching(self, model: torch.nn.Module) -> Iterator[None]:
+    def watching(self, model: torch.nn.Module | None) -> Iterator[None]:
         """See who is born where in a step that is not accounted for, the last one before one that is.
 
         A thread of gloo's may let go of what it reduced there only within the next step. What is of a short life has
         no name in that one.
         """
-        with self.tracking(), self._hook_output(model):
+        with self.tracking(), nullcontext() if model is None else self._hook_output(model):
+            del model
             yield
         self.names.end_of(Phase.STEP)
 
@@ -202,8 +205,9 @@ class Ledger:
         held = Holdings()
         for part, nbytes in parts:
             held.add(nbytes, _category(part, category_of) or Category.UNATTRIBUTED, _seen_birth(part[0]))
-        if self._model is not None:
-            held.add_states(self._model, device_type)
+        model = None if self._model is None else self._model()
+        if model is not None:
+            held.add_states(model, device_type)
         return held
 
     def _is_on_host(self, storage: Storage, place: Place) -> bool:
@@ -219,13 +223,13 @@ class Ledger:
 
     def name_logits(self, logits: torch.Tensor) -> None:
         """What the model handed to a loss that is computed outside of it."""
-        self._logits = logits
+        self._logits_node = None if logits.grad_fn is None else logits.grad_fn._sequence_nr()
         self.names.identify([NamedTensor(logits, Category.LOGITS_AND_LOSS)])
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The forward pass ended in `loss`; the graph between it and the logits belongs to the loss."""
-        self.names.mark_loss_graph(loss, self._logits)
-        self._logits = None
+        self.names.mark_loss_graph(loss, self._logits_node)
+        self._logits_node = None
 
     def forget(self, step: StepKind) -> None:
         """Drop the rows of a kind of step, so that only its last repetition is reported."""

@@ -46,22 +46,29 @@ class Names:
                 self._identity[storage] = (item.category, item.place)
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Autograd keeps this tensor for the backward pass (a hook of saved_tensors_hooks)."""
+        """Note a tensor that autograd keeps for the backward pass (a hook of saved_tensors_hooks); return what to keep.
+
+        A leaf is kept itself, since its Python object may carry attributes that the backward pass reads. Anything else
+        is kept without its history: the result of an operation would own the node that keeps it, a cycle through C++
+        that nobody collects, so that a graph without a backward pass would never be freed.
+        """
         storage = self._counter.find(tensor)
         if storage is not None:
             self._saved.add(storage)
-        return tensor
+        return tensor if tensor.grad_fn is None else tensor.detach()
 
     def returned(self, output: Any) -> None:
         """Note what the model returned: a loop's variable may hold it until the next step's output is there."""
         storages = (self._counter.find(tensor) for tensor in tensors_in(output))
         self._returned |= {storage for storage in storages if storage is not None}
 
-    def mark_loss_graph(self, loss: torch.Tensor, logits: torch.Tensor | None) -> None:
-        """Note the autograd nodes between the logits and the loss, to know their gradients when they come."""
-        end = None if logits is None else logits.grad_fn
-        if end is not None:  # beside those of earlier micro-batches, whose backward passes may be yet to come
-            self._loss_nodes |= set(_nodes_between(loss.grad_fn, end))
+    def mark_loss_graph(self, loss: torch.Tensor, logits_node: int | None) -> None:
+        """Note the autograd nodes between the logits and the loss, to know their gradients when they come.
+
+        `logits_node` is the sequence number of the node that made the logits; None if there are none.
+        """
+        if logits_node is not None:  # earlier micro-batches keep theirs: their backward passes may be yet to come
+            self._loss_nodes |= set(_nodes_after(logits_node, loss.grad_fn))
 
     def end_of(self, phase: Phase) -> None:
         """At the end of a step, and of start-up, forget the dead, and note who lives on under a name of a short life.
@@ -125,12 +132,15 @@ def _outlived(category: Category | None, phase: Phase) -> bool:
     return category is Category.TEMPORARIES or (category in _SHORT_LIVED and phase in _LAST_PHASES)
 
 
-def _nodes_between(start: Any, end: Any) -> Iterable[int]:
-    """Sequence numbers of the autograd nodes from `start` down to, and without, `end`."""
-    stack, seen = [start], set()
+def _nodes_after(first: int, node: Any) -> Iterable[int]:
+    """Sequence numbers of the autograd nodes from `node` down to those made before the node with number `first`.
+
+    Leaves all have the same number, which is the largest of all, and make nothing.
+    """
+    stack, seen = [node], set()
     while stack:
         node = stack.pop()
-        if node is None or node is end or node in seen:
+        if node is None or node in seen or node._sequence_nr() <= first or not node.next_functions:
             continue
         seen.add(node)
         yield node._sequence_nr()

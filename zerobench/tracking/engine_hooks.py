@@ -7,6 +7,7 @@ for all of them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -63,32 +64,39 @@ class EngineHooks(Hearing):
     """The wrapped methods of one engine."""
 
     def __init__(self, engine: Any, listener: Listener) -> None:
-        self._engine = engine
+        self._reference = weakref.ref(engine)
         self._listener = listener
-        self._before: dict[str, Any] = {}
-        self._ours: dict[str, Any] = {}
+        self._had_own: set[str] = set()
+        self._ours: dict[str, weakref.ref[Any]] = {}
 
     def install(self) -> None:
-        """Wrap the methods; what the instance had of its own under these names is kept for `restore`."""
+        """Wrap the methods; the wrappers keep what the instance had of its own under these names, for `restore`."""
+        engine = self._reference()
         wrappers = {"forward": self._forward, "backward": self._backward, "step": self._step}
-        attributes = vars(self._engine)
-        self._before = {name: attributes[name] for name in _WRAPPED if name in attributes}
+        attributes = vars(engine)
+        self._had_own = {name for name in _WRAPPED if name in attributes}
         for name in _WRAPPED:
-            attributes[name] = self._ours[name] = wrappers[name](getattr(self._engine, name))
+            attributes[name] = wrapper = wrappers[name](getattr(engine, name))
+            self._ours[name] = weakref.ref(wrapper)
 
     def restore(self) -> None:
         """Put back what was there; a second call does nothing."""
-        attributes = vars(self._engine)
-        for name, ours in self._ours.items():
-            if attributes.get(name) is ours:  # what somebody wrapped around it meanwhile stays
+        engine, ours = self._reference(), self._ours
+        self._ours = {}
+        if engine is None:
+            return
+        attributes = vars(engine)
+        for name, reference in ours.items():
+            wrapper = reference()
+            if wrapper is not None and attributes.get(name) is wrapper:  # what others wrapped around it meanwhile stays
                 del attributes[name]
-                attributes.update({name: self._before[name]} if name in self._before else {})
-        self._before, self._ours = {}, {}
+                attributes.update({name: wrapper.__wrapped__} if name in self._had_own else {})
 
     def _forward(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self._engine.training or self._depth:
+            engine = self._reference()
+            if engine is None or not engine.training or self._depth:
                 return call(*args, **kwargs)
             with self._heard(self._listener):
                 self._listener.forward_begins(args, kwargs)
@@ -124,5 +132,6 @@ class EngineHooks(Hearing):
 
     def _is_boundary(self) -> bool:
         """Whether this call of `step` updates: the engine counts micro-steps, unless its user does."""
-        managed = getattr(self._engine, "managed_gradient_accumulation", None)
-        return bool(self._engine.is_gradient_accumulation_boundary()) or (managed is not None and not managed())
+        engine: Any = self._reference()
+        managed = getattr(engine, "managed_gradient_accumulation", None)
+        return bool(engine.is_gradient_accumulation_boundary()) or (managed is not None and not managed())

@@ -18,7 +18,7 @@ from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import Rank
-from zerobench.records import Failure, MemoryCourse, NvmlSummary, ParameterTensor, RankRecord, Status
+from zerobench.records import ContextMemory, Failure, MemoryCourse, NvmlSummary, ParameterTensor, RankRecord, Status
 from zerobench.running.trial_record import trial_record, write_record
 from zerobench.spec.backward import BackwardPass, backward_pass
 from zerobench.spec.flops import model_flops_per_token
@@ -56,6 +56,33 @@ def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
     return run.trial(trial.trial_id)
 
 
+@dataclass(frozen=True)
+class WorkFacts:
+    """What records say of a training; it outlives the training's objects, which are the script's."""
+
+    trial: TrialSpec
+    given: dict[str, Any]
+    effective_config: dict[str, Any]
+    departures: list[str]
+    context: ContextMemory | None
+    parameters: ParameterTensor
+    backward: BackwardPass | None
+
+    @classmethod
+    def of(cls, work: Work, trial: TrialSpec) -> Self:
+        """Read them off the objects; `trial` is the work's own, on its ranks."""
+        parameters = count_parameters_built(work.module)
+        return cls(
+            trial,
+            work.given(),
+            work.effective_config(),
+            work.departures(trial.world_size, parameters.total),
+            work.context(),
+            parameters,
+            backward_pass(weights_built(work.module)),
+        )
+
+
 @dataclass
 class TrackedRank:
     """What a tracker has found so far."""
@@ -78,6 +105,8 @@ class TrackedRank:
     """Fields of the rank's record, as the phases left them."""
     courses: list[MemoryCourse] = field(default_factory=list)
     sequence_lengths: set[int] = field(default_factory=set)
+    facts: WorkFacts | None = None
+    """As last seen."""
 
     @classmethod
     def begin(cls, agreed: Agreement, rank: Rank, work: Work, trial: TrialSpec) -> Self:
@@ -104,6 +133,13 @@ class TrackedRank:
         sampler = Sampler.start(self.folder, self.rank.node, uuids=None)
         sampler.wait_ready(_SAMPLER_START_S)
         return sampler
+
+    def look_at(self, work: Work) -> WorkFacts:
+        """What the records will say of the work, as it is now; as last seen where the script has deleted it since."""
+        if work.is_alive or self.facts is None:
+            trial = work.trial(self.trial.trial_id, self.trial.steps, self.sequence_length)
+            self.facts = WorkFacts.of(work, laid_out(trial, self.rank.world_size, self.ranks_per_node))
+        return self.facts
 
     def take(self, steps: StepPhases) -> None:
         """Take over what was seen in the tracked steps."""
@@ -151,16 +187,12 @@ def write_records(tracked: TrackedRank, work: Work, device: Device, *, is_last: 
 
     Where it `is_last` not, others take their place later, unless the process is killed before.
     """
-    name = tracked.trial.trial_id
-    trial = laid_out(
-        work.trial(name, tracked.trial.steps, tracked.sequence_length),
-        tracked.rank.world_size,
-        tracked.ranks_per_node,
-    )
+    facts = tracked.look_at(work)
+    trial = facts.trial
     if tracked.speaks:
         write_whole(tracked.folder.spec, trial.model_dump_json(indent=1))
-        write_whole(tracked.folder.ds_config, json.dumps(work.given(), indent=1))
-    record = _rank_record(tracked, trial, work, device, [] if is_last else [LEDGER_ALONE])
+        write_whole(tracked.folder.ds_config, json.dumps(facts.given, indent=1))
+    record = _rank_record(tracked, facts, device, [] if is_last else [LEDGER_ALONE])
     write_whole(tracked.folder.rank_record(tracked.rank.rank), record.model_dump_json())
     if tracked.speaks:
         write_courses(tracked.folder, record, tracked.courses)
@@ -170,12 +202,9 @@ def write_records(tracked: TrackedRank, work: Work, device: Device, *, is_last: 
         _write_trial(tracked, trial, [] if is_last else [LEDGER_ALONE])
 
 
-def _rank_record(
-    tracked: TrackedRank, trial: TrialSpec, work: Work, device: Device, more_notes: Sequence[str]
-) -> RankRecord:
-    parameters = count_parameters_built(work.module)
-    backward = backward_pass(weights_built(work.module))
-    flops, formula = _flops(trial, parameters, backward) if trial.knows("sequence_length") else (None, None)
+def _rank_record(tracked: TrackedRank, facts: WorkFacts, device: Device, more_notes: Sequence[str]) -> RankRecord:
+    trial, parameters = facts.trial, facts.parameters
+    flops, formula = _flops(trial, parameters, facts.backward) if trial.knows("sequence_length") else (None, None)
     return RankRecord(
         trial_id=trial.trial_id,
         **asdict(tracked.rank),
@@ -185,14 +214,14 @@ def _rank_record(
         device_name=device.name,
         device_uuid=device.uuid,
         backend=device.backend,
-        context=work.context(),
+        context=facts.context,
         parameters=parameters,
         micro_batch_size=trial.micro_batch_size,
         flops_per_step=flops,
         flops_formula=formula,
         **tracked.measured,
-        effective_config=work.effective_config(),
-        departures=work.departures(trial.world_size, parameters.total),
+        effective_config=facts.effective_config,
+        departures=facts.departures,
         notes=[*tracked.all_notes, *more_notes],
     )
 

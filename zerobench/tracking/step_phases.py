@@ -6,6 +6,7 @@ somebody else makes; so contexts are entered in one call and left in another.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -54,7 +55,7 @@ class StepPhases:
         self.sites = ModelSites(module)
         self.ledger = Ledger(device.torch_device, walk, in_own_process=in_own_process, sites=self.sites)
         self.rows = DeviceRows(device, DeviceReader.open(device.uuid)) if device.is_cuda else None
-        self._module = module
+        self._module = weakref.ref(module)
         self._traffic = Traffic()
         self.memory = MemoryPhases(self.ledger, device, self.marks, nvme, self._traffic, self.rows, settle_collectives)
         self._timed = TimedPhases(device, self.marks)
@@ -108,9 +109,9 @@ class StepPhases:
                 for account in (self.ledger, self._traffic, self.nvme):
                     account.forget(self.memory.kind)
             settle_collectives()
-            self._step.enter_context(self.ledger.tracking(self._module))
+            self._step.enter_context(self.ledger.tracking(self._module()))
         elif leads_to_memory(self.kinds, self.index):
-            self._step.enter_context(self.ledger.watching(self._module))
+            self._step.enter_context(self.ledger.watching(self._module()))
         elif self.kind == "timed":
             self.ledger.rest()
             self._step.enter_context(self._timed.step(self.step_times))

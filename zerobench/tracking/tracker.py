@@ -160,6 +160,7 @@ class Tracker:
         """Say that an optimizer step is over, where the engine cannot know: it is over anyway after its `step()`."""
         if self._finished or not self._steps.is_open:
             return
+        self._tracked.look_at(self._work)  # the script may delete it before the records are written
         self._steps.close()
         if self._steps.is_over:
             self._finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -28,7 +29,11 @@ class Hooks(Protocol):
 
 
 class Work(Protocol):
-    """One training of one rank."""
+    """One training of one rank, whose objects are its script's: once the script has dropped them, they are gone."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its objects exist. If not, `walk` yields nothing of them and the other members must not be used."""
 
     @property
     def module(self) -> torch.nn.Module: ...
@@ -67,9 +72,25 @@ class EngineWork:
     """A DeepSpeed engine."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.module: torch.nn.Module = engine.module
+        self._reference = weakref.ref(engine)
         self.device = torch.device(engine.device)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._reference() is not None
+
+    @property
+    def _engine(self) -> Any:
+        engine = self._reference()
+        if engine is None:
+            raise ReferenceError("the script has deleted its engine")
+        return engine
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The engine's model."""
+        module: torch.nn.Module = self._engine.module
+        return module
 
     @property
     def has_stepped(self) -> bool:
@@ -82,7 +103,7 @@ class EngineWork:
 
     def walk(self) -> Iterable[NamedTensor]:
         """Everything that the engine holds."""
-        return walk_deepspeed(self._engine)
+        return walk_deepspeed(self._engine) if self.is_alive else ()
 
     def given(self) -> dict[str, Any]:
         return engine_file(self._engine)

@@ -1,5 +1,6 @@
 """What comes to a stage of a pipeline whose other stages are not there."""
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from zerobench.emulate.inside.pipeline_peers import StagesBefore
+from zerobench.emulate.inside.pipeline_peers import StagesBefore, put_back
 
 
 class Block(nn.Module):
@@ -114,3 +115,13 @@ def test_a_middle_stage_without_batches_is_told_which_ranks_can_be_played():
     StagesBefore(engine).install()
     with pytest.raises(RuntimeError, match="--ranks 0,last"):
         engine._recv_tensor_meta(0)
+
+
+def test_a_batch_that_was_looked_at_is_kept_by_nobody_once_it_is_handed_out():
+    first = torch.ones(4)
+    reference = weakref.ref(first)
+    batches = put_back(first, iter(["second"]))
+    del first
+    assert torch.equal(next(batches), torch.ones(4))
+    assert reference() is None
+    assert list(batches) == ["second"]

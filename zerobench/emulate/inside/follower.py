@@ -51,7 +51,7 @@ class Follower:
     def __init__(self, part: Part, keeper: Keeper) -> None:
         self._part = part
         self._keeper = keeper
-        self._engine: Any = None
+        self._has_engine = False
         self._tracker: Tracker | None = None
         self._at_start: StorageCounter | None = None
         """Who looked on while `deepspeed.initialize` made the engine, or DDP its buckets."""
@@ -94,7 +94,7 @@ class Follower:
 
         @wraps(initialize)
         def initialized(*args: Any, **kwargs: Any) -> Any:
-            if self._engine is None and self._part.under_ledger:
+            if not self._has_engine and self._part.under_ledger:
                 self._at_start = StorageCounter(SiteFinder())
             with nullcontext() if self._at_start is None else self._at_start:
                 given = initialize(*args, **kwargs)
@@ -117,10 +117,10 @@ class Follower:
         engines.compile = compiled
 
     def _begin_engine(self, engine: Any) -> None:
-        if self._engine is not None or self._keeper.account.tracked is not None:
+        if self._has_engine or self._keeper.account.tracked is not None:
             self._keeper.account.notes.append("several trainings in one process: only the first was tracked")
             return
-        self._engine = engine
+        self._has_engine = True
         # AutoTP compares the first batch with its peers' on the device, where nothing is compared.
         check = getattr(engine, "first_dataloader_check", None)
         if check is not None:
@@ -130,7 +130,7 @@ class Follower:
         work.heard_by(self).install()
 
     def _loop(self, module: torch.nn.Module) -> Listener | None:
-        if self._engine is not None:
+        if self._has_engine:
             return None
         if not torch.cuda.is_initialized():
             self._keeper.account.tracked = "a loop on the CPU"

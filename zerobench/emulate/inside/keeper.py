@@ -49,19 +49,21 @@ class Keeper:
         if torch.cuda.is_initialized():
             self._look()
             self.account.start_peak_bytes = self._peaks.largest("allocated_bytes.all")
+            self.account.peak_bytes, self.account.peak_step = self.account.start_peak_bytes, 0
 
     def step_ended(self) -> None:
         """One more step; communicators that were made in it may be gone when the script ends."""
         self.account.num_steps += 1
         if torch.cuda.is_initialized():
             self._look()
+            self._note_peak(self.account.num_steps)
 
     def end(self) -> None:
         """Take down the last figures and write the account."""
         account = self.account
         if torch.cuda.is_initialized():
             self._look()
-            account.peak_bytes = self._peaks.largest("allocated_bytes.all")
+            self._note_peak(None)
             account.reserved_bytes = self._peaks.largest("reserved_bytes.all")
             account.touched_device = account.reserved_bytes > 0
             if not self._part.under_ledger:
@@ -74,6 +76,12 @@ class Keeper:
                 kinds = " and ".join(uncounted)
                 account.notes.append(f"cuDNN's workspace for {kinds} is not counted: a GPU needs more")
         self.write()
+
+    def _note_peak(self, step: int | None) -> None:
+        """Take down the largest peak so far; `step` ran since the last look, None for what is no whole step."""
+        peak_bytes = self._peaks.largest("allocated_bytes.all")
+        if self.account.peak_bytes is None or peak_bytes > self.account.peak_bytes:
+            self.account.peak_bytes, self.account.peak_step = peak_bytes, step
 
     def write(self) -> None:
         """Put the account where it is waited for."""

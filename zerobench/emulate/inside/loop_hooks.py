@@ -7,6 +7,7 @@ want gradients, and gradients are on.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -28,7 +29,7 @@ class LoopHooks(Hearing):
 
     def __init__(self, find: ListenerFinder) -> None:
         self._find = find
-        self._root: torch.nn.Module | None = None
+        self._root: weakref.ref[torch.nn.Module] | None = None
         self._listener: Listener | None = None
         self._undo: list[Callable[[], Any]] = []
 
@@ -77,9 +78,9 @@ class LoopHooks(Hearing):
     def _is_root(self, module: torch.nn.Module) -> bool:
         may_be = self._root is None and torch.is_grad_enabled() and module.training
         if may_be and any(parameter.requires_grad for parameter in module.parameters()):
-            self._root = module
+            self._root = weakref.ref(module)
             self._listener = self._find(module)
-        return module is self._root and torch.is_grad_enabled()
+        return self._root is not None and module is self._root() and torch.is_grad_enabled()
 
     def _going_back(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(backward)

@@ -64,8 +64,18 @@ class StagesBefore:
             )
         batch = next(batches)
         if engine.is_last_stage():  # which loads it, labels and all
-            engine.data_iterator = itertools.chain([batch], batches)
+            engine.data_iterator = put_back(batch, batches)
         return engine.batch_fn(batch) if engine.batch_fn else batch
+
+
+def put_back(batch: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield `batch` once more, then the others; it is released when it is handed out, as the script's own iterator
+    would (itertools.chain keeps it until the next one).
+    """
+    ahead = [batch]
+    del batch
+    yield ahead.pop()
+    yield from batches
 
 
 def _on_meta(given: Any) -> Any:

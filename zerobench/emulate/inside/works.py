@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -66,9 +67,21 @@ class EmulatedLoop:
     has_stepped = False
 
     def __init__(self, module: torch.nn.Module, part: Part) -> None:
-        self.module = module
+        self._reference = weakref.ref(module)
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._part = part
+
+    @property
+    def is_alive(self) -> bool:
+        return self._reference() is not None
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The script's model."""
+        module = self._reference()
+        if module is None:
+            raise ReferenceError("the script has deleted its model")
+        return module
 
     @property
     def strategy(self) -> str:
@@ -86,7 +99,8 @@ class EmulatedLoop:
 
     def walk(self) -> Iterable[NamedTensor]:
         """The module's tensors and the optimizers' states."""
-        yield from walk_trained(self.module)
+        if self.is_alive:
+            yield from walk_trained(self.module)
         for optimizer in torch_optimizers():
             yield from walk_optimizer_states(optimizer)
 
