@@ -138,6 +138,41 @@ class Status(_Named):
     """Someone cancelled the job that ran it."""
 
 
+class Holder(_Named):
+    """What keeps a byte alive: it is freed when its last holder lets go."""
+
+    AUTOGRAD = "autograd"
+    """The autograd graph: a module's forward pass saved it for backward."""
+    ENGINE = "engine"
+    """DeepSpeed, FSDP, DDP or Horovod: partitions, buckets, gathered parameters."""
+    OPTIMIZER = "optimizer"
+    """The optimizer's states."""
+    MODEL = "model"
+    """A module's parameter, its gradient, or a buffer."""
+    LOOP = "loop"
+    """The training loop: the batch, and the model's output while a variable refers to it."""
+    OPERATION = "operation"
+    """The running pass, which hands it from one operation to the next."""
+    LIBRARY = "library"
+    """A library of torch's: workspaces of matrix products."""
+
+
+class PeakPart(Record):
+    """Tensors of one category at a peak with the same module and the same holders."""
+
+    total_bytes: int
+    count: int
+    """Number of storages."""
+    site: str | None = None
+    """The function that allocated most of them, or the node of the backward pass; None where it was not observed."""
+    module: str | None = None
+    """The class of the module that saved them for backward, else of the one that allocated them."""
+    path: str | None = None
+    """That module's name within the model, `*` for the numbers of layers; None where only the class is known."""
+    holders: list[Holder] = Field(default_factory=list)
+    """Empty where there is no evidence; several where each of them has to let go."""
+
+
 class MemoryRow(Record):
     """Bytes of one category in one place over one phase, on one rank."""
 
@@ -154,6 +189,9 @@ class MemoryRow(Record):
     at_tensor_peak_bytes: int | None = None
     """At the instant when the place held most but for `kernel_workspace`, which is left out: what a prediction, which
     cannot look into kernels, is held against. None where the two are not known apart."""
+    largest: list[PeakPart] | None = None
+    """The largest parts of `at_peak_bytes`, in order of size, without the smaller ones. None in older records and where
+    nothing but the total was observed."""
 
     @property
     def foreseeable_peak_bytes(self) -> int | None:

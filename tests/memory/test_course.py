@@ -1,5 +1,6 @@
 """A phase's course: a few instants of it by category, the peak and both ends among them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -13,6 +14,11 @@ STEADY, BACKWARD = StepKind.STEADY, Phase.BACKWARD
 CATEGORIES = (Category.GRADIENTS, Category.ACTIVATIONS, None)
 
 
+def born_at(site):
+    """A storage that was allocated there."""
+    return SimpleNamespace(birth=SimpleNamespace(name=site))
+
+
 def entered(deltas, points=8):
     """The course of things that are born and die in turn, and the composition that it was made of."""
     alive, events = [], []
@@ -23,7 +29,7 @@ def entered(deltas, points=8):
             dead = alive.pop(0)
             events.append((dead, -dead[2]))
     live = [(thing, thing[2]) for thing in alive]
-    here = replay(live, events, lambda thing: thing[0], lambda thing: f"model.py:{thing[2] % 2}")
+    here = replay(live, events, lambda thing: thing[0], lambda thing: born_at(f"model.py:{thing[2] % 2}"))
     assert here.walk is not None
     return course(STEADY, BACKWARD, here.walk, points), here
 
@@ -50,7 +56,7 @@ def test_a_category_names_the_site_that_most_of_its_bytes_came_from():
 
 def test_a_tensor_of_no_bytes_names_no_site():
     live = [(("a kernel's", ""), 8), (("an empty tensor", "model.py:3"), 0)]
-    walk = Walk[Any, Category | None](live, [], lambda _: Category.TEMPORARIES, lambda thing: thing[1])
+    walk = Walk[Any, Category | None](live, [], lambda _: Category.TEMPORARIES, lambda thing: born_at(thing[1]))
     assert course(STEADY, BACKWARD, walk).sites == {}
 
 

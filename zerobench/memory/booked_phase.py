@@ -13,7 +13,6 @@ block's serial number, negative.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
 
 from zerobench.memory.allocator_settings import page_locked_rounding
 from zerobench.memory.cpu_book import GLOO, HOROVOD, Change, Pages
@@ -32,13 +31,13 @@ class BookedPhase:
     ) -> None:
         self._nobody: Verdict = (unseen, None)
         self._known: dict[int, Verdict] = {}
-        self._births: dict[int, Any] = {}
+        self._storages: dict[int, Storage] = {}
         for storage in storages:
             serial, known = storage.block, verdict(storage)
             # Of several storages on one block, one that has a name decides.
             if serial and (known[1] is not None or serial not in self._known):
                 self._known[serial] = known
-            self._births.setdefault(serial, storage.birth)
+                self._storages[serial] = storage
             if serial and storage.is_page_locked:
                 self._known[-serial] = (known[0], Category.ALLOCATOR_ROUNDING)
         self._changes = list(_with_rounding(pages.changes, self._known))
@@ -52,7 +51,7 @@ class BookedPhase:
     def composition(self, place: Place) -> Composition[Category | None]:
         """The phase's categories of one place, at the peak of all and at that of what tensors hold."""
         changes, standing = (self._of(place, blocks) for blocks in (self._changes, self._standing))
-        whole = replay(_bytes(standing), _bytes(changes), self._category, self._site)
+        whole = replay(_bytes(standing), _bytes(changes), self._category, self._storages.get)
         tensors = replay(_bytes(self._tensors(standing)), _bytes(self._tensors(changes)), self._category)
         whole.at_tensor_peak = tensors.at_peak
         return whole
@@ -64,11 +63,6 @@ class BookedPhase:
 
     def _category(self, serial: int) -> Category | None:
         return self._known.get(serial, self._nobody)[1]
-
-    def _site(self, serial: int) -> str:
-        """Where what stands on a block was allocated; nothing of a block that no tensor was seen to hold."""
-        birth = self._births.get(serial)
-        return "" if birth is None else str(birth.name)
 
     def _of(self, place: Place, blocks: Iterable[Change]) -> list[Change]:
         return [block for block in blocks if self._known.get(block.serial, self._nobody)[0] is place]

@@ -48,14 +48,14 @@ def course(step: StepKind, phase: Phase, walk: Walk[Any, Category | None], point
     for thing, nbytes in walk.live:
         category = walk.category_of(thing) or Category.UNATTRIBUTED
         now[category] += nbytes
-        sites[category, walk.site_of(thing)] += nbytes
+        sites[category, _site(walk, thing)] += nbytes
     wanted, states = set(instants), [Counter(now)]
     for instant in range(len(walk.events) - 1, -1, -1):  # backwards, as names are known at the end
         thing, delta = walk.events[instant]
         category = walk.category_of(thing) or Category.UNATTRIBUTED
         now[category] -= delta
         if delta < 0:
-            sites[category, walk.site_of(thing)] -= delta
+            sites[category, _site(walk, thing)] -= delta
         if instant in wanted:
             states.append(Counter(now))
     states.reverse()
@@ -68,6 +68,11 @@ def course(step: StepKind, phase: Phase, walk: Walk[Any, Category | None], point
         sizes_bytes={category: [state[category] for state in states] for category in present},
         sites=_largest(sites, present),
     )
+
+
+def _site(walk: Walk[Any, Category | None], thing: Any) -> str:
+    storage = walk.storage_of(thing)
+    return "" if storage is None else str(storage.birth.name)
 
 
 def _instants(deltas: Sequence[int], points: int) -> list[int]:

@@ -131,7 +131,7 @@ def compose(
         [(block, block.nbytes) for block in standing],
         changes,
         categories.__getitem__,
-        lambda block: "" if block.storage is None else block.storage.birth.name,
+        lambda block: block.storage,
     )
 
 

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 
-from zerobench.records import Category, Place
+from zerobench.records import Category, Holder, Place
 from zerobench.spec.optimizers import STATE_CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTensor:
-    """A tensor and what it is; `place` is None where the tensor's own device tells."""
+    """A tensor and what it is. `place`: None where its own device tells; `holder`: None for the engine."""
 
     tensor: torch.Tensor
     category: Category
     place: Place | None = None
+    holder: Holder | None = None
 
 
 Walk = Callable[[Any], Iterator[NamedTensor]]
@@ -33,14 +34,14 @@ def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -
         if hasattr(parameter, "ds_tensor"):
             yield from _walk_partitioned(parameter, offloaded=offloads_parameters)
         else:
-            yield NamedTensor(parameter.data, Category.PARAMETERS)
+            yield NamedTensor(parameter.data, Category.PARAMETERS, holder=Holder.MODEL)
         if parameter.grad is not None:
-            yield NamedTensor(parameter.grad, Category.GRADIENTS)
+            yield NamedTensor(parameter.grad, Category.GRADIENTS, holder=Holder.MODEL)
         yield from _name([getattr(parameter, "grad_accum", None)], Category.GRADIENTS)
     for buffer in module.buffers():
-        yield NamedTensor(buffer, Category.MODEL_BUFFERS)
-    for holder in (*module.modules(), *module.parameters()):
-        yield from _walk_scales(vars(holder))
+        yield NamedTensor(buffer, Category.MODEL_BUFFERS, holder=Holder.MODEL)
+    for owner in (*module.modules(), *module.parameters()):
+        yield from _walk_scales(vars(owner))
 
 
 def _walk_scales(held: Mapping[str, Any]) -> Iterator[NamedTensor]:
@@ -78,7 +79,8 @@ def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterato
 def _walk_state(state: Mapping[str, Any], place: Place | None) -> Iterator[NamedTensor]:
     for key, value in state.items():
         if isinstance(value, torch.Tensor):
-            yield NamedTensor(value, STATE_CATEGORIES.get(key, Category.OTHER_OPTIMIZER_STATES), place)
+            category = STATE_CATEGORIES.get(key, Category.OTHER_OPTIMIZER_STATES)
+            yield NamedTensor(value, category, place, Holder.OPTIMIZER)
 
 
 def walk_zero12(zero: Any) -> Iterator[NamedTensor]:

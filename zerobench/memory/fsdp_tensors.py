@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from zerobench.memory.engine_tensors import NamedTensor, walk_optimizer_states
-from zerobench.records import Category, Place
+from zerobench.records import Category, Holder, Place
 
 
 def walk_fsdp(
@@ -30,7 +30,7 @@ def walk_fsdp(
         if partial_sum is not None:
             yield NamedTensor(partial_sum, Category.GRADIENTS)
     for buffer in module.buffers():
-        yield NamedTensor(buffer, Category.MODEL_BUFFERS)
+        yield NamedTensor(buffer, Category.MODEL_BUFFERS, holder=Holder.MODEL)
     yield from walk_optimizer_states(optimizer, place)
 
 

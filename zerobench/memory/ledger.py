@@ -31,11 +31,23 @@ from zerobench.memory.engine_tensors import NamedTensor
 from zerobench.memory.held import Holdings, host_standing
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
+from zerobench.memory.peak_parts import largest_parts
 from zerobench.memory.random_states import told_of_random_states
-from zerobench.memory.replay import replay, things_at_peak
+from zerobench.memory.replay import Composition, replay, things_at_peak
 from zerobench.memory.sites import Site, SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
-from zerobench.records import Category, HostStanding, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
+from zerobench.records import (
+    Category,
+    Holder,
+    HostStanding,
+    MemoryCourse,
+    MemoryRow,
+    PeakPart,
+    Phase,
+    Place,
+    ProcessMemory,
+    StepKind,
+)
 
 _NOTED_BYTES = 64 * 1024
 """Nameless storages below this are counted and not commented on."""
@@ -101,6 +113,7 @@ class Ledger:
         with ExitStack() as stack:
             if model is not None:
                 self._model = weakref.ref(model)
+                self.names.paths.know(model)
                 for hook in [*self._hook_gradients(model), *self._hook_logits(model), self._hook_output(model)]:
                     stack.callback(hook.remove)
                 del model  # a step may end with another one
@@ -138,7 +151,7 @@ class Ledger:
         saved = torch.autograd.graph.saved_tensors_hooks(self.names.saved, _unchanged)
         with saved if phase is not Phase.INIT else nullcontext():
             yield
-        self.names.identify(self._walk())
+        self.names.walked(self._walk())
         self._account(step, phase)
         self._note_process(step, phase, has_peak=has_peak)
         self.names.end_of(phase)
@@ -157,7 +170,7 @@ class Ledger:
         """
         self.counter.adopt_reachable()
         self.counter.start_phase()
-        self.names.identify(self._walk())
+        self.names.walked(self._walk())
         self._account(step, phase)
 
     def knows_births_of(self, earlier: StorageCounter) -> None:
@@ -192,7 +205,7 @@ class Ledger:
 
     def _held_now(self, phase: Phase, is_there: Callable[[Storage, Place], bool], device_type: str) -> Holdings:
         self.counter.adopt_reachable()
-        self.names.identify(self._walk())
+        self.names.walked(self._walk())
         born = {storage for storage, delta in self.counter.events if delta > 0}  # since the phase began
         live = self.counter.live.values()
         verdicts = {storage: self._verdict(storage, phase, is_within=storage in born) for storage in live}
@@ -215,16 +228,16 @@ class Ledger:
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
-        self.names.identify(NamedTensor(t, Category.INPUTS) for t in tensors)
+        self.names.identify(NamedTensor(t, Category.INPUTS, holder=Holder.LOOP) for t in tensors)
 
     def name_kept(self, tensors: Iterable[torch.Tensor]) -> None:
         """What a model's output keeps of its forward pass, also once the backward pass is over."""
-        self.names.identify(NamedTensor(t, Category.ACTIVATIONS) for t in tensors)
+        self.names.identify(NamedTensor(t, Category.ACTIVATIONS, holder=Holder.LOOP) for t in tensors)
 
     def name_logits(self, logits: torch.Tensor) -> None:
         """What the model handed to a loss that is computed outside of it."""
         self._logits_node = None if logits.grad_fn is None else logits.grad_fn._sequence_nr()
-        self.names.identify([NamedTensor(logits, Category.LOGITS_AND_LOSS)])
+        self.names.identify([NamedTensor(logits, Category.LOGITS_AND_LOSS, holder=Holder.LOOP)])
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The forward pass ended in `loss`; the graph between it and the logits belongs to the loss."""
@@ -305,7 +318,7 @@ class Ledger:
                     _in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
                     list(_in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
                     lambda part: _category(part, category_of),
-                    lambda part: "" if part[1] else part[0].birth.name,
+                    lambda part: None if part[1] else part[0],
                 )
             totals = self._device_totals() if place is Place.DEVICE else None
             if totals is not None:
@@ -317,10 +330,15 @@ class Ledger:
             if place is Place.HOST:
                 rest = self._rest_of_process(here.live[Category.ALLOCATOR_ROUNDING])
                 self._account_for_host(_peak_of(step, phase), live, verdict, rest)
-            self._rows.enter((step, phase, place), here, rest)
+            self._rows.enter((step, phase, place), here, rest, self._largest_parts(here))
         for storage, (_, category) in verdicts.items():
             if category is None:
                 self._note_site(storage.birth.name, storage.nbytes)
+
+    def _largest_parts(self, here: Composition[Category | None]) -> dict[Category, list[PeakPart]]:
+        if here.walk is None:
+            return {}
+        return largest_parts(here.walk, self.names.holders, self.names.saver)
 
     def _account_for_host(
         self, at: str, live: Iterable[Storage], verdict: Callable[[Storage], _Verdict], rest_of_process: int | None
@@ -383,7 +401,7 @@ class Ledger:
 
         def accumulated(parameter: torch.Tensor) -> None:
             if parameter.grad is not None:
-                self.names.identify([NamedTensor(parameter.grad, Category.GRADIENTS)])
+                self.names.identify([NamedTensor(parameter.grad, Category.GRADIENTS, holder=Holder.MODEL)])
 
         handles: list[Any] = []
         hooked: set[int] = set()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from zerobench.memory.replay import Composition
-from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+from zerobench.records import Category, MemoryRow, PeakPart, Phase, Place, StepKind
 
 Where = tuple[StepKind, Phase, Place]
 
@@ -26,8 +26,18 @@ class LedgerRows:
     def __init__(self) -> None:
         self._rows: dict[tuple[StepKind, Phase, Place, Category], MemoryRow] = {}
 
-    def enter(self, where: Where, here: Composition[Category | None], rest_of_process: int | None) -> None:
-        """Take down one entry of a phase; the host has a rest of the process beside its categories."""
+    def enter(
+        self,
+        where: Where,
+        here: Composition[Category | None],
+        rest_of_process: int | None,
+        parts: Mapping[Category, list[PeakPart]] | None = None,
+    ) -> None:
+        """Take down one entry of a phase; the host has a rest of the process beside its categories.
+
+        `parts`: the largest parts of each category at the peak of this entry.
+        """
+        parts = parts or {}
         rows = {
             category or Category.UNATTRIBUTED: _Figures(
                 here.live[category],
@@ -66,6 +76,7 @@ class LedgerRows:
                 at_peak_bytes=(old and old.at_peak_bytes) or 0 if keeps_peak else at_peak,
                 own_peak_bytes=peak_bytes,
                 at_tensor_peak_bytes=(old and old.at_tensor_peak_bytes) or 0 if keeps_tensor_peak else at_tensor_peak,
+                largest=old and old.largest if keeps_peak else parts.get(category),
             )
 
     def forget(self, step: StepKind) -> None:

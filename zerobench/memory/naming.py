@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from zerobench.memory.engine_tensors import NamedTensor
+from zerobench.memory.holders import ModulePath, ModulePaths, holders_by_birth
 from zerobench.memory.sites import Origin, Site
 from zerobench.memory.storages import Storage, StorageCounter, tensors_in
-from zerobench.records import Category, Phase, Place
+from zerobench.records import Category, Holder, Phase, Place
 
 _FSDP = "torch/distributed/fsdp/"
 _SHORT_LIVED = {Category.TEMPORARIES, Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.INPUTS}
@@ -31,7 +32,12 @@ class Names:
     def __init__(self, counter: StorageCounter) -> None:
         self._counter = counter
         self._identity: dict[Storage, tuple[Category, Place | None]] = {}
+        self._held_by: dict[Storage, Holder] = {}
+        self._walked: dict[Storage, Holder] = {}
         self._saved: set[Storage] = set()
+        self._savers: dict[Storage, ModulePath] = {}
+        self.paths = ModulePaths()
+        """Names of the modules that run."""
         self._left_over: set[Storage] = set()
         self._returned: set[Storage] = set()
         self._returned_before: set[Storage] = set()
@@ -44,6 +50,18 @@ class Names:
             storage = self._counter.find(item.tensor)
             if storage is not None and not _lies_in_bucket(item, storage):
                 self._identity[storage] = (item.category, item.place)
+                if item.holder is not None:
+                    self._held_by[storage] = item.holder
+
+    def walked(self, named: Iterable[NamedTensor]) -> None:
+        """Take down all that the engine has now; what it had before and lives on has another holder."""
+        items = list(named)
+        self.identify(items)
+        self._walked = {storage: holder for storage, holder in self._walked.items() if not storage.alive}
+        for item in items:
+            storage = self._counter.find(item.tensor)
+            if storage is not None:
+                self._walked[storage] = item.holder or Holder.ENGINE
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note a tensor that autograd keeps for the backward pass (a hook of saved_tensors_hooks); return what to keep.
@@ -55,6 +73,9 @@ class Names:
         storage = self._counter.find(tensor)
         if storage is not None:
             self._saved.add(storage)
+            # Of a parameter autograd keeps the object, whose memory the engine may exchange; of a view the memory.
+            if storage not in self._savers and not isinstance(tensor, torch.nn.Parameter):
+                self._savers[storage] = self.paths.running()
         return tensor if tensor.grad_fn is None else tensor.detach()
 
     def returned(self, output: Any) -> None:
@@ -82,6 +103,9 @@ class Names:
         }
         self._left_over = {s for s in self._counter.live.values() if self._by_birth(s, s.birth) in _SHORT_LIVED}
         self._saved = {s for s in self._saved if s.alive}
+        self._held_by = {s: holder for s, holder in self._held_by.items() if s.alive}
+        self._walked = {s: holder for s, holder in self._walked.items() if s.alive}
+        self._savers = {s: module for s, module in self._savers.items() if s.alive}
         self._returned_before, self._returned = {s for s in self._returned if s.alive}, set()
         self._loss_nodes = set()
 
@@ -100,6 +124,20 @@ class Names:
         if storage.alive and not is_within and _outlived(category, phase):
             category = None
         return place, category
+
+    def holders(self, storage: Storage, category: Category) -> list[Holder]:
+        """All that had to let go of a storage of `category` before it could be freed; empty without evidence."""
+        known = self._walked.get(storage) or self._held_by.get(storage)
+        holders = set(holders_by_birth(storage.birth, category)) if known is None else {known}
+        if storage in self._savers and not storage.birth.name.startswith(_FSDP):  # which takes the memory all the same
+            holders = {Holder.AUTOGRAD} if known is None else {known, Holder.AUTOGRAD}
+        if storage in self._returned or storage in self._returned_before:
+            holders.add(Holder.LOOP)
+        return sorted(holders)
+
+    def saver(self, storage: Storage) -> ModulePath:
+        """The module whose forward pass saved the storage for backward, else the one that allocated it."""
+        return self._savers.get(storage) or ModulePath(storage.birth.module)
 
     def is_placed(self, storage: Storage) -> bool:
         """Whether there is evidence, beyond its device, of the memory that this storage belongs to."""

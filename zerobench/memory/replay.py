@@ -19,7 +19,8 @@ class Walk(Generic[Thing, Key]):
     live: Sequence[tuple[Thing, int]]
     events: Sequence[tuple[Thing, int]]
     category_of: Callable[[Thing], Key]
-    site_of: Callable[[Thing], str]
+    storage_of: Callable[[Thing], Any]
+    """The storage (memory/storages.py) of a thing; None where no tensor was seen to own it."""
 
 
 @dataclass
@@ -57,19 +58,19 @@ def replay(
     live: Iterable[tuple[Thing, int]],
     events: Sequence[tuple[Thing, int]],
     category_of: Callable[[Thing], Key],
-    site_of: Callable[[Thing], str] = lambda _: "",
+    storage_of: Callable[[Thing], Any] = lambda _: None,
 ) -> Composition[Key]:
     """Walk a phase backwards from its end, so that names learnt late count from the start.
 
     `live` holds what is alive at the end with its bytes, `events` the changes in bytes in order of time. The totals
-    are sums over all things whatever their category. `site_of` says where a thing was allocated.
+    are sums over all things whatever their category. `storage_of` gives the storage of a thing, where one was seen.
     """
     live = list(live)
     now: Counter[Key] = Counter()
     for thing, nbytes in live:
         now[category_of(thing)] += nbytes
     total = now.total()
-    walk = Walk(live, events, category_of, site_of)
+    walk = Walk(live, events, category_of, storage_of)
     result = Composition(Counter(now), Counter(now), Counter(now), total, walk=walk)
     totals = list(accumulate((-delta for _, delta in reversed(events)), initial=total))
     result.total_peak = max(totals)

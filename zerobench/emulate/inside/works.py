@@ -18,7 +18,7 @@ from zerobench.memory.engine_tensors import NamedTensor, walk_module, walk_optim
 from zerobench.memory.flat_tensors import walk_flat
 from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.memory.reachable import torch_optimizers
-from zerobench.records import Category, ContextMemory
+from zerobench.records import Category, ContextMemory, Holder
 from zerobench.spec.trial import SCRIPT, StepsSpec, TrialSpec
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.own_trial import loop_trial
@@ -131,7 +131,7 @@ def walk_trained(module: torch.nn.Module) -> Iterator[NamedTensor]:
         yield from walk_fsdp(module, _NoStates(), are_masters=_gathers_in_16_bits(module))
     elif is_fsdp1(module):
         yield from walk_flat(module)
-        yield from (NamedTensor(buffer, Category.MODEL_BUFFERS) for buffer in module.buffers())
+        yield from (NamedTensor(buffer, Category.MODEL_BUFFERS, holder=Holder.MODEL) for buffer in module.buffers())
     else:
         yield from walk_module(module)
 

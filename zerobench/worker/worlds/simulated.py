@@ -19,7 +19,7 @@ from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows
 from zerobench.memory.storages import StorageCounter
 from zerobench.progress import Rank
-from zerobench.records import Category, ContextMemory
+from zerobench.records import Category, ContextMemory, Holder
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
@@ -131,7 +131,7 @@ class SimulatedWorld(DevicelessWorld):
 
     def walk(self) -> Iterable[NamedTensor]:
         """The matrix library's workspaces."""
-        return [NamedTensor(tensor, Category.WORKSPACES) for tensor in self._tensors.workspaces.values()]
+        return [NamedTensor(tensor, Category.WORKSPACES, holder=Holder.LIBRARY) for tensor in self._tensors.workspaces.values()]
 
     def device_totals(self) -> AllocatorTotals | None:
         """By the model of the caching allocator."""

@@ -1,0 +1,57 @@
+"""A record keeps the largest parts of each category at a peak, with where they come from and who holds them."""
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from zerobench.memory.holders import ModulePath
+from zerobench.memory.peak_parts import MOST_PARTS, largest_parts
+from zerobench.memory.replay import Walk
+from zerobench.records import Category, Holder, PeakPart
+
+EXPERTS = ModulePath("Experts", "layers.*.experts")
+NOWHERE = ModulePath()
+Thing = tuple[str, str | None, int]
+"""A name, the site of its storage (None: no storage was seen), and its bytes."""
+
+
+def parts(
+    live: Iterable[Thing], events: Iterable[tuple[Thing, int]] = (), module: ModulePath = NOWHERE
+) -> list[PeakPart]:
+    """The parts of the gathered parameters, all of which autograd holds."""
+
+    def storage_of(thing: Thing) -> Any:
+        return None if thing[1] is None else SimpleNamespace(is_adopted=False, birth=SimpleNamespace(name=thing[1]))
+
+    walk = Walk[Thing, Category | None](
+        [(thing, thing[2]) for thing in live], list(events), lambda _: Category.GATHERED_PARAMETERS, storage_of
+    )
+    found = largest_parts(walk, lambda *_: [Holder.AUTOGRAD], lambda _: module)
+    return found[Category.GATHERED_PARAMETERS]
+
+
+def test_what_one_module_saved_is_one_part_with_the_site_of_most_of_it() -> None:
+    [part] = parts([("a", "gather", 30), ("b", "cast", 12)], module=EXPERTS)
+    assert (part.total_bytes, part.count, part.site) == (42, 2, "gather")
+    assert (part.module, part.path, part.holders) == ("Experts", "layers.*.experts", [Holder.AUTOGRAD])
+
+
+def test_what_was_freed_before_the_end_counts_where_it_lay_at_the_peak() -> None:
+    dead = ("dead", "forward", 50)
+    found = parts([("a", "gather", 30)], [(dead, 50), (dead, -50)])
+    assert [(part.total_bytes, part.site) for part in found] == [(50, "forward"), (30, "gather")]
+
+
+def test_only_the_largest_parts_are_kept_and_the_largest_of_a_category_always() -> None:
+    found = parts([(str(size), str(size), size) for size in range(1, 20)])
+    assert [part.total_bytes for part in found] == list(range(19, 19 - MOST_PARTS, -1))
+    assert [part.total_bytes for part in parts([("large", "x", 10**6), ("small", "y", 10)])] == [10**6]
+
+
+def test_a_block_that_no_tensor_was_seen_to_own_names_no_place_and_no_holder() -> None:
+    [part] = parts([("kernel's", None, 8)])
+    assert (part.site, part.module, part.holders) == (None, None, [])
+
+
+def test_a_node_of_the_backward_pass_is_named_in_words() -> None:
+    assert parts([("a", "autograd:MulBackward0", 8)])[0].site == "backward of MulBackward0"

@@ -1,0 +1,57 @@
+"""The largest parts of each category at the peak of a phase, with their place of allocation and their holders."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zerobench.memory.holders import ModulePath
+from zerobench.memory.replay import Walk, things_at_peak
+from zerobench.memory.storages import Storage
+from zerobench.records import Category, Holder, PeakPart
+
+MOST_PARTS = 4
+_LEAST_SHARE = 0.001
+"""Beyond the largest of a category, parts that are a smaller share of the peak are left out: records stay small."""
+
+
+class _Kind(NamedTuple):
+    """What the storages of one part have in common."""
+
+    category: Category
+    holders: tuple[Holder, ...] = ()
+    module: ModulePath = ModulePath()
+    site: str | None = None
+    """Where no module is known by name: what one saved for backward is one part wherever it was allocated."""
+
+
+def largest_parts(
+    walk: Walk[Any, Category | None],
+    holders_of: Callable[[Storage, Category], list[Holder]],
+    module_of: Callable[[Storage], ModulePath],
+) -> dict[Category, list[PeakPart]]:
+    """Return up to MOST_PARTS parts of each category at the peak of the phase that `walk` is of."""
+    sites: dict[_Kind, Counter[str | None]] = defaultdict(Counter)
+    counts: Counter[_Kind] = Counter()
+    for thing, nbytes in things_at_peak(walk.live, walk.events).items():
+        kind, storage = _Kind(walk.category_of(thing) or Category.UNATTRIBUTED), walk.storage_of(thing)
+        site = None
+        if storage is not None:
+            site = None if storage.is_adopted else storage.birth.name.replace("autograd:", "backward of ")
+            module = module_of(storage)
+            holders = tuple(holders_of(storage, kind.category))
+            kind = _Kind(kind.category, holders, module, None if module.path else site)
+        sites[kind][site] += nbytes
+        counts[kind] += 1
+    ranked = sorted(((sizes.total(), kind) for kind, sizes in sites.items()), key=lambda part: -part[0])
+    least = _LEAST_SHARE * sum(nbytes for nbytes, _ in ranked)
+    parts: dict[Category, list[PeakPart]] = defaultdict(list)
+    for nbytes, kind in ranked:
+        known = parts[kind.category]
+        if not known or (nbytes >= least and len(known) < MOST_PARTS):
+            [(site, _)] = sites[kind].most_common(1)
+            module, path = kind.module
+            figures = {"total_bytes": nbytes, "count": counts[kind], "holders": list(kind.holders)}
+            known.append(PeakPart.model_validate(figures | {"site": site, "module": module, "path": path}))
+    return dict(parts)
