@@ -8,7 +8,8 @@ from benchmarks.prediction.simulated import gpu_trial
 from tests.report.sample_run import RUN_ID, skipped_trial, spec, write_run
 from tests.tools.known import known
 from zerobench.records import Category
-from zerobench.report.memory_causes import cause, remedy
+from zerobench.report.memory_causes import cause
+from zerobench.report.remedies import remedy
 from zerobench.report.trials import Trial, num_trained
 from zerobench.search.formula import formula_trial
 from zerobench.store import load_run

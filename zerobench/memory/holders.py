@@ -20,7 +20,6 @@ _ENGINES = (
     "horovod/",
     "torch/nn/parallel/",
     "torch/distributed/",
-    "zerobench/worker/simulation/shortcuts.py",  # stands for functions of DeepSpeed
 )
 _OPTIMIZERS = ("torch/optim/", "zerobench/worker/optimizers/")
 _KEPT_FOR_BACKWARD = {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}

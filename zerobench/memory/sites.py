@@ -186,6 +186,15 @@ _TRANSPARENT = (
     "zerobench/emulator/inside/kernels.py",
 )
 
+_SHORTCUTS = "zerobench/worker/simulation/shortcuts.py"
+_REPLACED = {
+    f"{_SHORTCUTS}:_wait": f"{_PARTITION}:wait",
+    f"{_SHORTCUTS}:_reduce_scatter_coalesced": (
+        "deepspeed/runtime/comm/coalesced_collectives.py:reduce_scatter_coalesced"
+    ),
+}
+"""Functions of DeepSpeed's that simulation replaces, by the names of what stands for them."""
+
 _PACKAGES = (
     "/deepspeed/",
     "/torch/optim/",
@@ -253,7 +262,8 @@ def judge(filename: str, function: str) -> Site | None:
             name = f"{path}:{function}"
             if name.startswith(_TRANSPARENT):
                 return None
-            return Site(name, _proof(path, function), on_host=name.startswith(_HOST_SITES))
+            proves = _proof(path, function)
+            return Site(_REPLACED.get(name, name), proves, on_host=name.startswith(_HOST_SITES))
     return None
 
 

@@ -1,48 +1,46 @@
 """What makes a category as large as it is, in a phrase, and what would make it smaller, from the trial's own settings.
 
 A phrase states a formula only where the ledger's bytes are what it gives (within 2%, for padding and rounding); else
-it names the settings that the category depends on and claims nothing of how much. The figures of DeepSpeed are those
-of zerobench.formulas.deepspeed, which names the source of each.
+it says who holds the largest part of it by the record, or, of records that do not have that, names the settings that
+the category depends on and claims nothing of how much. The figures of DeepSpeed are those of
+zerobench.formulas.deepspeed, which names the source of each.
 """
 
 from collections.abc import Callable, Mapping
 
 from zerobench.ds_config.case import Case
-from zerobench.records import Category
+from zerobench.records import Category, PeakPart
+from zerobench.report.held_parts import held_part
 from zerobench.report.labels import brief
 from zerobench.report.step_time.collectives import bytes_per_element, trained_bytes_per_element
 from zerobench.report.trials import Trial, case_of, num_params, num_trained
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.roles import num_servers
-from zerobench.spec.strategy import STRATEGIES, paper_stage
 from zerobench.spec.trial import TrialSpec
-from zerobench.units import format_bytes, format_count
+from zerobench.units import format_count
 
 _CLOSE = 0.02
-SMALLER_BUCKET = 50_000_000
-"""A reduce bucket of a tenth of DeepSpeed's default."""
 
 MOMENTS = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 """What Adam keeps in fp32, four bytes a parameter each."""
 
 
-_MODEL_STATES = {Category.PARAMETERS, Category.GRADIENTS, Category.OTHER_OPTIMIZER_STATES, *MOMENTS}
+def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1, part: PeakPart | None = None) -> str | None:
+    """What makes `category` of `trial` as large as `nbytes`; None where nothing is known of it.
 
-
-def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str | None:
-    """What makes `category` of `trial` as large as `nbytes`; None where its settings say nothing of it.
-
-    `alike`: how many categories of this kind are taken together, each of them as large.
+    `alike`: how many categories of this kind are taken together, each of them as large. `part`: the largest part of it
+    in the record.
     """
     spec, case = trial.spec, case_of(trial)
+    held = None if part is None else held_part(part)
     if category in {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}:
-        return _model_states(trial, category, nbytes, alike)
+        return _model_states(trial, category, nbytes, alike) or held
     if category is Category.REDUCE_BUFFERS:
-        return None if case is None else _reduce_buffers(case, nbytes)
+        return held if case is None else _reduce_buffers(case, nbytes, held)
     if category is Category.GATHERED_PARAMETERS:
-        return None if case is None or case.stage != 3 else _gathered(case)
+        return held or (None if case is None or case.stage != 3 else _gathered(case))
     say = _BY_WORK.get(category)
-    return None if say is None else say(spec, nbytes)
+    phrases = [None if say is None else say(spec, nbytes), held]
+    return "; ".join(phrase for phrase in phrases if phrase) or None
 
 
 def _model_states(trial: Trial, category: Category, nbytes: int, alike: int) -> str | None:
@@ -67,10 +65,10 @@ def reduce_buckets(case: Case, nbytes: int) -> int | None:
     return next((count for count in (1, 2) if case.bucket_bytes and _is(nbytes, count * case.bucket_bytes)), None)
 
 
-def _reduce_buffers(case: Case, nbytes: int) -> str | None:
+def _reduce_buffers(case: Case, nbytes: int, held: str | None) -> str | None:
     count = reduce_buckets(case, nbytes) if case.stage else None
     if count is None:
-        return f"reduce_bucket_size {brief(case.bucket_elements)}" if case.stage else None
+        return held or (f"reduce_bucket_size {brief(case.bucket_elements)}" if case.stage else None)
     many = "its reduce bucket" if count == 1 else "its two reduce buckets (overlap_comm)"
     element = case.bucket_bytes // case.bucket_elements
     return f"{many} of {brief(case.bucket_elements)} elements of {element} bytes (reduce_bucket_size)"
@@ -108,49 +106,3 @@ _BY_WORK: Mapping[Category, Callable[[TrialSpec, int], str]] = {
 
 def _is(nbytes: float, predicted: float) -> bool:
     return abs(nbytes - predicted) <= _CLOSE * predicted
-
-
-def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
-    """Settings that make `category` smaller, as a phrase; None where the trial has used them up or there is none."""
-    spec, case = trial.spec, case_of(trial)
-    stage = paper_stage(spec) or 0
-    if category in _MODEL_STATES and (otherwise := _beyond_stages(spec)):
-        return otherwise
-    if category is Category.REDUCE_BUFFERS:
-        return smaller_bucket(case, nbytes)
-    if category is Category.ACTIVATIONS and not spec.activation_checkpointing:
-        smaller = " or a smaller micro_batch_size" if spec.micro_batch_size > 1 else ""
-        return f"activation_checkpointing: true{smaller}"
-    if category in {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}:
-        return "a smaller micro_batch_size" if spec.micro_batch_size > 1 else "a shorter sequence_length"
-    if category in {*MOMENTS, Category.OTHER_OPTIMIZER_STATES} and spec.offload_optimizer == "none":
-        dividing = ["stage 1 or higher"] if stage == 0 and spec.world_size > 1 else []
-        return " or ".join([*dividing, "offload_optimizer: cpu" if stage else "offload_optimizer: cpu from stage 1 on"])
-    if category is Category.PARAMETERS and spec.offload_param == "none":
-        dividing = ["stage 3"] if stage < 3 and spec.world_size > 1 else []
-        return " or ".join([*dividing, "offload_param: cpu" if stage == 3 else "offload_param: cpu at stage 3"])
-    if category is Category.GRADIENTS and stage < 2 and spec.world_size > 1:
-        return "stage 2 or higher"
-    if category is Category.GATHERED_PARAMETERS and stage == 3:
-        if case is not None and not case.replaces_linear:
-            return "memory_efficient_linear: true, so that autograd holds no gathered weights"
-        return "a smaller stage3_max_live_parameters or stage3_prefetch_bucket_size"
-    return None
-
-
-def _beyond_stages(spec: TrialSpec) -> str | None:
-    """What makes model states smaller where no ZeRO stage can be chosen: a server has them whole, and ranks that divide
-    the model have divided them.
-    """
-    if num_servers(spec):
-        return "a strategy that partitions states (zero1 to zero3, fsdp)"
-    info = STRATEGIES.get(spec.strategy)  # a user's own script has another name
-    return None if info is None or info.divides_batch else "more ranks to partition the model over"
-
-
-def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
-    """What the reduce buffers would be with a smaller bucket; None where they are no bucket, or a small one."""
-    if case is None or not case.stage or reduce_buckets(case, nbytes) is None or case.bucket_elements <= SMALLER_BUCKET:
-        return None
-    would_be = nbytes * SMALLER_BUCKET / case.bucket_elements
-    return f"reduce_bucket_size {brief(SMALLER_BUCKET)} ({format_bytes(would_be)})"

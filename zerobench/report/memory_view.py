@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, MemoryRow, PeakPart, Phase, Place, RankRecord, StepKind
 from zerobench.report.trials import Trial
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import Evidence
@@ -53,6 +53,12 @@ class Instant:
     """Bytes by category; they sum to the total. Empty where the ledger could not look at this instant."""
     role: str = Role.WORKER.value
     """What the rank is for (RankRecord.role)."""
+    parts: Mapping[Category, Sequence[PeakPart]] = field(default_factory=dict, compare=False)
+    """The largest parts of the categories, as far as the record has them."""
+
+    def largest_part(self, category: Category) -> PeakPart | None:
+        """The largest part of a category; None where the record has none."""
+        return next(iter(self.parts.get(category, ())), None)
 
     @property
     def rank_text(self) -> str:
@@ -100,14 +106,19 @@ def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | No
     if not totals:
         return None
     total, phase = max(totals, key=itemgetter(0))
-    return Instant(rank.rank, step, phase, total, _at_peak(row for row in rows if row.phase is phase), rank.role)
+    rows = [row for row in rows if row.phase is phase]
+    return Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role, _largest_parts(rows))
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
     """The peak of `place` within one phase on this rank; None where it was not measured."""
     rows = _rows(rank, step, phase, place)
     total = next((peak_bytes_of(row) for row in rows if row.category is Category.TOTAL), None)
-    return None if total is None else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role)
+    return (
+        None
+        if total is None
+        else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role, _largest_parts(rows))
+    )
 
 
 def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
@@ -116,6 +127,10 @@ def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
         for row in rows
         if row.category is not Category.TOTAL and row.at_peak_bytes is not None
     }
+
+
+def _largest_parts(rows: Iterable[MemoryRow]) -> dict[Category, Sequence[PeakPart]]:
+    return {row.category: row.largest for row in rows if row.largest}
 
 
 def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:

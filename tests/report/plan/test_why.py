@@ -8,10 +8,11 @@ import pytest
 from tests.report.predicted_trial import Ledger, asked, trial
 from tests.report.sample_run import GIB, MIB, SampleTrial
 from zerobench.records import Category, ContextMemory, Phase, StepKind
-from zerobench.report.memory_causes import cause, remedy
+from zerobench.report.memory_causes import cause
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.why import name_of
 from zerobench.report.plan.why import why_not as why_row_not
+from zerobench.report.remedies import remedy
 from zerobench.timing.step import ExpectedStep, expected
 
 H100 = (80 * GIB, 1000 * GIB)

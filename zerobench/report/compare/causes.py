@@ -11,7 +11,6 @@ from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import MemoryChange, where_name
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
-from zerobench.report.memory_difference import CategoryDifference
 from zerobench.report.notes import listed
 from zerobench.report.tables.part import first
 from zerobench.report.trials import Trial, refusing_impossible_values
@@ -32,7 +31,7 @@ def causes(comparison: Comparison, peaks: Sequence[MemoryChange], *, with_settin
         base = comparison.base.run.trial(peak.base.middle.trial_id)
         new = comparison.new.run.trial(peak.new.middle.trial_id)
         with refusing_impossible_values(comparison.new.run.folder.trials):
-            why = _cause(base, new, peak.differences[0])
+            why = _cause(base, new, peak)
         if why is not None:
             causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.where)}: {why}")
         for sentence in settings_sentences(peak.label, base, new) if with_settings else ():
@@ -46,10 +45,12 @@ def settings_sentences(label: str, base: Trial, new: Trial) -> list[str]:
     return [f"{label}: DeepSpeed reports {listed(settings)}"] if settings else []
 
 
-def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:
-    """The phrase of the side that has more of it."""
+def _cause(base: Trial, new: Trial, peak: MemoryChange) -> str | None:
+    """The phrase of the side that has more of the category that differs most."""
+    largest = peak.differences[0]
     grew = largest.more_bytes > 0
-    phrase = cause(new if grew else base, largest.category, largest.b_bytes if grew else largest.a_bytes)
+    trial, nbytes, side = (new, largest.b_bytes, peak.new) if grew else (base, largest.a_bytes, peak.base)
+    phrase = cause(trial, largest.category, nbytes, part=side.instant.largest_part(largest.category))
     name = largest.category.words
     return None if phrase is None else f"{name}: in {'NEW' if grew else 'BASE'} {phrase}"
 

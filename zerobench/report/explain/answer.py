@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zerobench.records import Category, Place, StepKind
+from zerobench.records import Category, PeakPart, Place, StepKind
 from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.story import gathered_again
 from zerobench.report.explain.topic import Line, Topic, phase_words, says, signed_bytes
-from zerobench.report.memory_causes import remedy
+from zerobench.report.held_parts import holders_of
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant, largest_peak
+from zerobench.report.remedies import is_held_otherwise, remedy
 from zerobench.report.trials import Trial
 from zerobench.units import format_bytes
 
@@ -18,6 +19,8 @@ TITLE = "Answer"
 _MOST_CAUSES = 3
 _TELLING = 0.1
 """Of the difference, or of the peak: smaller parts are no causes worth a setting."""
+_TELLING_PART = 0.2
+"""Of a cause: parts from which on the holder is worth a setting of its own."""
 
 Causes = dict[str, tuple[Category, int]]
 """By name: a category of it, by which its setting is found, and its bytes."""
@@ -71,12 +74,24 @@ def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:
     return dict([cause for cause in ranked if cause[1][1] >= _TELLING * whole][:_MOST_CAUSES])
 
 
+def _telling_parts(seen: Instant, category: Category, nbytes: int) -> list[PeakPart | None]:
+    """The largest part, and those that make up a fifth of what is to become smaller; None where the record has none."""
+    largest, *others = seen.parts.get(category, ()) or [None]
+    return [largest, *(part for part in others if part and part.total_bytes >= _TELLING_PART * nbytes)]
+
+
 def _ways_out(trial: Trial, seen: Instant, causes: Causes) -> Iterator[str]:
     """For each cause the setting that makes it smaller, then the saving of the single best setting."""
-    for name, (category, _) in causes.items():
-        change = remedy(trial, category, seen.categories.get(category, 0))
-        if change is not None:
-            yield f"To shrink {name}: {change}."
+    for name, (category, nbytes) in causes.items():
+        told: set[str | None] = {None}
+        for part in _telling_parts(seen, category, nbytes):
+            change = remedy(trial, category, seen.categories.get(category, 0), part)
+            held = f", {holders_of(part)}" if part is not None and is_held_otherwise(category, part) else ""
+            if change not in told:
+                yield f"To shrink {name}{held}: {change}."
+            elif held and change is None:
+                yield f"{name.capitalize()}{held}: no known setting makes them smaller."
+            told.add(change)
     settings = knobs(trial, seen)
     if settings is not None and settings.effects:
         best = settings.effects[0]

@@ -17,6 +17,7 @@ from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.passes import pass_accounts
 from zerobench.report.explain.terms import Account, Explanation, account_of, explaining
+from zerobench.report.held_parts import held_part
 from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, case_of, parameters_built
@@ -64,6 +65,11 @@ def knows_work(spec: TrialSpec) -> bool:
     return all(map(spec.knows, _WORK))
 
 
+def _while_reduced(category: Category, instant: Instant) -> str | None:
+    is_backward = (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD)
+    return "within backward: gradients accumulate and are freed" if is_backward else None
+
+
 @dataclass(frozen=True)
 class Explainer:
     """The closed forms of one trial, those of the rank that is looked at."""
@@ -102,13 +108,22 @@ class Explainer:
         accounts = self._accounts(category, instant, place)
         between = category not in _OF_A_PASS
         terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
-        reason = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
-        if not terms and not reason and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            reason = "within backward: gradients accumulate and are freed"
-        return Explanation(category, nbytes, terms, reason)
+        explained = Explanation(category, nbytes, terms)
+        if explained.is_whole:
+            return explained
+        parts = instant.parts.get(category, ())
+        if terms:
+            return replace(explained, parts=parts)
+        return replace(explained, depends_on=self._reason(category, nbytes, instant), parts=parts)
 
-    def _cause(self, category: Category, nbytes: int) -> str | None:
-        return cause(self.trial, category, nbytes) if knows_work(self.trial.spec) else None
+    def _reason(self, category: Category, nbytes: int, instant: Instant) -> str | None:
+        """What the category depends on, and who holds the largest part of it."""
+        part = instant.largest_part(category)
+        words = _WORDS.get(category)
+        if words is None and knows_work(self.trial.spec):
+            return cause(self.trial, category, nbytes, part=part) or _while_reduced(category, instant)
+        phrases = [words or _while_reduced(category, instant), None if part is None else held_part(part)]
+        return "; ".join(phrase for phrase in phrases if phrase) or None
 
     def _accounts(self, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
         spec, setting = self.trial.spec, self.setting or self.outline

@@ -1,4 +1,4 @@
-"""Which setting would change a trial's peak, and by how much, where the closed forms can say it.
+"""Which of a trial's remedies would change its peak, and by how much, where the closed forms can say it.
 
 The closed forms are evaluated twice, as the trial is and with one setting changed, and the difference of the two peaks
 is told. Where they miss the trial's own peak by more than FAR they say nothing; an effect that is smaller than that
@@ -7,20 +7,16 @@ error is not told either. Nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Place, StepKind
 from zerobench.report.explain.category import knows_work
-from zerobench.report.labels import brief
-from zerobench.report.memory_causes import SMALLER_BUCKET
 from zerobench.report.memory_view import Instant, peak_instant
-from zerobench.report.trials import Trial, case_of
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.report.remedies import Remedy, remedies
+from zerobench.report.trials import Trial
+from zerobench.spec.trial import TrialSpec
 
 FAR = 0.10
 """The closed forms are not asked what a setting does where they miss the peak itself by more."""
@@ -58,10 +54,10 @@ def knobs(trial: Trial, seen: Instant) -> Knobs | None:
         return Knobs(formula_bytes, error, ())
     least = max(abs(formula_bytes - seen.total_bytes), _TELLING * seen.total_bytes)
     effects = []
-    for text, spec in _changes(trial):
-        nbytes = formula_peak_bytes(spec, seen.rank)
+    for change in _changes(trial, seen):
+        nbytes = formula_peak_bytes(change.applied(trial.spec), seen.rank)
         if nbytes is not None and formula_bytes - nbytes > least:
-            effects.append(Knob(text, nbytes - formula_bytes))
+            effects.append(Knob(change.setting, nbytes - formula_bytes))
     return Knobs(formula_bytes, error, tuple(sorted(effects, key=lambda knob: knob.more_bytes)))
 
 
@@ -71,47 +67,18 @@ def formula_peak_bytes(spec: TrialSpec, rank: int = 0, step: StepKind = StepKind
         return None
     prediction = spec.prediction.model_copy(update={"rank": rank})
     try:
-        record = formula_record(spec.model_copy(update={"prediction": prediction}))
+        record = formula_record(spec.model_copy(update={"prediction": prediction}), plays_allocator=False)
     except UserError:
         return None
     peak = peak_instant(record, step, Place.DEVICE)
     return None if peak is None else peak.total_bytes
 
 
-def _changes(trial: Trial) -> Iterator[tuple[str, TrialSpec]]:
-    """Settings as a person writes them, and the trial with them; only those that it does not have yet."""
-    spec, case = trial.spec, case_of(trial)
-    if not spec.activation_checkpointing:
-        yield "activation_checkpointing: true", _with(spec, activation_checkpointing=True)
-    if spec.micro_batch_size > 1:
-        half = spec.micro_batch_size // 2
-        yield f"micro_batch_size: {half}", _with(spec, micro_batch_size=half)
-    elif spec.sequence_length > 1:
-        half = spec.sequence_length // 2
-        yield f"sequence_length: {half}", _with(spec, sequence_length=half)
-    if case is not None and spec.ds_config_file is None:
-        yield from _of_deepspeed(spec, case)
-
-
-def _of_deepspeed(spec: TrialSpec, case: Case) -> Iterator[tuple[str, TrialSpec]]:
-    stage = case.stage
-    if stage and case.bucket_elements > SMALLER_BUCKET:
-        yield f"reduce_bucket_size: {brief(SMALLER_BUCKET)}", _with_keys(spec, {"reduce_bucket_size": SMALLER_BUCKET})
-    if stage < 3 and spec.world_size > 1:
-        yield f"strategy: zero{stage + 1}", _with(spec, strategy=f"zero{stage + 1}")
-    if stage and spec.offload_optimizer is Offload.NONE:
-        yield "offload_optimizer: cpu", _with(spec, offload_optimizer=Offload.CPU)
-    if stage == 3 and spec.offload_param is Offload.NONE:
-        yield "offload_param: cpu", _with(spec, offload_param=Offload.CPU)
-    if stage == 3 and int(case.zero("stage3_max_live_parameters")):
-        names = ("stage3_max_live_parameters", "stage3_prefetch_bucket_size", "stage3_max_reuse_distance")
-        yield f"{', '.join(names)}: 0", _with_keys(spec, dict.fromkeys(names, 0))
-
-
-def _with(spec: TrialSpec, **fields: Any) -> TrialSpec:
-    return spec.model_copy(update=fields)
-
-
-def _with_keys(spec: TrialSpec, keys: Mapping[str, Any]) -> TrialSpec:
-    zero_keys = {f"zero_optimization.{name}": value for name, value in keys.items()}
-    return _with(spec, ds_config={**spec.ds_config, **zero_keys})
+def _changes(trial: Trial, seen: Instant) -> list[Remedy]:
+    """Remedies of all categories at the peak that a closed form can evaluate, each once."""
+    known = {
+        change.setting: change
+        for category, nbytes in seen.categories.items()
+        for change in remedies(trial, category, nbytes, seen.largest_part(category))
+    }
+    return [change for setting, change in known.items() if setting]

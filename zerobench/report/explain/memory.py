@@ -10,6 +10,7 @@ from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.terms import CLOSE, Explanation
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
+from zerobench.report.held_parts import held_part
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
@@ -174,10 +175,12 @@ def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]
 
 def reason_lines(explained: Explanation) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
-    if not explained.terms:
-        return says(f"no exact formula: {explained.depends_on}" if explained.depends_on else "unexplained", depth=1)
-    lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in explained.terms]
-    return [*lines, Line(_check(explained), 1)]
+    parts = says(*map(held_part, explained.parts), depth=1)
+    if explained.terms:
+        lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in explained.terms]
+        return [*lines, Line(_check(explained), 1), *parts]
+    reason = f"no exact formula: {explained.depends_on}" if explained.depends_on else "unexplained"
+    return [Line(reason, 1), *parts[1:]]  # the largest part is in the reason
 
 
 def _check(term: Explanation) -> str:
@@ -210,7 +213,9 @@ def _data(explained: Explanation) -> dict[str, Any]:
         for term in explained.terms
     ]
     sizes = {"seen_bytes": explained.seen_bytes, "not_explained_bytes": explained.not_explained_bytes}
-    return {"category": explained.category.value, **sizes, "terms": terms, "depends_on": explained.depends_on}
+    parts = [part.model_dump(mode="json") for part in explained.parts]
+    explanation = {"category": explained.category.value, **sizes, "terms": terms, "depends_on": explained.depends_on}
+    return {**explanation, **({"parts": parts} if parts else {})}
 
 
 def knobs_topic(trial: Trial, seen: Instant) -> Topic:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from zerobench.formulas.terms import Bytes, Term, Terms
-from zerobench.records import Category
+from zerobench.records import Category, PeakPart
 
 CLOSE = 0.02
 """An account may miss what was seen by this part: a formula that is all but right is still the cause."""
@@ -35,6 +35,8 @@ class Explanation:
     terms: Account = ()
     depends_on: str | None = None
     """Settings that it depends on, where no closed form gives its bytes."""
+    parts: Sequence[PeakPart] = ()
+    """Its largest parts by the record, where the terms do not give all of it."""
 
     @property
     def not_explained_bytes(self) -> int:

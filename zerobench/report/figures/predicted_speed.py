@@ -55,7 +55,7 @@ def _by_formula(trial: Trial) -> Trial | None:
         return None
     asked = work.model_copy(update={"evidence": Evidence.FORMULA, "ds_config": {}, "ds_config_file": None})
     try:
-        return UnsavedTrial(asked, trial.record, (formula_record(asked),))
+        return UnsavedTrial(asked, trial.record, (formula_record(asked, plays_allocator=False),))
     except UserError:
         return None
 

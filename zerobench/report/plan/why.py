@@ -11,10 +11,11 @@ from zerobench.records import Category, Status
 from zerobench.report.capacity import DeviceNeed, device_need, host_instant
 from zerobench.report.explain.topic import phase_words, signed_bytes
 from zerobench.report.labels import brief
-from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
+from zerobench.report.memory_causes import MOMENTS, cause, reduce_buckets
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow
+from zerobench.report.remedies import SMALLER_BUCKET, remedy
 from zerobench.report.step_time.order import least_ratio
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.trial import Offload, TrialSpec
@@ -74,18 +75,19 @@ def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) 
             break
         named.append(part.b_bytes)
         percent = 100 * part.b_bytes / instant.total_bytes
-        less = remedy(trial, part.category, part.b_bytes)
+        change = remedy(trial, part.category, part.b_bytes, instant.largest_part(part.category))
+        because = _because(trial, instant, part.category, part.b_bytes, alike)
         yield (
             f"{_words(part.category, alike)}: {format_bytes(part.b_bytes)}, {percent:.0f}% of the "
-            f"tensors{_because(trial, part.category, part.b_bytes, alike)}{f'; less with {less}' if less else ''}"
+            f"tensors{because}{f'; less with {change}' if change else ''}"
         )
     if parts and len(named) == 1 and named[0] > over_bytes:
         what, size = _words(parts[0][0].category, parts[0][1]), format_bytes(named[0] - over_bytes)
         yield f"it would fit there with {what} of {size}, all else equal"
 
 
-def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str:
-    reason = cause(trial, category, size, alike)
+def _because(trial: Trial, instant: Instant, category: Category, size: int, alike: int = 1) -> str:
+    reason = cause(trial, category, size, alike, instant.largest_part(category))
     return f" ({reason})" if reason else ""
 
 
@@ -104,7 +106,7 @@ def _host_too_small(row: PlanRow) -> Iterator[str]:
     instant = host_instant(row.trial)
     if instant is not None and instant.categories:
         category, size = max(instant.categories.items(), key=lambda part: part[1])
-        yield f"{_words(category)}: {format_bytes(size)} per rank{_because(row.trial, category, size)}"
+        yield f"{_words(category)}: {format_bytes(size)} per rank{_because(row.trial, instant, category, size)}"
 
 
 def _time(best: PlanRow, other: PlanRow) -> Iterator[str]:
@@ -129,9 +131,10 @@ def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:
     yield f"{name} needs {format_bytes(more)} more device memory than {best_name}{_outside(ours, theirs)}"
     if ours.instant is None or theirs.instant is None:
         return
-    differences = difference(ours.instant, theirs.instant)
-    yield from _differences(best, other, differences, more)
-    yield from _bucket_against_savings(best, other, differences, (ours.instant, theirs.instant))
+    instants = (ours.instant, theirs.instant)
+    differences = difference(*instants)
+    yield from _differences(best, other, differences, instants)
+    yield from _bucket_against_savings(best, other, differences, instants)
 
 
 def _told_apart(spec: TrialSpec, best: TrialSpec) -> tuple[str, str]:
@@ -151,13 +154,16 @@ def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
     return f" ({', '.join(sizes)})" if sizes else ""
 
 
-def _differences(best: Trial, other: Trial, differences: Sequence[CategoryDifference], more: int) -> Iterator[str]:
+def _differences(
+    best: Trial, other: Trial, differences: Sequence[CategoryDifference], instants: tuple[Instant, Instant]
+) -> Iterator[str]:
     """The largest differences at the two peaks, with what makes up the bytes of `other`; if it has none, of `best`."""
+    more = instants[1].total_bytes - instants[0].total_bytes
     telling = [part for part in merged(differences, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
     for part, alike in telling[:_MOST_PARTS]:
-        because = _because(other, part.category, part.b_bytes, alike)
+        because = _because(other, instants[1], part.category, part.b_bytes, alike)
         if not part.b_bytes:
-            because = _because(best, part.category, part.a_bytes, alike) or because
+            because = _because(best, instants[0], part.category, part.a_bytes, alike) or because
         yield (
             f"{_words(part.category, alike)}: {signed_bytes(part.more_bytes)}, {format_bytes(part.b_bytes)} against "
             f"{format_bytes(part.a_bytes)} at the peak{because}"
@@ -200,5 +206,5 @@ def _more_host_memory(best: PlanRow, other: PlanRow) -> Iterator[str]:
         return
     for change in difference(before, after)[:1]:
         if change.more_bytes > 0:
-            because = _because(other.trial, change.category, change.b_bytes)
+            because = _because(other.trial, after, change.category, change.b_bytes)
             yield f"{_words(change.category)} on the host: {signed_bytes(change.more_bytes)} per rank{because}"

@@ -131,7 +131,10 @@ class SimulatedWorld(DevicelessWorld):
 
     def walk(self) -> Iterable[NamedTensor]:
         """The matrix library's workspaces."""
-        return [NamedTensor(tensor, Category.WORKSPACES, holder=Holder.LIBRARY) for tensor in self._tensors.workspaces.values()]
+        return [
+            NamedTensor(tensor, Category.WORKSPACES, holder=Holder.LIBRARY)
+            for tensor in self._tensors.workspaces.values()
+        ]
 
     def device_totals(self) -> AllocatorTotals | None:
         """By the model of the caching allocator."""
