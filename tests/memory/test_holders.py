@@ -9,6 +9,10 @@ from torch.nn import functional
 
 from benchmarks.prediction.simulated import device_rows, gpu_trial, simulate
 from tests.memory.test_model_sites import ROWS, WIDTH, Classifier, ledger_of
+from zerobench.memory.engine_tensors import NamedTensor
+from zerobench.memory.naming import Names
+from zerobench.memory.sites import SiteFinder
+from zerobench.memory.storages import StorageCounter
 from zerobench.records import Category, Holder, PeakPart, Phase, RankRecord, StepKind
 from zerobench.spec.model import ModelSpec
 
@@ -123,9 +127,6 @@ def test_activations_of_a_users_own_model_are_held_by_autograd_in_the_module_tha
 
 
 def test_nothing_that_autograd_saved_is_kept_alive_by_being_named() -> None:
-    from zerobench.memory.naming import Names
-    from zerobench.memory.storages import StorageCounter
-
     counter = StorageCounter()
     names = Names(counter)
     with counter:
@@ -140,10 +141,6 @@ def test_nothing_that_autograd_saved_is_kept_alive_by_being_named() -> None:
 def test_of_a_saved_parameter_autograd_holds_the_object_and_of_a_saved_view_the_memory(
     is_view: bool, holders: list[Holder]
 ) -> None:
-    from zerobench.memory.naming import Names
-    from zerobench.memory.sites import SiteFinder
-    from zerobench.memory.storages import StorageCounter
-
     counter = StorageCounter(SiteFinder())
     names = Names(counter)
     with counter:
@@ -152,3 +149,31 @@ def test_of_a_saved_parameter_autograd_holds_the_object_and_of_a_saved_view_the_
     storage = counter.find(parameter)
     assert storage is not None
     assert names.holders(storage, Category.GATHERED_PARAMETERS) == holders
+
+
+@pytest.mark.parametrize("category", [Category.PARAMETERS, Category.MODEL_BUFFERS])
+def test_what_a_model_has_for_good_is_held_by_it_alone_though_autograd_saved_a_view(category: Category) -> None:
+    counter = StorageCounter(SiteFinder())
+    names = Names(counter)
+    with counter:
+        weight = torch.ones(4, 4)
+        names.walked([NamedTensor(weight, category, holder=Holder.MODEL)])
+        names.saved(weight.t())
+    storage = counter.find(weight)
+    assert storage is not None
+    assert names.holders(storage, category) == [Holder.MODEL]
+    assert names.holders(storage, Category.GATHERED_PARAMETERS) == [Holder.AUTOGRAD, Holder.MODEL]
+
+
+def test_what_the_engine_let_go_of_is_no_longer_its() -> None:
+    counter = StorageCounter(SiteFinder())
+    names = Names(counter)
+    with counter:
+        gathered = torch.ones(4, 4)
+        names.walked([NamedTensor(gathered, Category.GATHERED_PARAMETERS)])
+        names.saved(gathered.t())
+    storage = counter.find(gathered)
+    assert storage is not None
+    assert names.holders(storage, Category.GATHERED_PARAMETERS) == [Holder.AUTOGRAD, Holder.ENGINE]
+    names.walked([])
+    assert names.holders(storage, Category.GATHERED_PARAMETERS) == [Holder.AUTOGRAD]

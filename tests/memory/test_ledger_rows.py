@@ -4,7 +4,7 @@ from collections import Counter
 
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.replay import Composition
-from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+from zerobench.records import Category, MemoryRow, PeakPart, Phase, Place, StepKind
 
 WHERE = (StepKind.STEADY, Phase.FORWARD, Place.HOST)
 
@@ -101,3 +101,14 @@ def test_a_kind_of_step_is_forgotten_alone():
         rows.enter((kind, Phase.STEP, Place.DEVICE), of_one(Category.PARAMETERS, 5), None)
     rows.forget(StepKind.STEADY)
     assert {row.step for row in rows.all()} == {StepKind.FIRST}
+
+
+def test_the_largest_parts_are_those_of_the_entry_with_the_larger_peak():
+    rows = LedgerRows()
+    for size in (10, 30, 20):
+        part = PeakPart(total_bytes=size, count=1)
+        rows.enter(WHERE, entry(size, 0), None, {Category.ACTIVATIONS: [part]})
+    found = rows_of(rows)
+    assert found[Category.ACTIVATIONS].at_peak_bytes == 30
+    assert [part.total_bytes for part in found[Category.ACTIVATIONS].largest or []] == [30]
+    assert found[Category.TOTAL].largest is None

@@ -21,7 +21,7 @@ _ENGINES = (
     "torch/nn/parallel/",
     "torch/distributed/",
 )
-_OPTIMIZERS = ("torch/optim/", "zerobench/worker/optimizers/")
+_OPTIMIZERS = ("torch/optim/", "zerobench/worker/optimizers/", "zerobench/worker/mixed_precision.py")
 _KEPT_FOR_BACKWARD = {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}
 
 

@@ -22,6 +22,8 @@ from zerobench.records import Category, Holder, Phase, Place
 
 _FSDP = "torch/distributed/fsdp/"
 _SHORT_LIVED = {Category.TEMPORARIES, Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.INPUTS}
+_KEPT = {Category.PARAMETERS, Category.MODEL_BUFFERS}
+"""Whoever has these has them for good, whatever autograd saves of them."""
 _LAST_PHASES = (Phase.INIT, Phase.STEP)
 """Nothing of a short life is left at their end: start-up is over, or the step."""
 
@@ -128,6 +130,8 @@ class Names:
     def holders(self, storage: Storage, category: Category) -> list[Holder]:
         """All that had to let go of a storage of `category` before it could be freed; empty without evidence."""
         known = self._walked.get(storage) or self._held_by.get(storage)
+        if known is not None and category in _KEPT:
+            return [known]
         holders = set(holders_by_birth(storage.birth, category)) if known is None else {known}
         if storage in self._savers and not storage.birth.name.startswith(_FSDP):  # which takes the memory all the same
             holders = {Holder.AUTOGRAD} if known is None else {known, Holder.AUTOGRAD}

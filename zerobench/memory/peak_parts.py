@@ -51,7 +51,7 @@ def largest_parts(
         known = parts[kind.category]
         if not known or (nbytes >= least and len(known) < MOST_PARTS):
             [(site, _)] = sites[kind].most_common(1)
-            module, path = kind.module
+            name, path = kind.module
             figures = {"total_bytes": nbytes, "count": counts[kind], "holders": list(kind.holders)}
-            known.append(PeakPart.model_validate(figures | {"site": site, "module": module, "path": path}))
+            known.append(PeakPart.model_validate(figures | {"site": site, "module": name, "path": path}))
     return dict(parts)

@@ -23,6 +23,8 @@ from zerobench.units import format_bytes
 SMALLER_BUCKET = 50_000_000
 """A reduce bucket of a tenth of DeepSpeed's default."""
 _STATES = (*MOMENTS, Category.OTHER_OPTIMIZER_STATES)
+_OWNERS = (Holder.MODEL, Holder.ENGINE, Holder.OPTIMIZER, Holder.OPERATION)
+"""Holders of model states: what divides these over ranks or moves them to the host acts on all."""
 _LIMITS = ("stage3_max_live_parameters", "stage3_prefetch_bucket_size", "stage3_max_reuse_distance")
 
 
@@ -206,8 +208,8 @@ _REMEDIES: Mapping[tuple[Holder, Category], Callable[[_Held], Iterator[Remedy]]]
     (Holder.ENGINE, Category.GATHERED_PARAMETERS): _fewer_gathered,
     (Holder.AUTOGRAD, Category.GATHERED_PARAMETERS): _save_no_weights,
     (Holder.ENGINE, Category.REDUCE_BUFFERS): _smaller_bucket,
-    **{(holder, Category.PARAMETERS): _divide_parameters for holder in (Holder.MODEL, Holder.ENGINE)},
-    **{(holder, Category.GRADIENTS): _divide_gradients for holder in (Holder.MODEL, Holder.ENGINE)},
-    **{(holder, state): _divide_states for holder in (Holder.OPTIMIZER, Holder.ENGINE) for state in _STATES},
+    **{(holder, Category.PARAMETERS): _divide_parameters for holder in _OWNERS},
+    **{(holder, Category.GRADIENTS): _divide_gradients for holder in _OWNERS},
+    **{(holder, state): _divide_states for holder in _OWNERS for state in _STATES},
 }
 """The first holder of a category is the usual one."""

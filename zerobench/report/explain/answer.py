@@ -76,8 +76,8 @@ def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:
 
 def _telling_parts(seen: Instant, category: Category, nbytes: int) -> list[PeakPart | None]:
     """The largest part, and those that make up a fifth of what is to become smaller; None where the record has none."""
-    largest, *others = seen.parts.get(category, ()) or [None]
-    return [largest, *(part for part in others if part and part.total_bytes >= _TELLING_PART * nbytes)]
+    others = seen.parts.get(category, ())[1:]
+    return [seen.largest_part(category), *(part for part in others if part.total_bytes >= _TELLING_PART * nbytes)]
 
 
 def _ways_out(trial: Trial, seen: Instant, causes: Causes) -> Iterator[str]:
