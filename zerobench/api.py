@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from zerobench.errors import UserError
-from zerobench.report.choice import Choice
+from zerobench.report.decision import Decision
+from zerobench.report.plan.decided import Decided
 from zerobench.report.plan.document import categories_of
-from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.view import named_rows
-from zerobench.report.plan.view import read_plan as read_rows
+from zerobench.report.plan.rows import PlanRow
 from zerobench.running.arithmetic import tried
 from zerobench.running.executor import LocalExecutor
 from zerobench.running.observer import Observer
@@ -38,11 +37,9 @@ from zerobench.running.runner import start_sweep
 from zerobench.running.setup import resolved_configs
 from zerobench.running.this_machine import detect_machine
 from zerobench.search.changes import keep_config
-from zerobench.search.fastest import AS_FAST
+from zerobench.search.outcome import Outcome, outcome
 from zerobench.search.plan import read_plan
 from zerobench.search.plan_request import request_of
-from zerobench.search.predict import predict as run_predictions
-from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster
 from zerobench.store import Run, find_run, load_run
 from zerobench.sweeping.expand import expand
@@ -138,34 +135,38 @@ class PlanResult:
     path: Path
     """The run's folder."""
     predictions: Sequence[Prediction]
-    choice: Choice[PlanRow] | None
+    decided: Decided
+    decision: Decision
+    """As it is kept with the run, and shown on its page."""
     cluster: Cluster
 
     @property
     def best(self) -> Prediction | None:
         """The one to take; None where nothing fits with room."""
-        return None if self.choice is None else Prediction(self.choice.best, self.cluster)
+        return None if self.decided.best is None else Prediction(self.decided.best, self.cluster)
 
     @property
     def reason(self) -> str:
-        return "nothing fits with room" if self.choice is None else self.choice.reason
-
-    def table(self) -> Frame:
-        return _frame(self._rows)
+        """Why that one, or why none."""
+        return self.decision.reason
 
     @property
-    def _rows(self) -> list[PlanRow]:
-        return [prediction.row for prediction in self.predictions]
+    def runner_up(self) -> str | None:
+        """The next best with what it costs; None where nothing else fits with room."""
+        return self.decision.runner_up
+
+    def table(self) -> Frame:
+        return _frame(self.decided.rows)
 
     def __repr__(self) -> str:
         from zerobench.report.notebook import plan_lines  # noqa: PLC0415 -- pandas is for who asks
 
-        return "\n".join(plan_lines(self._rows, self.choice, self.cluster))
+        return "\n".join(plan_lines(self.decided, self.cluster))
 
     def _repr_html_(self) -> str:
         from zerobench.report.notebook import plan_html  # noqa: PLC0415 -- as above
 
-        return plan_html(self._rows, self.choice, self.cluster)
+        return plan_html(self.decided, self.cluster)
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,6 +192,14 @@ class RunTables:
         from zerobench.report.frames.tidy_tables import memory_frame  # noqa: PLC0415 -- as above
 
         return memory_frame(self.run)
+
+    @cached_property
+    def decisions(self) -> list[Decision]:
+        """What to take and why, a decision for each kind of work; empty where there is nothing to choose among."""
+        from zerobench.report.figures.runs import run_figures  # noqa: PLC0415 -- as above
+        from zerobench.report.headline.decisions import decisions  # noqa: PLC0415 -- as above
+
+        return decisions(run_figures([self.run]))
 
     @cached_property
     def charts(self) -> Charts:
@@ -275,13 +284,11 @@ def plan(
     evidence: str | None = None,
     reports: str | Path = REPORTS,
 ) -> PlanResult:
-    """Each ZeRO stage and offload of `model` on the cluster, or `ds_config` alone. Raises UserError."""
-    arguments, folder = locals(), Path(reports)
-    user_file = None if ds_config is None else _file_of(ds_config, folder)
-    wanted = read_plan(request_of(arguments | {"ds_config": user_file, "reports": folder}))
-    result = run_predictions(wanted.planned, wanted.document, folder, Observer())
-    _, rows = read_rows(result.folder.path, wanted.cluster)
-    return _result(result.folder.path, rows, recommended(rows), wanted.cluster)
+    """Each ZeRO stage and offload of `model` on the cluster, or `ds_config` alone.
+
+    Where nothing fits, what makes it fit is tried too, as the command does. Raises UserError.
+    """
+    return _planned(locals(), relieves=True)
 
 
 def tune(
@@ -303,9 +310,7 @@ def tune(
 ) -> PlanResult:
     """The configuration with the most expected tokens/s at `global_batch` sequences a step. Raises UserError."""
     wanted = read_plan(request_of(locals() | {"reports": Path(reports), "tunes": True}))
-    search = searched(wanted, Path(reports), Observer(), WIDTH)
-    rows = named_rows(search.rows)
-    return _result(search.result.folder.path, rows, recommended(rows, AS_FAST), wanted.cluster)
+    return _result(outcome(wanted, Path(reports), Observer()), wanted.cluster)
 
 
 def predict(
@@ -373,7 +378,7 @@ def run(
 
 
 def _predicted(arguments: Mapping[str, Any]) -> Prediction:
-    planned = plan(**arguments)
+    planned = _planned(arguments, relieves=False)  # the question is of this configuration alone
     if not planned.predictions:
         [trial, *_] = load_run(planned.path).trials()
         raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")
@@ -385,8 +390,17 @@ def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:
     return keep_config(ds_config, reports) if isinstance(ds_config, Mapping) else str(ds_config)
 
 
-def _result(path: Path, rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster) -> PlanResult:
-    return PlanResult(path, [Prediction(row, cluster) for row in rows], choice, cluster)
+def _planned(arguments: Mapping[str, Any], *, relieves: bool) -> PlanResult:
+    """The plan that the arguments of `plan` ask for."""
+    ds_config, folder = arguments["ds_config"], Path(arguments["reports"])
+    user_file = None if ds_config is None else _file_of(ds_config, folder)
+    wanted = read_plan(request_of({**arguments, "ds_config": user_file, "reports": folder}))
+    return _result(outcome(wanted, folder, Observer(), relieves=relieves), wanted.cluster)
+
+
+def _result(made: Outcome, cluster: Cluster) -> PlanResult:
+    predictions = [Prediction(row, cluster) for row in made.decided.rows]
+    return PlanResult(made.path, predictions, made.decided, made.keep(), cluster)
 
 
 def _frame(rows: Sequence[PlanRow]) -> Frame:

@@ -192,6 +192,11 @@ class RunFolder:
         """The trials in order, the skipped ones with their reasons."""
         return self.path / "plan.json"
 
+    @property
+    def decision(self) -> Path:
+        """The recommended configuration of a plan or a search (Decision); absent in other runs."""
+        return self.path / "decision.json"
+
     @cached_property
     def trials(self) -> Path:
         """The folder that holds a folder for each trial."""

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Call
-from tests.search.by_arithmetic import predict_by_arithmetic
+from tests.search.by_arithmetic import extend_by_arithmetic, predict_by_arithmetic
 from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixture
 from tests.tools.refusals import refused
 from zerobench.cli.planning import _call_in_width
@@ -22,7 +22,8 @@ PLAN = ["plan", "--model", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200", "--seque
 @pytest.fixture
 def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions by the sample's arithmetic in place of the simulator, which takes seconds a trial."""
-    monkeypatch.setattr("zerobench.cli.planning.predict", predict_by_arithmetic)
+    monkeypatch.setattr("zerobench.search.outcome.predict", predict_by_arithmetic)
+    monkeypatch.setattr("zerobench.search.played_rounds.extend", extend_by_arithmetic)
     monkeypatch.setattr("zerobench.search.predicted.predict", predict_by_arithmetic)
 
 
@@ -156,9 +157,13 @@ def test_details_come_before_the_answer_where_they_are_asked_for(call: Call, are
 
 @pytest.mark.usefixtures("by_arithmetic")
 def test_where_nothing_fits_the_plan_says_so_writes_nothing_and_exits_with_1(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call(*PLAN, "--gpu", "t4", "--micro-batch", "512", "--write", "ds.json")
+    small = ["--gpu", "t4", "--host-memory", "1TB", "--stage", "1"]
+    code, out, _ = call(*PLAN, "--model", "gpt3-175b", *small, "--micro-batch", "8", "--write", "ds.json")
     assert code == 1
-    assert "None of 9 fits" in out
+    assert ": nothing fits\n" in out
+    assert re.search(r"None of \d+ fits with 5% room\. .* the closest, needs", " ".join(out.split()))
+    tried = "activation checkpointing (whole, by operation, of every 2nd or 4th block), micro batches down to 1"
+    assert f"Also tried: {tried}, offload to the host and smaller buckets" in " ".join(out.split())
     assert not (tmp_path / "ds.json").exists()
 
 

@@ -57,6 +57,11 @@ def test_what_fails_is_told_and_the_fastest_of_the_others_is_written(call: Call,
         pytest.approx(8 * 256 / 0.2525),
     )
     assert failed["expected_step_s"] <= done["expected_step_s"]
+    assert "Why: measured to be the fastest, on 2 CPU ranks." in out
+    [decision] = [json.loads(path.read_text()) for path in Path("reports").glob("tune-*/decision.json")]
+    assert f": choose {decision['configuration']}\n" in out
+    assert f"written: ds.json, the configuration of {decision['configuration']}\n" in out
+    assert found()["chosen"]["strategy"] == asked[1].strategy
     written = json.loads(Path("ds.json").read_text())
     taken = asked[1]
     assert (f"zero{written['zero_optimization']['stage']}", written["train_micro_batch_size_per_gpu"]) == (

@@ -7,7 +7,7 @@ import pytest
 
 from tests.report.sample_run import spec
 from tests.tools.known import known
-from zerobench.report.choice import Choice, Option, choose
+from zerobench.report.choice import AS_FAST, Choice, Option, choose, decide
 from zerobench.timing.step import expected
 
 ON_GPU = Option(spec("zero2"), room=0.2)
@@ -51,10 +51,37 @@ def test_nothing_is_taken_where_nothing_fits_with_room() -> None:
 
 def test_of_steps_as_long_the_one_with_more_tokens_is_the_faster() -> None:
     few, many = (of(timed(ON_GPU, 1.0), sequence_length=tokens) for tokens in (1024, 4096))
-    for within in (None, 0.03):
-        choice = known(choose([few, many], lambda option: option, within))
-        assert choice.best is many
-        assert choice.num_tied == 1
+    choice = known(choose([few, many], lambda option: option))
+    assert choice.best is many
+    assert choice.num_tied == 1
+
+
+@pytest.mark.parametrize(("longer_s", "takes_the_simpler"), [(0.9 * AS_FAST, True), (1.1 * AS_FAST, False)])
+def test_a_gain_below_one_per_cent_is_none_and_a_larger_one_counts_however_uncertain(
+    longer_s: float, *, takes_the_simpler: bool
+) -> None:
+    simple = timed(of(ON_GPU, strategy="zero1"), 1.0 + longer_s)
+    fast = timed(of(ON_GPU, strategy="zero3"), 1.0)
+    choice = known(decide([fast, simple], lambda option: option))
+    taken, left = (simple, fast) if takes_the_simpler else (fast, simple)
+    assert (choice.best, choice.runner_up) == (taken, left)
+
+
+def test_the_runner_up_is_the_simplest_of_those_that_may_be_as_fast() -> None:
+    best = timed(of(ON_HOST, strategy="zero3"), 1.0)
+    near, simple = timed(of(ON_HOST, strategy="zero3"), 1.03), timed(of(ON_GPU, strategy="zero2"), 1.06)
+    assert known(decide([near, simple, best], lambda option: option)).best is best
+    assert known(decide([near, simple, best], lambda option: option)).runner_up is simple
+    surely_slower = timed(simple, 1.5)
+    assert known(decide([near, surely_slower, best], lambda option: option)).runner_up is near
+
+
+def test_without_one_that_may_be_as_fast_the_runner_up_is_the_next_fastest() -> None:
+    first, second, third = (timed(of(ON_GPU, strategy=f"zero{stage}"), 2.0**stage) for stage in (1, 2, 3))
+    assert known(decide([third, second, first], lambda option: option)).runner_up is second
+    assert known(decide([first], lambda option: option)).runner_up is None
+    no_room = replace(second, room=0.01)
+    assert known(decide([first, no_room], lambda option: option)).runner_up is None
 
 
 def test_of_those_that_are_as_fast_the_fewest_gpus_are_taken_and_not_the_most_room() -> None:

@@ -9,7 +9,8 @@ from tests.report.plan.run import cluster, plan_trials
 from tests.report.sample_run import completed_trial, spec, write_run
 from zerobench.api import Charts, PlanResult, Prediction, RunTables
 from zerobench.errors import UserError
-from zerobench.report.plan.rows import recommended
+from zerobench.report.decision import Decision
+from zerobench.report.plan.decided import Decided, decided, decision
 from zerobench.report.plan.view import plan_view, read_plan
 from zerobench.store import load_run
 
@@ -19,7 +20,8 @@ PLACE = cluster(nvme="7GB/s")
 def planned(path: Path) -> PlanResult:
     write_run(path, plan_trials(PLACE), samples=False)
     _, rows = read_plan(path, PLACE)
-    return PlanResult(path, [Prediction(row, PLACE) for row in rows], recommended(rows), PLACE)
+    made = decided(rows)
+    return PlanResult(path, [Prediction(row, PLACE) for row in rows], made, decision(path, made), PLACE)
 
 
 def measured(path: Path) -> RunTables:
@@ -54,7 +56,8 @@ def test_a_plan_opens_with_what_the_command_answers(tmp_path: Path) -> None:
 
 
 def test_nothing_that_could_be_predicted_is_said_so() -> None:
-    assert repr(PlanResult(Path("run"), [], None, PLACE)) == "No configuration could be predicted."
+    nothing = PlanResult(Path("run"), [], Decided((), None), Decision(reason="nothing fits"), PLACE)
+    assert repr(nothing) == "No configuration could be predicted."
 
 
 def test_a_prediction_says_whether_it_fits_and_shows_its_memory_by_category(tmp_path: Path) -> None:

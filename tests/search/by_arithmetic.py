@@ -26,6 +26,17 @@ def predict_by_arithmetic(
     return RunResult(run)
 
 
+def extend_by_arithmetic(
+    run: RunFolder, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], _: Observer
+) -> RunResult:
+    """The same of zerobench.search.predict.extend."""
+    laid_out(run.path, planned, sweep)
+    for item in planned:
+        if item.skipped is None and not run.trial(item.trial.trial_id).record.exists():
+            complete(run, item.trial)
+    return RunResult(run)
+
+
 def complete(run: RunFolder, trial: TrialSpec, refused: Failure | None = None) -> None:
     """Leave the records of a trial that completed, or of one that was `refused` memory and played again with room."""
     folder = run.trial(trial.trial_id)

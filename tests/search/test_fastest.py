@@ -18,7 +18,8 @@ from zerobench.search.fastest import AS_FAST, Cell, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, read_plan
 from zerobench.search.plan_request import PlanRequest
-from zerobench.search.searched import Rounds, cells_by_formula, searched
+from zerobench.search.played_rounds import Rounds
+from zerobench.search.searched import cells_by_formula, searched
 from zerobench.spec.batch import as_played
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -97,7 +98,7 @@ def test_a_run_holds_all_rounds_with_three_micro_batches_played_and_trials_are_o
     tmp_path: Path, plan: Plan
 ) -> None:
     assert plan.varied is not None
-    found = searched(plan, tmp_path, Observer(), 2)
+    found = searched(plan, Rounds(plan, tmp_path, Observer()), Observer(), 2)
     assert found.num_rounds >= 1
     assert {row.trial.spec.global_batch_size for row in found.rows} == {512}
     trials = list((found.result.folder.path / "trials").iterdir())
@@ -126,7 +127,7 @@ def test_a_world_where_every_trial_fails_ends_the_search_in_one_line(
     assert plan.varied is not None
     monkeypatch.setattr("zerobench.running.simulations.formula_record", _fails)
     with pytest.raises(UserError, match=f"no trial of {tmp_path}/tune-llama-7b_.* completed; see its records$"):
-        searched(plan, tmp_path, Observer())
+        searched(plan, Rounds(plan, tmp_path, Observer()), Observer())
 
 
 def _fails(trial: TrialSpec) -> None:
@@ -140,7 +141,8 @@ def test_a_model_without_a_closed_form_is_refused_in_one_line(tmp_path: Path, pl
         for one in plan.planned
     ]
     with pytest.raises(UserError, match="no closed form for llama-7b"):
-        searched(replace(plan, planned=unknown), tmp_path, Observer())
+        lacking = replace(plan, planned=unknown)
+        searched(lacking, Rounds(lacking, tmp_path, Observer()), Observer())
 
 
 def test_where_gpu_and_host_are_both_short_finer_shares_of_the_optimizer_are_asked_for() -> None:

@@ -29,6 +29,8 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
     "tune": _fields("""
 run                                     text     folder of the predictions
 best                                    text?    the configuration to take; null where nothing fits with room
+reason                                  text?    why that one
+runner_up                               text?    the next best with its time and memory against that one's
 ds_config                               text?    file of its DeepSpeed configuration
 search                                  text     file of all that was tried
 notes[]                                 text     what a reader of the figures must know
@@ -37,6 +39,7 @@ notes[]                                 text     what a reader of the figures mu
 run                                     text     folder of the predictions
 best                                    text?    the configuration to take; null where nothing fits with room
 reason                                  text?    why that one
+runner_up                               text?    the next best with its time and memory against that one's
 ds_config                               text?    file of its DeepSpeed configuration
 notes[]                                 text     what a reader of the figures must know
 configurations[].configuration          text     name
@@ -116,6 +119,7 @@ next                  text?    what to do next
     "show": _fields("""
 run             text     folder
 schema_version  integer  of the records
+decisions[]     object   what to take, for each kind of work: configuration, trial_id, reason, runner_up
 runs[]          object   run_id, sweep, environment, nodes, submitted_from, not_ended
 trials[]        object   the columns of trials.csv and more, with peaks, ranks and notes of the trial
 errors[]        object   the columns of errors.csv

@@ -21,9 +21,9 @@ from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.report.labels import setting_text
-from zerobench.report.plan.document import configuration_values, plan_document
+from zerobench.report.plan.document import configuration_values, decision_values, plan_document
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import PlanView, SearchResult, named_rows, plan_view
+from zerobench.report.plan.view import PlanView, plan_view
 from zerobench.report.render.terminal import Console, print_parts, screen_width
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Part
@@ -31,19 +31,17 @@ from zerobench.report.tables.plan_answer import shortened
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.running.runner import RunResult
 from zerobench.running.this_machine import detect_machine
-from zerobench.search.fastest import AS_FAST
 from zerobench.search.measured_best import MeasuredBest, check_measurable, measure_best
+from zerobench.search.outcome import outcome
 from zerobench.search.plan import Plan, read_plan
 from zerobench.search.plan_request import PlanRequest
-from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
-from zerobench.search.searched import WIDTH, SearchOutcome, searched
+from zerobench.search.searched import SearchOutcome
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.recomputation import checkpointing_code
-from zerobench.spec.training import Training, read_training
-from zerobench.spec.trial import Evidence, Offload, slug
+from zerobench.spec.training import read_training
+from zerobench.spec.trial import Offload, slug
 from zerobench.store import STAMP
-from zerobench.units import counted
 
 _TRAINER = "trainer"
 _SEARCH = "search.json"
@@ -62,14 +60,17 @@ def plan(request: PlanRequest) -> Answer:
     machine = None if request.measure is None else detect_machine()
     if machine is not None:
         check_measurable(asked.cluster, machine)
-    result, view, search = _predicted(asked, request.reports, training)
-    if view is None:
+    made = outcome(asked, request.reports, prediction_view())
+    result, search, proved = made.result, made.search, None
+    if result.interrupted:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
-    best, proved = view.best, None
     if search is not None and machine is not None and request.measure is not None:
         proved = measure_best(search, request.measure, machine, request.reports, screen())
-        best = proved.best or best
-        _keep(result.folder.path, search, proved)
+        made = made.measured(proved)
+    decision, best = made.keep(), made.best
+    if search is not None:
+        _keep(result.folder.path, search, best, proved)
+    view = plan_view(result.folder.path, asked.cluster, training, made.decided)
     notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
     written = None if best is None else _written(result, best, request)
 
@@ -88,15 +89,13 @@ def plan(request: PlanRequest) -> Answer:
 
     def document() -> dict[str, Any]:
         if asked.varied is None:
-            return {**plan_document(result.folder.path, asked.cluster, training), "notes": notes}
+            known = plan_document(result.folder.path, asked.cluster, made.decided, decision, training)
+            return {**known, "notes": notes}
         return {
             "run": str(result.folder.path),
-            "best": None if best is None else best.label,
+            **decision_values(decision),
             "ds_config": None if written is None else str(written),
-            "configurations": [
-                configuration_values(row, asked.cluster, training)
-                for row in named_rows([] if search is None else search.rows)
-            ],
+            "configurations": [configuration_values(row, asked.cluster, training) for row in made.decided.rows],
             "search": str(result.folder.path / _SEARCH),
             "measured": None if proved is None else proved.document,
             "notes": notes,
@@ -105,31 +104,10 @@ def plan(request: PlanRequest) -> Answer:
     return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
 
 
-def _predicted(
-    asked: Plan, reports: Path, training: Training | None
-) -> tuple[RunResult, PlanView | None, SearchOutcome | None]:
-    """The run, what it says (None where someone stopped it), and the search where there was one."""
-    if asked.varied is None:
-        result = predict(asked.planned, asked.document, reports, prediction_view())
-        return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, training), None
-    search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
-    variants = counted(search.num_variants, "variant")
-    words = f"Searched: {variants} by formula, {search.num_tried} of them {tried_in(asked)}."
-    _keep(search.result.folder.path, search)
-    shown = SearchResult(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
-    return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search
-
-
-def _keep(folder: Path, search: SearchOutcome, proved: MeasuredBest | None = None) -> None:
+def _keep(folder: Path, search: SearchOutcome, best: PlanRow | None, proved: MeasuredBest | None) -> None:
     """The evidence beside the run."""
-    document = search.document | ({} if proved is None else {"measured": proved.document})
+    document = search.document(best) | ({} if proved is None else {"measured": proved.document})
     write_whole(folder / _SEARCH, json.dumps(document, indent=2) + "\n")
-
-
-def tried_in(asked: Plan) -> str:
-    """`tried on an emulated GPU`."""
-    ways = {Evidence.EMULATED: "tried on an emulated GPU", Evidence.SIMULATED: "simulated"}
-    return ways.get(asked.world.evidence, "in the table")
 
 
 def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, details: bool) -> None:

@@ -1,11 +1,12 @@
-"""Which configuration to take first where nothing was timed: the one rule of plans and of reports.
+"""The one rule by which a configuration is recommended where nothing was timed: plans, searches and reports share it.
 
-Of what fits with room, the one that is expected to take the least time of a GPU for a token (where all have one batch:
-the shortest step); those of which it is not sure that they take longer are tied with it (step_time/order.py), and of
-them the simplest is taken: what is offloaded least, then on fewest GPUs, then what recomputes least and sets fewest
-keys, then the lowest stage, which partitions no more than it must (torch's strategies after ZeRO's, by the stage that
-partitions as much), then most room. Where no time is known, all that fits with room is tied. A search for the fastest
-(`within`) takes less for a tie: variants on one GPU err alike.
+Among what fits with room, the shortest expected GPU time per token wins (with one batch: the shortest step).
+Configurations within AS_FAST of it are tied, and the simplest of them is taken: least offload, then fewest GPUs, least
+recomputation, fewest keys, then the lowest stage, which partitions no more than it must (torch's strategies after
+ZeRO's, by the stage that partitions as much), then most room. Without expected times, all that fits with room is tied.
+
+Expected times are uncertain by more than AS_FAST, so the choice never stands alone. The runner-up is the simplest of
+those that are not surely slower (step_time/order.py), else the next fastest, and is reported with what it costs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from zerobench.report.step_time.order import least_ratio
@@ -23,6 +24,8 @@ from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.step import ExpectedStep
 
+AS_FAST = 0.01
+"""A step that is shorter by less than this share is no gain: the simpler of the two is taken."""
 ROOM = 0.05
 """The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
 
@@ -44,6 +47,8 @@ class Option:
     """That of the host alone; None: nobody said how much there is."""
     expected: ExpectedStep | None = None
     """None: the time of its step is not known."""
+    needed_bytes: int | None = None
+    """Of one GPU; None where not known."""
 
     @property
     def host_unchecked(self) -> bool:
@@ -87,22 +92,28 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice(Generic[_Item]):
-    """What is taken, and among how many."""
+    """The recommended item and how many competed."""
 
     best: _Item
     num_fitting: int
     num_tied: int
-    """Those that are expected to be as fast, itself among them."""
+    """How many are within AS_FAST of the fastest, the best among them."""
     is_timed: bool
     """Whether the time of any that fits is known."""
     num_unchecked: int = 0
     """Of those that fit: the ones whose host memory nobody could check."""
     rule: tuple[str, ...] = ()
     """By what it is taken among those that are as fast: offload, stage, and between them what they differ in."""
+    runner_up: _Item | None = None
+    """The best alternative; None where nothing else fits with room."""
+    measured_on: str = ""
+    """The ranks on which it was measured to be the fastest, which outweighs all expectation; empty for a prediction."""
 
     @property
     def reason(self) -> str:
         """Why it is taken, in words."""
+        if self.measured_on:
+            return f"measured to be the fastest, on {self.measured_on}"
         unchecked = f" (host memory not checked for {self.num_unchecked})" if self.num_unchecked else ""
         if self.num_fitting == 1:
             return "the only one that fits with room" + (" (host memory not checked)" if unchecked else "")
@@ -116,16 +127,33 @@ class Choice(Generic[_Item]):
         return f"{those}, {tied} about as fast; chosen: {rule}"
 
 
-def choose(
-    items: Iterable[_Item], option: Callable[[_Item], Option], within: float | None = None
-) -> Choice[_Item] | None:
-    """The one of `items` to take; None where none fits with room. `within`: the share of the shortest time for a token
-    by which others may be longer and are tied all the same; None: those whose order is not sure are.
-    """
+def decide(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
+    """The item to take with its runner-up; None where none fits with room."""
+    known = list(items)
+    choice = choose(known, option)
+    if choice is None:
+        return None
+    rest = [item for item in known if item is not choice.best and option(item).has_room]
+    unsure = [item for item in rest if not is_surely_slower(option(item), option(choice.best))]
+    if choice.is_timed and unsure:
+        return replace(choice, runner_up=min(unsure, key=lambda item: option(item).rank))
+    second = choose(rest, option)
+    return replace(choice, runner_up=second and second.best)
+
+
+def is_surely_slower(one: Option, best: Option) -> bool:
+    """Whether `one` takes longer for a token than `best` in nine of ten cases; true where a time is not known."""
+    if one.expected is None or best.expected is None:
+        return True
+    return least_ratio(one.expected, best.expected) > one.spec.tokens_per_gpu / best.spec.tokens_per_gpu
+
+
+def choose(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
+    """The item to take, without its runner-up; None where none fits with room."""
     roomy = [item for item in items if option(item).has_room]
     if not roomy:
         return None
-    tied = _as_fast([option(item) for item in roomy], within)
+    tied = _as_fast([option(item) for item in roomy])
     alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
     best = min(alike, key=lambda item: option(item).rank)
     costs = [option(item).criteria for item in alike]
@@ -139,15 +167,9 @@ def choose(
     )
 
 
-def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:
-    """Whether each is about as fast as the fastest; None where no time is known. One of unknown time is not."""
-    fastest = min(options, key=lambda option: option.per_token_s)
-    if (least := fastest.expected) is None:
+def _as_fast(options: Sequence[Option]) -> list[bool] | None:
+    """Whether each is within AS_FAST of the fastest; None where no time is known."""
+    fastest_s = min(option.per_token_s for option in options)
+    if math.isinf(fastest_s):
         return None
-    if within is not None:
-        return [option.per_token_s <= (1 + within) * fastest.per_token_s for option in options]
-    tokens = fastest.spec.tokens_per_gpu
-    return [
-        option.expected is not None and least_ratio(option.expected, least) <= option.spec.tokens_per_gpu / tokens
-        for option in options
-    ]
+    return [option.per_token_s <= (1 + AS_FAST) * fastest_s for option in options]

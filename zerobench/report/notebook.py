@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from zerobench.report.choice import Choice
 from zerobench.report.energy import energies
 from zerobench.report.figures.runs import run_figures
+from zerobench.report.plan.decided import Decided
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.render.grid import Grid, table_grid
 from zerobench.report.tables.memory import device_table
@@ -22,17 +22,17 @@ from zerobench.store import Run
 from zerobench.units import counted
 
 
-def plan_lines(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster) -> list[str]:
+def plan_lines(made: Decided, cluster: Cluster) -> list[str]:
     """What to take, as the command says it."""
-    if not rows:
+    if not made.rows:
         return ["No configuration could be predicted."]
-    reply = answer(rows, choice, cluster, ())
+    reply = answer(made, cluster, ())
     return [reply.title, *reply.first, *reply.rest]
 
 
-def plan_html(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster) -> str:
+def plan_html(made: Decided, cluster: Cluster) -> str:
     """The same, and the table of all that was tried."""
-    return _html(plan_lines(rows, choice, cluster), [plan_table(rows)])
+    return _html(plan_lines(made, cluster), [plan_table(made.rows)])
 
 
 def row_lines(row: PlanRow, cluster: Cluster) -> list[str]:

@@ -8,8 +8,8 @@ rounds of trials follow, each of the variants that are still expected to be fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from zerobench.report.choice import ROOM, Option, choose
-from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.choice import AS_FAST, ROOM, Option, choose
+from zerobench.report.plan.rows import PlanRow
 from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import TrialSpec
@@ -18,8 +18,6 @@ from zerobench.sweeping.rules import why_skipped
 from zerobench.sweeping.situation import Situation
 from zerobench.units import counted
 
-AS_FAST = 0.01
-"""A shorter step than another's by less than this share is no gain: the simpler of the two is taken."""
 MOST_ROUNDS = 4
 _REFUSED = 1.3
 """How much more than by formula a trial is taken to need that ran out of memory and did not say by how much."""
@@ -43,7 +41,7 @@ class Cell:
     @property
     def best(self) -> PlanRow | None:
         """The fastest that was tried and fits with room."""
-        choice = recommended(self.tried.values(), AS_FAST)
+        choice = choose(self.tried.values(), lambda row: row.option)
         return None if choice is None else choice.best
 
     @property
@@ -54,7 +52,7 @@ class Cell:
     def next(self) -> PlanRow | None:
         """The variant to try next, as the formula has it; None where none promises more than what was found."""
         left = [row for key, row in self.by_formula.items() if key not in self.tried and key not in self.failed]
-        choice = choose(left, self._corrected, AS_FAST)
+        choice = choose(left, self._corrected)
         if choice is None:
             is_begun = self.tried or self.failed or not left
             return None if is_begun else max(left, key=lambda row: row.option.room)
@@ -112,20 +110,20 @@ def _rows(cell: TrialSpec, varied: Variations, cluster: Cluster) -> Iterator[Pla
             yield row
 
 
-def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None) -> int:
+def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None, most_rounds: int = MOST_ROUNDS) -> int:
     """Try variants in rounds, until none is expected to be faster than what was found; how many rounds it took.
 
     Without `width` each cell is searched for itself; with it, each round has at most so many trials, of the cells that
     are expected to be fastest, and ends where none promises more than the best of all.
     """
-    for number in range(1, MOST_ROUNDS + 1):
+    for number in range(1, most_rounds + 1):
         picks = {id(row): (cell, row) for cell in cells if (row := cell.next()) is not None}
         chosen = _promising([row for _, row in picks.values()], cells, width)
         if not chosen:
             return number - 1
         say(f"round {number}: {len(chosen)} of {counted(sum(len(cell.by_formula) for cell in cells), 'variant')}")
         _note([(picks[id(pick)][0], pick) for pick in chosen], make(chosen))
-    return MOST_ROUNDS
+    return most_rounds
 
 
 def _note(picks: Sequence[tuple[Cell, PlanRow]], made: Sequence[PlanRow]) -> None:
@@ -150,5 +148,5 @@ def step_s(row: PlanRow | None) -> float:
 
 def fastest(rows: Iterable[PlanRow | None]) -> PlanRow | None:
     """The one of `rows` that is expected to be fastest of those that fit with room, the simplest within AS_FAST."""
-    choice = recommended([row for row in rows if row is not None], AS_FAST)
+    choice = choose((row for row in rows if row is not None), lambda row: row.option)
     return None if choice is None else choice.best

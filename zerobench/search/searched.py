@@ -1,31 +1,21 @@
-"""A plan whose cells are searched: each round's trials join one run, which then holds all that was tried."""
+"""A plan whose cells are searched for the fastest variants, and the evidence that the search leaves."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.records import Status
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import plan_row
-from zerobench.report.trials import ended_trials, is_whole
 from zerobench.running.observer import Observer
 from zerobench.running.runner import RunResult
 from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
 from zerobench.search.keys import refine
 from zerobench.search.plan import Plan
-from zerobench.search.predict import extend, predict
+from zerobench.search.played_rounds import Rounds
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import TrialSpec
 from zerobench.spec.varied import FINE_RATIOS, Variations
-from zerobench.store import load_run
-from zerobench.sweeping.plan import checked, document, in_world
 
-MICRO_BATCHES_PLAYED = 3
-"""Of a step, in a trial: the first one makes gradients, the second adds to them, the last hands them on; all others are
-like the second."""
 WIDTH = 4
 """Trials of a round of `tune`: what two cores predict in ten seconds."""
 
@@ -57,12 +47,16 @@ class SearchOutcome:
         return fastest(cell.best for cell in self.cells)
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The evidence as JSON: what was chosen, all that was tried, how it was searched; bytes and seconds."""
+    def tried_hashes(self) -> set[str]:
+        """The config_hash of each that was tried."""
+        return {key for cell in self.cells for key in cell.tried}
+
+    def document(self, chosen: PlanRow | None) -> dict[str, Any]:
+        """The evidence as JSON: the decision, all that was tried, how it was searched; bytes and seconds."""
         tried = [figures(row) for cell in self.cells for row in cell.tried.values()]
         return {
-            "chosen": None if self.best is None else figures(self.best),
-            "assumptions": [] if self.best is None or self.best.expected is None else self.best.expected.assumptions,
+            "chosen": None if chosen is None else figures(chosen),
+            "assumptions": [] if chosen is None or chosen.expected is None else chosen.expected.assumptions,
             "num_variants": self.num_variants,
             "num_tried": self.num_tried,
             "num_rounds": self.num_rounds,
@@ -96,8 +90,8 @@ def figures(row: PlanRow) -> dict[str, Any]:
     }
 
 
-def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> SearchOutcome:
-    """Search the cells of `plan`, each for itself or (`width`) for the fastest of all, in a run under `reports`.
+def searched(plan: Plan, rounds: Rounds, observer: Observer, width: int | None = None) -> SearchOutcome:
+    """Search the cells of `plan`, each for itself or (`width`) for the fastest of all, in the run of `rounds`.
 
     Raises UserError: no closed form is known of the model, which the search begins with.
     """
@@ -108,7 +102,6 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
             f"--global-batch: no closed form for {plan.planned[0].trial.model.name}, which the search "
             "needs; give --micro-batch and --gradient-accumulation instead"
         )
-    rounds = Rounds(plan, reports, observer)
     number = search(cells, rounds.make, observer.note, width)
     if plan.varied is not None and plan.varied.sets_keys:
         number += refine(cells, plan.cluster, rounds.make, observer.note)
@@ -125,46 +118,3 @@ def cells_by_formula(trials: Sequence[TrialSpec], variations: Variations, cluste
     if not variations.sets_keys or any(row.has_room for cell in cells for row in cell.by_formula.values()):
         return cells
     return asked_of_formulas(trials, replace(variations, ratios=FINE_RATIOS), cluster)
-
-
-class Rounds:
-    """Predicts the trials of each round, in one run."""
-
-    def __init__(self, plan: Plan, reports: Path, observer: Observer) -> None:
-        self._plan, self._reports, self._observer = plan, reports, observer
-        skipped = [item for item in plan.planned if item.skipped is not None]
-        if (varied := plan.varied) is not None:  # as all others, so that names need not tell their batches apart
-            skipped = [item.model_copy(update={"trial": varied.smallest(item.trial)}) for item in skipped]
-        self._planned = skipped
-        self.result: RunResult | None = None
-
-    def make(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
-        """The rows of `variants`, which are by formula, as the plan's world has them; without those that failed."""
-        world = self._plan.world.evidence
-        specs = [shortened(row.trial.spec) for row in variants]
-        self._planned += in_world(checked(specs, self._plan.cluster), world)
-        self.result = self._run(document(self._plan.name, self._planned))
-        trials = {
-            trial.spec.config_hash: trial
-            for trial in ended_trials(load_run(self.result.whole().path))
-            if is_whole(trial) and trial.spec.evidence is world
-        }
-        made = [trials[spec.config_hash] for spec in specs if spec.config_hash in trials]
-        rows = [plan_row(trial, trial.spec.strategy, self._plan.cluster) for trial in made]
-        if not trials:
-            other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
-            raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")
-        return rows
-
-    def _run(self, sweep: dict[str, Any]) -> RunResult:
-        if self.result is None:
-            return predict(self._planned, sweep, self._reports, self._observer)
-        more = extend(self.result.folder, self._planned, sweep, self._observer)
-        statuses: Counter[Status] = self.result.statuses + more.statuses
-        return RunResult(self.result.folder, statuses, interrupted=more.interrupted)
-
-
-def shortened(spec: TrialSpec) -> TrialSpec:
-    """`spec` with as many micro-batches to play as it takes to see all that its memory ever holds."""
-    prediction = spec.prediction.model_copy(update={"micro_batches": MICRO_BATCHES_PLAYED})
-    return spec.model_copy(update={"prediction": prediction})

@@ -110,6 +110,18 @@ def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
     yield from ((states, parameters) for states in optimizer for parameters in param)
 
 
+def offloaded(trial: TrialSpec) -> Iterator[TrialSpec]:
+    """`trial` with each offload to host memory that its stage has; none with a DeepSpeed file, which says its own."""
+    if trial.zero_stage is None or trial.ds_config_file is not None or trial.offloaded_to:
+        return
+    for states, parameters in _offloads(trial.zero_stage):
+        if Offload.CPU in {states, parameters} and Offload.NVME not in {states, parameters}:
+            places = {"offload_optimizer": states, "offload_param": parameters}
+            is_usual = trial.optimizer is deepspeeds_adamw(offloaded=False)
+            kernel = deepspeeds_adamw(offloaded=states is not Offload.NONE) if is_usual else trial.optimizer
+            yield trial.model_copy(update=places | {"optimizer": kernel})
+
+
 def _cell(work: Mapping[str, Any], cluster: Cluster, strategy: str, optimizer: Offload, param: Offload) -> TrialSpec:
     adamw = deepspeeds_adamw(offloaded=optimizer is not Offload.NONE)
     if not strategy_info(strategy).uses_deepspeed:
@@ -173,6 +185,11 @@ def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
     """
     entries = [_entry(item.trial) for item in planned]
     return {"name": name, "axes": entries[0], "include": entries[1:], "steps": planned[0].trial.steps.model_dump()}
+
+
+def extended_document(asked: Mapping[str, Any], more: Sequence[PlannedTrial]) -> dict[str, Any]:
+    """The sweep `asked` with an `include` entry for each trial that was added to its run."""
+    return {**asked, "include": [*asked.get("include", []), *(_entry(item.trial) for item in more)]}
 
 
 def _entry(trial: TrialSpec) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.frames import schema
 from zerobench.report.frames.rows import PARTS, Row, error_rows, summary_row
+from zerobench.report.headline.decisions import decisions
 
 _KEY = {"run_id", "trial_id"}
 _OF_TRIAL = ("peaks", "ranks", "notes")
@@ -34,6 +35,7 @@ def json_pieces(runs: RunFigures) -> Iterator[str]:
     about = {
         "schema_version": SCHEMA_VERSION,
         "zerobench": __version__,
+        "decisions": [decision.model_dump(exclude={"schema_version", "judged"}) for decision in decisions(runs)],
         "runs": [
             {
                 "run_id": run.run_id,

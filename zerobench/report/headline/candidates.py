@@ -67,7 +67,7 @@ class Candidate:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
         room = device if self.host_room is None else min(device, self.host_room)
-        return Option(self.spec, room, self.host_room, self.expected)
+        return Option(self.spec, room, self.host_room, self.expected, self.needed_bytes)
 
     @property
     def fits(self) -> bool | None:

@@ -2,21 +2,21 @@
 
 Nothing is ranked inside noise: trials whose times overlap are equally fast, and the one with less memory is chosen. A
 trial whose losses disagree, or whose throughput is void, is no choice. Where nothing was timed, the choice is that of a
-plan (zerobench.report.choice).
+plan (zerobench.report.choice); what `plan` or `tune` stored with the run is repeated as it is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.choice import ROOM, Choice, choose
 from zerobench.report.column_units import plain
+from zerobench.report.decision import sentence
 from zerobench.report.figures.runs import Errors, RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
+from zerobench.report.headline.decisions import MOST_GROUPS, decisions_among, stored_decision
 from zerobench.report.notes import listed
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
@@ -24,7 +24,6 @@ from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_bytes, format_count
 
 _MOST_NAMES = 3
-_MOST_GROUPS = 2
 _MOST_REASON = 100
 _NO_MEMORY = "No device memory recorded."
 
@@ -38,18 +37,15 @@ def headline(runs: RunFigures) -> list[str]:
     if not _has_figure(trials, known):
         return [_endings(trials)]
     groups = timed_groups(known)
-    untimed = None if groups else _untimed_choice(known)
-    speed = [_fastest(groups)]
-    if len(trials) > 1:  # one alone is no choice
-        speed.append(_choice(groups.values()) if groups else _untimed_sentence(known, untimed))
-    best = None if untimed is None else untimed.best
+    kept = stored_decision(runs)
+    among = len(trials) > 1  # one alone is no choice
+    decisions = [kept] if kept else decisions_among(known, groups) if among else []
+    chosen = {decision.trial_id for decision in decisions}
+    best = None if groups else next((each for each in known if each.spec.trial_id in chosen), None)
+    speed = [_fastest(groups), sentence(decisions)]
     sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
-    return [
-        plain(sentence if sentence.startswith(names) else f"{sentence[0].upper()}{sentence[1:]}")
-        for sentence in sentences
-        if sentence
-    ]
+    return [plain(text if text.startswith(names) else f"{text[0].upper()}{text[1:]}") for text in sentences if text]
 
 
 def _has_figure(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> bool:
@@ -181,7 +177,7 @@ def _capacities(contenders: Sequence[Candidate]) -> str:
 def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
     if not groups:
         return ""
-    sentences = [_fastest_of(name, group) for name, group in list(groups.items())[:_MOST_GROUPS]]
+    sentences = [_fastest_of(name, group) for name, group in list(groups.items())[:MOST_GROUPS]]
     left = len(groups) - len(sentences)
     return "; ".join(sentences) + (f"; {counted(left, 'more kind')} of work in the tables." if left else ".")
 
@@ -198,40 +194,6 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     others = listed([candidate.label for candidate in alike if candidate is not best], _MOST_NAMES)
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
-
-
-def _choice(groups: Iterable[Sequence[Candidate]]) -> str:
-    return f"Choose {'; '.join(_chosen(equally_fast(group)) for group in islice(groups, _MOST_GROUPS))}."
-
-
-def _chosen(alike: Sequence[Candidate]) -> str:
-    first = alike[0]
-    needs = "" if first.needed_bytes is None else f", {format_bytes(first.needed_bytes)}"
-    if len(alike) > 1:
-        return f"{first.label}: least device memory of {len(alike)} equally fast trials{needs}"
-    return f"{first.label}: fastest{needs and f'{needs} of device memory'}"
-
-
-def _untimed_choice(contenders: Sequence[Candidate]) -> Choice[Candidate] | None:
-    """Without times: what `zerobench plan` recommends, by the same rule; None where it recommends nothing."""
-    fitting = _choosable(contenders)
-    return choose(fitting, lambda candidate: candidate.option) if fitting else None
-
-
-def _choosable(contenders: Sequence[Candidate]) -> list[Candidate]:
-    """Those that fit, where all train one model."""
-    fitting = [candidate for candidate in contenders if candidate.fits and not candidate.is_reference]
-    return fitting if len({candidate.work.model for candidate in fitting}) == 1 else []
-
-
-def _untimed_sentence(contenders: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
-    if choice is None:
-        return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(contenders) else ""
-    best = choice.best
-    unjudged = "; host memory unknown" if best.option.host_unchecked else ""
-    tokens = best.expected and best.spec.global_batch_tokens / best.expected.step_s
-    speed = f" ({format_count(tokens)} tokens/s expected)" if tokens else ""
-    return f"Choose {best.label}{speed}: {choice.reason}{unjudged}."
 
 
 def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from zerobench import store
+from zerobench.report.decision import stored
 from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.plan.rows import recommended
@@ -26,5 +27,10 @@ def reasons(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Part |
     if gpu is None:
         return None
     rows = [plan_row(trial, labels[trial.spec.trial_id], usual_cluster(trial.spec, gpu)) for trial in whole]
-    choice = recommended(rows)
-    return next(losers(rows, None if choice is None else choice.best), None)
+    kept = stored(runs[0], [row.trial.spec.trial_id for row in rows])
+    if kept is not None:
+        best = next((row for row in rows if row.trial.spec.trial_id == kept.trial_id), None)
+    else:
+        choice = recommended(rows)
+        best = None if choice is None else choice.best
+    return next(losers(rows, best), None)

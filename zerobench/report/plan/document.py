@@ -5,7 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from zerobench.report.plan.rows import PlanRow, recommended, takes
+from zerobench.report.decision import Decision
+from zerobench.report.plan.decided import Decided
+from zerobench.report.plan.rows import PlanRow, takes
 from zerobench.report.plan.view import read_plan
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster
@@ -53,20 +55,27 @@ def categories_of(row: PlanRow) -> dict[str, int]:
     return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
 
 
-def plan_document(path: Path, cluster: Cluster, training: Training | None = None) -> dict[str, Any]:
+def decision_values(decision: Decision) -> dict[str, Any]:
+    """The decision, as documents of plans and searches have it."""
+    reason = None if decision.configuration is None else decision.reason
+    return {"best": decision.configuration, "reason": reason, "runner_up": decision.runner_up}
+
+
+def plan_document(
+    path: Path, cluster: Cluster, made: Decided, decision: Decision, training: Training | None = None
+) -> dict[str, Any]:
     """The plan of the run at `path`, with what a training takes.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
-        choice, known = recommended(rows), {row.trial.spec.trial_id for row in rows}
+        known = {row.trial.spec.trial_id for row in rows}
         others = [trial.record for _, trial in shown if trial.spec.trial_id not in known]
         return {
             "run": str(path),
-            "best": choice and choice.best.label,
-            "reason": choice and choice.reason,
-            "ds_config": choice and _config_of(path, choice.best.trial.spec),
+            **decision_values(decision),
+            "ds_config": made.best and _config_of(path, made.best.trial.spec),
             "configurations": [configuration_values(row, cluster, training) for row in rows],
             "without_figures": [
                 {"trial_id": record.trial_id, "status": record.status.value, "reason": record.reason}

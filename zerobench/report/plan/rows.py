@@ -9,7 +9,7 @@ from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.capacity import DeviceNeed, device_need, host_bytes_per_node
-from zerobench.report.choice import ROOM, Choice, Option, choose
+from zerobench.report.choice import ROOM, Choice, Option, decide
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.speed import flops_per_s
@@ -151,7 +151,7 @@ class PlanRow:
     def option(self) -> Option:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         room = -1.0 if self.need is None else self.room
-        return Option(self.trial.spec, room, self.host.room, self.expected)
+        return Option(self.trial.spec, room, self.host.room, self.expected, self.device.needed_bytes)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -186,9 +186,9 @@ def evidence_words(rows: Iterable[PlanRow]) -> str:
     return ", ".join(dict.fromkeys(row.evidence.value for row in rows))
 
 
-def recommended(rows: Iterable[PlanRow], within: float | None = None) -> Choice[PlanRow] | None:
-    """The row to take first, by the one rule (zerobench.report.choice); None where none fits with room."""
-    return choose(rows, lambda row: row.option, within)
+def recommended(rows: Iterable[PlanRow]) -> Choice[PlanRow] | None:
+    """The row to take, by the one rule (zerobench.report.choice); None where none fits with room."""
+    return decide(rows, lambda row: row.option)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Everything is a prediction, and every table says so; nothing here was measured.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import Environment, predicted_with
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
-from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
+from zerobench.report.plan.decided import Decided, decided
+from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.plan.why import why_not
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
@@ -90,42 +91,23 @@ class PlanView:
     """None where nothing fits with room."""
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search came to, of which its run has no more than the trials."""
+def plan_view(path: Path, cluster: Cluster, training: Training | None = None, made: Decided | None = None) -> PlanView:
+    """The plan of the run at `path` with the decision `made`, or the one that its trials give.
 
-    rows: Sequence[PlanRow]
-    """Those that are shown, of all that were tried."""
-    words: str
-    """How it was searched."""
-    within: float | None = None
-    """As in `choose`."""
-
-
-def plan_view(
-    path: Path, cluster: Cluster, training: Training | None = None, search: SearchResult | None = None
-) -> PlanView:
-    """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
+    Raises UserError: `path` is no run, or one of its records is torn.
+    """
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         others = _others(shown)
-        if search is not None:
-            rows = named_rows(search.rows)
+        made = made or decided(rows)
+        if made.searched:  # its run has more trials than are worth a row
             skipped = [named for named in shown if named[1].record.status is Status.SKIPPED]
-            shown = [*((row.label, row.trial) for row in rows), *skipped]
-            others = [search.words, *others]
-        choice = recommended(rows, None if search is None else search.within)
-        best = None if choice is None else choice.best
+            shown = [*((row.label, row.trial) for row in made.rows), *skipped]
+            others = [" ".join([made.searched, *others])]
         environment = store.load_run(path).environment
-        details = list(_details(shown, rows, best, cluster, training, environment))
-        answered = answer(rows, choice, cluster, others, training) if rows else None
-        return PlanView(answered, plan_table(rows) if rows else None, details, best)
-
-
-def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """`rows` of a search, named together."""
-    names = labels([row.trial.spec for row in rows])
-    return [replace(row, label=name) for row, name in zip(rows, names, strict=True)]
+        details = list(_details(shown, made.rows, made.best, cluster, training, environment))
+        answered = answer(made, cluster, others, training) if made.rows else None
+        return PlanView(answered, plan_table(made.rows) if made.rows else None, details, made.best)
 
 
 def _others(shown: Sequence[Named]) -> list[str]:

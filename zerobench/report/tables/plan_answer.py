@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.report.choice import ROOM, Choice
+from zerobench.report.choice import ROOM
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
+from zerobench.report.decision import runner_up_words
+from zerobench.report.plan.decided import Decided
 from zerobench.report.plan.rows import PlanRow, TrainingCost, evidence_words, takes
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table, unit_column
@@ -31,21 +33,19 @@ class PlanAnswer:
         return Part(self.title, text=[*self.first, *what_to_do, *self.rest, *last])
 
 
-def answer(
-    rows: Sequence[PlanRow],
-    choice: Choice[PlanRow] | None,
-    cluster: Cluster,
-    others: Sequence[str],
-    training: Training | None = None,
-) -> PlanAnswer:
+def answer(made: Decided, cluster: Cluster, others: Sequence[str], training: Training | None = None) -> PlanAnswer:
     """The answer; `others` says of trials without figures, `training` what is to be trained."""
+    rows, choice, relief = made.rows, made.choice, made.relief
     if choice is None:
         found = "nothing fits with room" if any(row.fits for row in rows) else "nothing fits"
-        return PlanAnswer(f"{_where(rows, cluster)}: {found}", [_nearest(rows)], [*_not_tried(rows), *others])
-    best = choice.best
+        tried = [f"Also tried: {relief.tried}."] if relief else _not_tried(rows)
+        return PlanAnswer(f"{_where(rows, cluster)}: {found}", [_nearest(rows)], [*tried, *others])
+    best, rival = choice.best, runner_up_words(choice)
     untried = _not_tried(rows) if best.offloads else ()
-    rest = [*_batch(rows, best), *_training(best, cluster, training), f"Why: {choice.reason}.", *untried, *others]
-    title = f"{_where(rows, cluster)}: choose {_taken(best)}"
+    why = [f"Why: {choice.reason}.", *([f"Runner-up: {rival}."] if rival else [])]
+    tried = [f"Tried: {relief.tried}."] if relief else []
+    rest = [*_batch(rows, best), *_training(best, cluster, training), *why, *tried, *untried, *others]
+    title = f"{_where(rows, cluster)}: {f'{relief.words}: ' if relief else ''}choose {_taken(best)}"
     return PlanAnswer(title, [_memory(best), _speed(best, cluster)], rest)
 
 
