@@ -102,3 +102,9 @@ def as_run(
     sizes = (decoder.vocabulary, decoder.hidden, decoder.mlp_width, decoder.attention_width, decoder.qkv_width)
     unaligned = frozenset(size for size in sizes if size * WORD_BYTES % 16)
     return replace(device, rates=device.rates.model_copy(update=update), unaligned_sizes=unaligned)
+
+
+def in_todays_loop(device: Device) -> Device:
+    """`device` with the time between steps of the loop that `as_run` times: the fitted runs' loop is their program's."""
+    between = {"step_s": shipped_rates().today.step_s, "micro_batch_s": 0.0}
+    return replace(device, rates=device.rates.model_copy(update=between))

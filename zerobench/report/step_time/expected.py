@@ -68,7 +68,7 @@ from zerobench.timing.step import (
     last_reduced_s,
     step,
 )
-from zerobench.timing.transformers_blocks import as_run
+from zerobench.timing.transformers_blocks import as_run, in_todays_loop
 from zerobench.units import counted
 
 _HOST_SHARE = 0.15
@@ -225,8 +225,9 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
     if spec.strategy == "tensor":
         decoder = decoder.cut(spec.world_size)
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
-    as_today = spec.prediction.blocks is Blocks.TRANSFORMERS
-    if as_today:
+    if spec.prediction.blocks is Blocks.FUSED:
+        device = in_todays_loop(device)
+    else:
         device = as_run(
             device,
             spec.model,
@@ -236,7 +237,7 @@ def timed_work(trial: Trial, gpu: Gpu, links: Links) -> TimedWork | None:
             alone=_alone(spec),
             loss=spec.cross_entropy,
         )
-    return None if optimizer(work).update_s is None else TimedWork(work, device, decoder, stops_early=as_today)
+    return None if optimizer(work).update_s is None else TimedWork(work, device, decoder)
 
 
 Parts = tuple[float, float, float, float]
