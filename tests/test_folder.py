@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.folder import check_writable, write_pieces, write_whole
+from zerobench.file_errors import failure_of, naming
+from zerobench.folder import check_writable, replacing, write_pieces, write_whole, writing
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -49,3 +51,29 @@ def test_a_pipe_that_somebody_names_is_written_to_and_stays_a_pipe(tmp_path: Pat
 def test_a_file_that_work_would_end_in_is_refused_before_it_begins(path: str, why: str) -> None:
     with pytest.raises(UserError, match=f"--markdown: {re.escape(path)}: .*{why}"):
         check_writable("--markdown", Path(path))
+
+
+def test_an_error_of_a_write_names_the_file_that_was_asked_for_and_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for failing in (naming(path), replacing(path)):
+        with pytest.raises(OSError, match="No space left") as caught, failing:
+            raise OSError(errno.ENOSPC, "Disk [errno 28]")
+        remedy = "free space there, or write elsewhere (--out, --reports)"
+        assert failure_of(caught.value) == f"{path}: No space left on device; {remedy}"
+
+
+def test_the_name_of_a_temporary_file_is_not_what_a_person_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "record.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        write_whole(path, "text")
+    assert caught.value.filename == str(path)
+
+
+def test_an_option_is_told_with_the_file_inside_of_its_folder_that_had_no_room(tmp_path: Path) -> None:
+    inside = tmp_path / "run" / "plan.json"
+    with pytest.raises(UserError) as caught, writing(f"--reports: {tmp_path}"), naming(inside):
+        raise OSError(errno.EFBIG, "File too large")
+    assert str(caught.value) == (
+        f"--reports: {tmp_path}: cannot be written: {inside}: File too large; raise the limit of a file's size "
+        "(ulimit -f), or write elsewhere (--out, --reports)"
+    )

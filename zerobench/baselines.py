@@ -5,13 +5,13 @@ A copy, because the run itself may be cleaned away; what gates read is copied, s
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import writing
+from zerobench.leftovers import temporary_name
 from zerobench.store import load_run
 
 _FOLDER = "baselines"
@@ -29,7 +29,7 @@ def set_baseline(name: str, run: Path, reports: Path) -> Path:
     if next(load_run(run).trials(), None) is None:
         raise UserError(f"RUN: {run}: no trial has ended yet")
     kept = reports / _FOLDER / name
-    fresh = kept.with_name(f".{name}.{os.getpid()}")
+    fresh = temporary_name(kept)
     try:
         with writing(f"--reports: {kept}"):
             shutil.copytree(run, fresh, ignore=_LEFT_OUT)

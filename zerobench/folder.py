@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from zerobench.errors import UserError
+from zerobench.file_errors import failure_of, is_for_want_of_a_working_directory, naming, remedy
+from zerobench.leftovers import temporary_name
 
 TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
 """Environment variable that every process of a trial inherits; its value is the trial's folder. It is how a trial's
@@ -246,19 +248,19 @@ class RunFolder:
 def replacing(path: Path) -> Iterator[Path]:
     """A name beside `path` for what is to take its place: it does when the block ends, and goes where it fails.
 
-    On a full disk above all: what was begun would take room there for good. The name is drawn at random: on a shared
-    folder another node's process may have our number. A device or a pipe (/dev/null, /dev/stdout) is written to as it
-    is: nothing takes its place.
+    On a full disk above all: what was begun would take room there for good. A device or a pipe (/dev/null,
+    /dev/stdout) is written to as it is: nothing takes its place. An OSError of the block names `path`.
     """
-    if path.is_char_device() or path.is_fifo():
-        yield path
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with naming(path):
+        if path.is_char_device() or path.is_fifo():
+            yield path
+            return
+        temporary = temporary_name(path)
+        try:
+            yield temporary
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -267,7 +269,12 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{what}: cannot be written: {error.strerror or error}") from None
+        reason = failure_of(error)
+        if is_for_want_of_a_working_directory(error):
+            raise UserError(reason) from None
+        if remedy(error) is None or what.endswith(f": {error.filename}"):
+            reason = reason.partition(": ")[2]
+        raise UserError(f"{what}: cannot be written: {reason}") from None
 
 
 def remove_outside(path: Path) -> None:
@@ -308,3 +315,9 @@ def write_pieces(path: Path, pieces: Iterable[str]) -> None:
         file.flush()
         if temporary != path:  # neither a device nor a pipe
             os.fsync(file.fileno())
+
+
+def write_plain(path: Path, text: str) -> None:
+    """Write `text` without waiting for the disk; a reader may see a part of it. Raises OSError, which names `path`."""
+    with naming(path):
+        path.write_text(text, encoding="utf-8")

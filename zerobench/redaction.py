@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zerobench.folder import replacing
+
 MARK = "[REDACTED]"
 _SHORTEST = 6
 
@@ -140,13 +142,11 @@ def redact_file(path: Path, known: Collection[str] = ()) -> bool:
     """
     if not path.is_file() or all(old == new for old, new in _redacted_lines(path, known)):
         return False
-    temporary = path.with_name(f".{path.name}.redacting")
-    try:
-        with temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.writelines(new for _, new in _redacted_lines(path, known))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        file.writelines(new for _, new in _redacted_lines(path, known))
     return True
 
 

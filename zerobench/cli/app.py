@@ -15,6 +15,7 @@ import typer
 from zerobench import __version__
 from zerobench.cli.help import GROUPS, GroupedCommands, epilog
 from zerobench.errors import UserError, unknown_choice
+from zerobench.file_errors import WORKING_DIRECTORY_GONE, failure_of, is_working_directory_gone
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of what typer raises for a wrong command line; it exports only this subclass, and where the base lies
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = app(args=arguments, prog_name="zerobench", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        code = _complain(str(error))
+        code = _complain(_in_no_working_directory(str(error)))
     except _UsageError as error:
         code = _complain(_usage(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -51,12 +52,29 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 141 if isinstance(left.__context__, BrokenPipeError) else left.code
     except BrokenPipeError:
         code = 141
-    except OSError as error:  # Python names no file where a write failed
-        code = _complain(f"{error.filename or 'standard output, or a file'}: {error.strerror or error}")
+    except OSError as error:
+        code = _complain(_failed_operation(error))
     except MemoryError:
         code = _complain("out of host memory; check ulimit -v, the cgroup limit and free memory")
     _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_no_working_directory(message: str) -> str:
+    """The message, behind what explains why relative paths lead nowhere."""
+    if message.startswith(WORKING_DIRECTORY_GONE) or not is_working_directory_gone():
+        return message
+    return f"{WORKING_DIRECTORY_GONE}; {message}"
+
+
+def _failed_operation(error: OSError) -> str:
+    """Which file, why, and what to do. Python names none where printing failed, which then fails once more."""
+    if error.filename is None:
+        try:
+            sys.stdout.flush()
+        except OSError as output:
+            return f"standard output (redirect it to where there is room): {output.strerror}"
+    return failure_of(error)
 
 
 def _open_what_is_closed() -> None:

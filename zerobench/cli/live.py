@@ -120,7 +120,9 @@ class PlainView(Observer):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise UserError(f"standard output: {error.strerror}; measurements are kept") from None
+            raise UserError(
+                f"standard output (redirect it to where there is room): {error.strerror}; measurements are kept"
+            ) from None
 
     def time_left_s(self, trials_left: int, spent_s: float = 0.0) -> float | None:
         """Seconds for `trials_left` trials, of which the first has run `spent_s`; None before any has ended."""

@@ -19,7 +19,7 @@ from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
-from zerobench.folder import write_whole
+from zerobench.folder import write_whole, writing
 from zerobench.report.labels import setting_text
 from zerobench.report.plan.document import configuration_values, decision_values, plan_document
 from zerobench.report.plan.rows import PlanRow
@@ -210,10 +210,8 @@ def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | N
         return None
     path = request.write or shortest(result.folder.path / "ds_config.json")
     config = written_config(spec, for_trainer=request.write_for is not None)
-    try:
-        path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--write: {path}: {error.strerror or error}") from None
+    with writing(f"--write: {path}"):
+        write_whole(path, json.dumps(config, indent=2) + "\n")
     return path
 
 

@@ -15,6 +15,7 @@ from zerobench.cli.paths import shortest
 from zerobench.cli.requests import RunRequest
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
+from zerobench.file_errors import failure_of
 from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
 from zerobench.running.arithmetic import tried
@@ -151,8 +152,14 @@ def _write_tables(result: RunResult) -> None:
     from zerobench.report.frames.tidy_tables import tables_stand, write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
 
     opened = load_run(result.folder.path)
-    if not tables_stand(opened):
-        write_tables(opened)
+    try:
+        if not tables_stand(opened):
+            write_tables(opened)
+    except OSError as error:
+        raise UserError(
+            f"{failure_of(error, result.folder.path)}; measurements are kept, "
+            f"continue with: zerobench run --resume {result.folder.path}"
+        ) from None
 
 
 def _show(result: RunResult) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.emulate.options import NAMES, Kind, Option, Value, options_of_words
+from zerobench.folder import write_plain
 
 _OF_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
 _CONFIG = "ds_config.json"
@@ -52,7 +53,7 @@ class Draft:
         words = list(self.words)
         if self.ds is not None and self.ds_word is not None:
             file = folder / _CONFIG
-            file.write_text(json.dumps(self.ds, indent=1), encoding="utf-8")
+            write_plain(file, json.dumps(self.ds, indent=1))
             name, equals, _ = words[self.ds_word].rpartition("=")
             words[self.ds_word] = f"{name}{equals}{file}"
         return words

@@ -25,7 +25,7 @@ from zerobench.checkpoint_files import (
     size_bytes,
 )
 from zerobench.ds_config import build_ds_config
-from zerobench.folder import TrialFolder, remove_outside
+from zerobench.folder import TrialFolder, remove_outside, write_plain
 from zerobench.formulas.checkpoint import room_bytes
 from zerobench.records import Failure, RankRecord, Recovery, Status, TrialRecord
 from zerobench.running.launcher import MARK, launched_processes
@@ -116,7 +116,7 @@ def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, univers
     if config is not None and universal:
         config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
     lay_out_trial(folder, trial, config)
-    folder.resume_from.write_text(ResumeFrom(checkpoint=checkpoint).model_dump_json(), encoding="utf-8")
+    write_plain(folder.resume_from, ResumeFrom(checkpoint=checkpoint).model_dump_json())
 
 
 class _Conversion(NamedTuple):

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
+from zerobench.file_errors import failure_of
 from zerobench.folder import RunFolder, write_whole, writing
+from zerobench.leftovers import remove_leftovers
 from zerobench.records import Status, TrialRecord
 from zerobench.running.attempt import not_started, note_start, run_trial
 from zerobench.running.environment import capture_environment
@@ -174,6 +176,7 @@ def _run_pending(
     folder: RunFolder, executor: Executor, observer: Observer, planned: Sequence[PlannedTrial] = ()
 ) -> RunResult:
     with locked(folder), stop_on_signals() as stop:
+        remove_leftovers(folder.path, is_whole=True)
         run = load_run(folder.path)
         refuse_links(run.folder, (entry.trial_id for entry in run.plan.trials if entry.reason is None))
         if planned and not folder.asked.exists():
@@ -202,7 +205,7 @@ def _run(
         raise
     except OSError as error:
         raise UserError(
-            f"{error.filename or run.folder.path}: {error.strerror or error}; measurements are kept, "
+            f"{failure_of(error, run.folder.path)}; measurements are kept, "
             f"continue with: zerobench run --resume {run.folder.path}"
         ) from None
     finally:

@@ -11,7 +11,8 @@ from pydantic_core import to_json
 
 from zerobench.ds_config import build_ds_config, in_own_swap_folder
 from zerobench.errors import UserError
-from zerobench.folder import RunFolder, TrialFolder, write_pieces, write_whole
+from zerobench.folder import RunFolder, TrialFolder, write_pieces, write_plain, write_whole
+from zerobench.leftovers import remove_leftovers
 from zerobench.records import TrialRecord
 from zerobench.redaction import redact_text, redact_value
 from zerobench.running.launcher import launched_processes
@@ -25,10 +26,13 @@ from zerobench.sweeping.rules import Skip
 
 
 def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
-    """A fresh folder `<sweep>_<time>` under `reports`, for a run that starts now.
+    """A fresh folder `<sweep>_<time>` under `reports`, for a run that starts now; what killed runs left half written in
+    `reports` and its runs is removed.
 
     Raises OSError: it cannot be made.
     """
+    for folder in (reports, *(path for path in reports.glob("*") if path.is_dir())):
+        remove_leftovers(folder)
     name = f"{slug(redact_text(sweep_name))}_{time.strftime(STAMP)}"
     for number in range(1, 100):
         path = reports.resolve() / (name if number == 1 else f"{name}-{number}")
@@ -85,7 +89,7 @@ def lay_out(
         if item.skipped is not None:
             # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.
             record = record_of_skip(run.run_id, item.trial, item.skipped)
-            folder.record.write_text(record.model_dump_json(indent=1), encoding="utf-8")
+            write_plain(folder.record, record.model_dump_json(indent=1))
     entries = [
         PlanEntry(
             trial_id=item.trial.trial_id,
@@ -108,10 +112,10 @@ def keep_asked(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping
 def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
     """Make a trial's folder and put in it what the worker reads."""
     folder.path.mkdir(parents=True)
-    folder.spec.write_text(trial.model_dump_json(indent=1), encoding="utf-8")
+    write_plain(folder.spec, trial.model_dump_json(indent=1))
     if ds_config is not None:
         written = in_own_swap_folder(ds_config, trial, folder)
-        folder.ds_config.write_bytes(to_json(written, indent=1, inf_nan_mode="constants"))
+        write_plain(folder.ds_config, to_json(written, indent=1, inf_nan_mode="constants").decode())
 
 
 def make_folder(run: Run, trial_id: str) -> None:

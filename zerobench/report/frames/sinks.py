@@ -3,9 +3,9 @@
 A run of a thousand trials on eight ranks has some two million memory rows; they pass through in batches.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__
+from zerobench.file_errors import naming
+from zerobench.folder import replacing
 from zerobench.report.frames.cells import ESCAPABLE
 from zerobench.report.frames.schema import arrow_schema
 
@@ -54,26 +56,34 @@ class TableSink:
         self._waiting, self._num_waiting = [], 0
 
 
+@dataclass(frozen=True)
+class _NamingWriter:
+    """A pyarrow writer whose errors name the file."""
+
+    path: Path
+    writer: Any
+
+    def write_table(self, table: Any, rows_per_group: int) -> None:
+        with naming(self.path):
+            self.writer.write_table(table, rows_per_group)
+
+
 @contextmanager
 def table_files(columns: Mapping[str, str], *paths: Path) -> Iterator[TableSink]:
     """A sink for `paths` (`.parquet` or `.csv`), which appear, whole, when the block ends without an error."""
     schema = arrow_schema(columns)
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in paths}
-    try:
+    with ExitStack() as replaced:
+        temporary = {path: replaced.enter_context(replacing(path)) for path in paths}
         with ExitStack() as stack:
-            writers = [_writer(path, temporary[path], schema, stack) for path in paths]
+            writers = [_NamingWriter(path, _writer(path, temporary[path], schema, stack)) for path in paths]
             sink = TableSink(columns, writers)
             yield sink
             sink.flush()
-        for path in paths:
-            temporary[path].replace(path)
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
 
 
 def _writer(path: Path, temporary: Path, schema: Any, stack: ExitStack) -> Any:
     """A pyarrow writer for the format that `path`'s suffix says, closed with `stack`."""
+    stack.enter_context(naming(path))  # what fails as it is closed
     if path.suffix == ".parquet":
         signed = schema.with_metadata({WRITER: __version__})
         return stack.enter_context(pa_parquet.ParquetWriter(temporary, signed, compression="zstd"))

@@ -1,0 +1,65 @@
+"""Failed operations on files, for people: which file, why, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+WORKING_DIRECTORY_GONE = "working directory: deleted; change to one that exists (cd)"
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Has an OSError of the block name `path`: Python names no file where a write failed, and libraries another."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno is None or not _names_another(error, path):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def _names_another(error: OSError, path: Path) -> bool:
+    """Whether the error names no file, or the temporary one of `path`."""
+    return error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}.")
+
+
+def failure_of(error: OSError, otherwise: object = "a file") -> str:
+    """`FILE: REASON; REMEDY` of an operation on a file, or on `otherwise` where the error names none."""
+    if is_for_want_of_a_working_directory(error):
+        return WORKING_DIRECTORY_GONE
+    reason = error.strerror or str(error)
+    named = otherwise if error.filename is None else os.fsdecode(error.filename)
+    return "; ".join(filter(None, [f"{named}: {reason}", remedy(error)]))
+
+
+def is_for_want_of_a_working_directory(error: OSError) -> bool:
+    """Whether the operation failed because the working directory was deleted."""
+    is_absolute = error.filename is not None and Path(os.fsdecode(error.filename)).is_absolute()
+    return error.errno == errno.ENOENT and not is_absolute and is_working_directory_gone()
+
+
+def is_working_directory_gone() -> bool:
+    """Whether the folder that relative paths begin in was deleted."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def remedy(error: OSError) -> str | None:
+    """What a person may do where there is no room, None for all else."""
+    actions = {
+        errno.ENOSPC: "free space there",
+        errno.EDQUOT: "free space there",
+        errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+        errno.EROFS: "mount it writable",
+    }
+    action = actions.get(error.errno or 0)
+    return f"{action}, or write elsewhere (--out, --reports)" if action else None

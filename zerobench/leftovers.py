@@ -1,0 +1,53 @@
+"""Temporary files that killed processes left: their names say who wrote them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` of which a later run sees whether its writer is alive (remove_leftovers).
+
+    It names the process and, since a shared folder may hold another machine's, the machine.
+    """
+    return path.with_name(f".{path.name}.{os.getpid()}.{_this_machine()}-{os.urandom(4).hex()}{_TEMPORARY}")
+
+
+def remove_leftovers(folder: Path, *, is_whole: bool = False) -> list[Path]:
+    """Remove temporary files of dead processes of this machine in `folder`, with `is_whole` in all below it; which.
+
+    Those of other machines stay, as those of processes that live.
+    """
+    removed = []
+    for path in sorted(folder.rglob(f".*{_TEMPORARY}") if is_whole else folder.glob(f".*{_TEMPORARY}")):
+        match = _LEFTOVER.fullmatch(path.name)
+        if match is None or match["machine"] not in {None, _this_machine()} or _is_alive(int(match["pid"])):
+            continue
+        with contextlib.suppress(OSError):  # another run was first, or it is another user's
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            removed.append(path)
+    return removed
+
+
+_TEMPORARY = ".tmp"
+_LEFTOVER = re.compile(r"\..+\.(?P<pid>\d{1,9})(\.((?P<machine>[0-9a-f]{4})-)?[0-9a-f]{8})?\.tmp", re.DOTALL)
+"""A temporary name; those of earlier versions do not name the machine."""
+
+
+def _this_machine() -> str:
+    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:4]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
