@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -132,3 +134,31 @@ def test_a_machine_whose_gpus_torch_cannot_use_says_why(
     findings = [Finding(name, Standing(standing), finding) for name, standing, finding, _ in rows]
     others = [Finding(name, Standing.GOOD, "") for name in ALL - {"GPUs"}]
     assert not can_run([*findings, *others])["measured on GPUs"]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "standing", "words"),
+    [
+        ({"lo": ["127.0.0.1", "::1"]}, Standing.GOOD, "reached from this machine alone"),
+        (
+            {"lo": ["127.0.0.1"], "eth0": ["192.0.2.7", "fe80::1%eth0"]},
+            Standing.LIMITED,
+            "eth0 192.0.2.7, eth0 fe80::1",
+        ),
+    ],
+)
+def test_the_addresses_are_told_from_which_the_ranks_store_can_be_reached(
+    monkeypatch: pytest.MonkeyPatch, addresses: dict[str, list[str]], standing: Standing, words: str
+) -> None:
+    def listed() -> dict[str, list[SimpleNamespace]]:
+        families = {True: socket.AF_INET6, False: socket.AF_INET}
+        return {
+            name: [SimpleNamespace(family=families[":" in ip], address=ip) for ip in each]
+            for name, each in addresses.items()
+        }
+
+    monkeypatch.setattr("psutil.net_if_addrs", listed)
+    [found] = doctor._rendezvous()
+    assert (found.what, found.standing) == ("rendezvous", standing)
+    assert found.finding.endswith(words)
+    assert bool(found.remedy) is (standing is Standing.LIMITED)

@@ -6,15 +6,19 @@ driver that is broken may never answer).
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import psutil
 
 from zerobench.memory.nvml import DeviceInfo, DeviceListing, DeviceReader, list_devices
 from zerobench.memory.nvml_visible import VARIABLE, choose_visible
@@ -86,6 +90,7 @@ def examine(reports: Path, more: Mapping[str, Check]) -> list[Finding]:
             "limits": _limits,
             SHARED_MEMORY: _shared_memory,
             "disk": lambda: _disk(reports),
+            "rendezvous": _rendezvous,
             "emulated GPU": _emulator,
             **more,
         },
@@ -270,6 +275,23 @@ def write_bytes_per_s(folder: Path) -> float:
     finally:
         path.unlink(missing_ok=True)
     return written / (time.monotonic() - began_s)
+
+
+def _rendezvous() -> Iterator[Finding]:
+    """Where torch's store, by which ranks meet, can be reached from: it listens on all interfaces, whatever the address
+    that ranks are given (TCPStore; SECURITY.md).
+    """
+    internet = {socket.AF_INET, socket.AF_INET6}
+    reached = {
+        address.address.partition("%")[0]: name
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family in internet
+    }
+    outside = [f"{name} {ip}" for ip, name in reached.items() if not ipaddress.ip_address(ip).is_loopback]
+    found = f"torch's store has no password and listens on all interfaces while ranks run: {', '.join(outside)}"
+    remedy = "firewall, or on one node: unshare -rn (SECURITY.md)"
+    yield _either("rendezvous", not outside, "reached from this machine alone", found, remedy, Standing.LIMITED)
 
 
 def _emulator() -> Iterator[Finding]:
