@@ -278,8 +278,8 @@ def write_bytes_per_s(folder: Path) -> float:
 
 
 def _rendezvous() -> Iterator[Finding]:
-    """Where torch's store, by which ranks meet, can be reached from: it listens on all interfaces, whatever the address
-    that ranks are given (TCPStore; SECURITY.md).
+    """Where the store by which a script's ranks meet can be reached from: torch listens on all interfaces, whatever the
+    address that ranks are given (TCPStore; SECURITY.md). Ranks of our own on one node bind it to loopback.
     """
     internet = {socket.AF_INET, socket.AF_INET6}
     reached = {
@@ -289,7 +289,7 @@ def _rendezvous() -> Iterator[Finding]:
         if address.family in internet
     }
     outside = [f"{name} {ip}" for ip, name in reached.items() if not ipaddress.ip_address(ip).is_loopback]
-    found = f"torch's store has no password and listens on all interfaces while ranks run: {', '.join(outside)}"
+    found = f"a script's store (torch's, no password) listens on all interfaces: {', '.join(outside)}"
     remedy = "firewall, or on one node: unshare -rn (SECURITY.md)"
     yield _either("rendezvous", not outside, "reached from this machine alone", found, remedy, Standing.LIMITED)
 
