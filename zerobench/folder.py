@@ -199,6 +199,11 @@ class RunFolder:
         """The recommended configuration of a plan or a search (Decision); absent in other runs."""
         return self.path / "decision.json"
 
+    @property
+    def verdict(self) -> Path:
+        """The verdict of the command that made the run (zerobench.verdict), where it gave one."""
+        return self.path / "verdict.json"
+
     @cached_property
     def trials(self) -> Path:
         """The folder that holds a folder for each trial."""

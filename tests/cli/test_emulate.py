@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.rank_records import ledger_row, rank_record
-from zerobench.cli.emulate import as_plain, exit_code, lines
+from zerobench.cli.emulate import as_plain, decide, exit_code, lines
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.emulation import Emulation
 from zerobench.emulate.figures import Try, Verdict, rank_fit
@@ -16,10 +16,12 @@ from zerobench.emulate.request import EmulationRequest
 from zerobench.folder import RunFolder
 from zerobench.records import Category, Phase, Place, Standing, Status, StepKind
 from zerobench.report.render.terminal import in_width
+from zerobench.report.verdict import change_line, verdict_sentences
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import OwnScript, Precision, TrialSpec
+from zerobench.verdict import kept_verdict
 
 GIB = 1 << 30
 HAS = 150_754_820_096
@@ -137,6 +139,30 @@ def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
     assert 0 < plain["expected_mfu"] == pytest.approx(int(said[2]) / 100, abs=0.0051)
     [plain] = plain["tries"]
     assert 0.01 < plain["expected_slower"] < 1.0
+
+
+def test_what_the_terminal_says_is_what_the_run_keeps():
+    tried = (Try(("micro batch 1 instead of 4",), account(reserved=70), 71 * GIB),)
+    for made in (
+        emulation(account(), record()),
+        emulation(refused(), needed=account(reserved=160), tries=tried),
+        emulation(refused(), needed=account(reserved=160), not_tried="no option"),
+    ):
+        decision, told = decide(made), list(lines(made))
+        assert told[-2] == decision.verdict
+        assert [line for line in told if line.startswith("  micro batch")] == [
+            f"  {change_line(change)}" for change in decision.changes
+        ]
+        assert (decision.fits, decision.needed_bytes) == (made.verdict.fits, made.verdict.ranks[0].needed_bytes)
+        assert next(iter(verdict_sentences(decision))) == decision.verdict
+
+
+def test_a_run_keeps_its_verdict_as_it_was_made(tmp_path):
+    decision = decide(emulation(refused(), needed=account(reserved=160), not_tried="no option"))
+    folder = RunFolder(tmp_path)
+    assert kept_verdict(folder) is None
+    decision.keep(folder)
+    assert kept_verdict(folder) == decision
 
 
 def test_why_no_time_is_expected_of_a_script_is_said():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -19,7 +20,10 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.memory.held import UNSEEN
 from zerobench.records import Category, Phase, Place, Status, StepKind
 from zerobench.report.capacity import device_need
+from zerobench.report.figures.runs import run_figures
+from zerobench.report.headline.sentences import headline
 from zerobench.report.nvml_view import waterfall
+from zerobench.report.page.assemble import page_html
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import load_run
@@ -177,6 +181,40 @@ def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(e
     # All twelve layers with their gradients: what the same script needs where there is room.
     assert rank["needed_bytes"] == pytest.approx(2 * 12 * layer, rel=0.06)
     assert "no DeepSpeed configuration file" in told["not_tried"]
+
+
+TOO_LARGE = ("h200", ["python", script("too_large.py")], True)
+IN_PIECES = ("t4", ["python", script("fragmented.py")], False)
+
+
+@pytest.mark.parametrize(("gpu", "command", "forked"), [TOO_LARGE, IN_PIECES], ids=["too large", "in pieces"])
+def test_the_page_of_what_does_not_fit_has_the_verdict_number_and_changes_of_the_terminal(
+    emulate, gpu, command, forked
+):
+    _, told, _ = emulate("--gpus", "1", "--gpu", gpu, command=command, forked=forked)
+    figures = run_figures([load_run(Path(told["run"]))])
+    verdict, *rest = headline(figures)
+    needed, capacity = only_rank(told)["needed_bytes"] / GIB, told["device_memory_bytes"] / GIB
+    assert verdict.startswith(f"Does not fit on 1 x {told['gpu']}: needs {needed:.2f} GiB of {capacity:.2f} GiB")
+    tried = " ".join(rest)
+    assert [", ".join(one["changes"]) in tried for one in told["tries"]] == [True] * len(told["tries"])
+    assert (told["not_tried"] or "Changes, each emulated: ") in tried
+    page = html.unescape(page_html(figures))
+    assert verdict in page
+    assert "No device memory recorded" not in page
+    assert "Peak host memory" not in page
+
+
+def test_a_refused_rank_keeps_the_memory_of_the_play_that_had_room(emulate):
+    _, told, _ = emulate("--gpus", "1", "--gpu", "a30", command=["python", script("grows.py")])
+    (trial,) = run_figures([load_run(Path(told["run"]))]).figures
+    rank = only_rank(told)
+    assert (trial.summary.status, trial.summary.is_whole) == (Status.OUT_OF_DEVICE_MEMORY, True)
+    assert trial.summary.device_needed_bytes == rank["needed_bytes"]
+    assert known(trial.summary.device_peak_bytes) > told["device_memory_bytes"]
+    record = known(next(iter(load_run(Path(told["run"])).trials()))).ranks[0]
+    assert {row.phase for row in record.memory} == {Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.STEP}
+    assert known(known(record.failure).standing).allocated_bytes < told["device_memory_bytes"]
 
 
 def test_without_flash_attention_the_refusal_names_attention_and_nothing_is_tried_where_nobody_asks(emulate):

@@ -136,6 +136,7 @@ def test_on_a_gpu_the_ledger_equals_the_allocator_and_names_a_training_step():
     device = torch.device("cuda", 0)
     layer = torch.nn.Linear(2048, 2048, device=device)
     ledger = Ledger(device, list)
+    torch.cuda.reset_peak_memory_stats(device)
     with ledger.tracking(layer), ledger.phase(StepKind.STEADY, Phase.BACKWARD):
         layer(torch.ones(512, 2048, device=device)).sum().backward()
     rows = {r.category: r for r in ledger.rows() if r.place is Place.DEVICE}

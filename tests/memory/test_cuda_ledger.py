@@ -28,6 +28,7 @@ with ledger.tracking(layer):
         with ledger.phase(kind, Phase.FORWARD):
             loss = layer(inputs).sum()
             ledger.mark_loss(loss)
+        torch.cuda.reset_peak_memory_stats(device)
         with ledger.phase(kind, Phase.BACKWARD):
             loss.backward()
             if planted and kind is StepKind.STEADY:

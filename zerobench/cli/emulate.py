@@ -24,8 +24,10 @@ from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
+from zerobench.report.verdict import CHANGES, change_line
 from zerobench.search.tried import script_row, tried_slower, why_no_work
 from zerobench.units import counted, format_bytes
+from zerobench.verdict import RunVerdict, TriedChange
 
 FITS = 0
 FITS_NOT = 1
@@ -39,6 +41,7 @@ def emulate_command(request: EmulationRequest) -> Answer:
     """Emulate what is asked for."""
     with Doing() as view:
         made = emulate(request, view.say)
+    decide(made).keep(made.run)
     return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
 
 
@@ -62,27 +65,60 @@ def lines(made: Emulation) -> Iterator[str]:
     yield from _tries(made)
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     yield ""
-    yield from _answer(made)
+    yield _answer(made)
     yield f"Run: {shortest(made.run.path)}"
 
 
-def _answer(made: Emulation) -> Iterator[str]:
+def decide(made: Emulation) -> RunVerdict:
+    """The answer and what it is made of, for every document of the run."""
+    verdict = made.verdict
+    worst = _worst(verdict)
+    return RunVerdict(
+        verdict=_answer(made),
+        fits=None if made.interrupted or verdict.failed is not None else verdict.fits,
+        needed_bytes=None if worst is None else worst.needed_bytes,
+        capacity_bytes=made.request.cluster.gpu.memory_bytes if worst is None else worst.memory_bytes,
+        host_needed_bytes=verdict.host_node_bytes,
+        host_capacity_bytes=verdict.host_memory_bytes,
+        changes=[_change(made, attempt) for attempt in verdict.tries],
+        not_tried=verdict.not_tried,
+    )
+
+
+def _worst(verdict: Verdict) -> RankFit | None:
+    """The rank that the verdict names: the first that does not fit, else the one that needs most."""
+    refused = next((rank for rank in verdict.ranks if rank.fits is False), None)
+    return refused or max(verdict.ranks, key=lambda rank: rank.needed_bytes or 0, default=None)
+
+
+def _change(made: Emulation, attempt: Try) -> TriedChange:
+    slower = _slower(made, attempt)
+    cost = f", {slower_text(slower)}" if attempt.fits else ""
+    return TriedChange(
+        changes=list(attempt.changes),
+        fits=attempt.fits,
+        outcome=f"{_came_of(attempt)}{cost}",
+        needed_bytes=attempt.needed_bytes,
+        host_node_bytes=attempt.host_node_bytes,
+        slower=slower,
+    )
+
+
+def _answer(made: Emulation) -> str:
     verdict, cluster = made.verdict, made.request.cluster
     where = f"{cluster.num_gpus} x {cluster.gpu.name}"
-    failed = verdict.failed
+    failed, worst = verdict.failed, _worst(verdict)
     if made.interrupted:
-        yield f"Stopped: no verdict for {where}."
-    elif failed is not None:
-        yield f"The script failed on rank {failed.rank} (exit status {failed.exit_code}): {failed.message}"
-    elif verdict.fits_devices is None:
-        yield f"The script never used the GPU: no memory allocated on {where}."
-    elif verdict.fits is False:
-        yield _fits_not(verdict, where)
-    else:
-        worst = max(verdict.ranks, key=lambda rank: rank.needed_bytes or 0)
-        needed = worst.needed_bytes or 0
-        free = worst.memory_bytes - needed
-        yield f"Fits on {where}: {_of(needed, worst.memory_bytes)} per GPU, {_gib(free)} to spare."
+        return f"Stopped: no verdict for {where}."
+    if failed is not None:
+        return f"The script failed on rank {failed.rank} (exit status {failed.exit_code}): {failed.message}"
+    if worst is None or verdict.fits_devices is None:
+        return f"The script never used the GPU: no memory allocated on {where}."
+    if verdict.fits is False:
+        return _fits_not(verdict, where)
+    needed = worst.needed_bytes or 0
+    free = worst.memory_bytes - needed
+    return f"Fits on {where}: {_of(needed, worst.memory_bytes)} per GPU, {_gib(free)} to spare."
 
 
 def _fits_not(verdict: Verdict, where: str) -> str:
@@ -202,11 +238,8 @@ def _tries(made: Emulation) -> Iterator[str]:
         yield f"No changes tried: {verdict.not_tried}."
     if verdict.tries:
         yield ""
-        yield "Changes, each emulated:"
-        for attempt in verdict.tries:
-            slower = _slower(made, attempt) if attempt.fits else None
-            cost = f", {slower_text(slower)}" if attempt.fits else ""
-            yield f"  {', '.join(attempt.changes)}: {_came_of(attempt)}{cost}"
+        yield f"{CHANGES}:"
+        yield from (f"  {change_line(_change(made, attempt))}" for attempt in verdict.tries)
     if Place.DEVICE in verdict.causes and sum(attempt.fits for attempt in verdict.tries) < ENOUGH:
         yield from _predictable(made)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zerobench.emulate.figures import RankFit, Verdict, rank_fit
@@ -66,7 +66,7 @@ def emulate(request: EmulationRequest, say: Say) -> Emulation:
         shutil.rmtree(run.path, ignore_errors=True)  # nothing was played
         raise
     records = {record.rank: record for record in readable_ranks(folder)}
-    made.verdict = _judge(stage, accounts, records, say, interrupted=made.interrupted)
+    made.verdict = _judge(stage, folder, accounts, records, say, interrupted=made.interrupted)
     _write(made, folder, trial, records, begun_s)
     return made
 
@@ -113,8 +113,32 @@ def _unseen(_chunk: bytes) -> None:
     """What a script prints is kept in the run's folder."""
 
 
+def _keep_need(folder: TrialFolder, refused: RankRecord, fit: RankFit, needed: PlayedRank) -> RankRecord:
+    """Let the rank's record hold the memory of the play that had room for everything, and what it needs in all."""
+    failure, played = refused.failure, needed.record
+    if failure is None or played is None or fit.needed_bytes is None or played.status is not Status.COMPLETED:
+        return refused
+    failure = failure.model_copy(update={"bytes_needed": fit.needed_bytes})
+    record = played.model_copy(update={"trial_id": refused.trial_id, "status": refused.status, "failure": failure})
+    write_whole(folder.rank_record(refused.rank), record.model_dump_json())
+    if needed.courses is not None:
+        courses = needed.courses.model_copy(update={"trial_id": refused.trial_id})
+        write_whole(folder.memory_courses(refused.rank), courses.model_dump_json())
+    return record
+
+
+def _kept_need(record: RankRecord | None) -> int | None:
+    return None if record is None or record.failure is None else record.failure.bytes_needed
+
+
 def _judge(
-    stage: Stage, accounts: Sequence[Account], records: dict[int, RankRecord], say: Say, *, interrupted: bool
+    stage: Stage,
+    folder: TrialFolder,
+    accounts: Sequence[Account],
+    records: dict[int, RankRecord],
+    say: Say,
+    *,
+    interrupted: bool,
 ) -> Verdict:
     request = stage.request
     fits: list[RankFit] = []
@@ -122,10 +146,13 @@ def _judge(
         needed: PlayedRank | None = None
         if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
             say(f"rank {account.rank} does not fit; running again with unlimited GPU memory to see what it needs")
-            needed = play_aside(stage.boundless, request.command, account.rank, compiled=account.compiles)
+            needed = play_aside(stage.boundless, request.command, account.rank, compiled=account.compiles, named=True)
         record = records.get(account.rank)
         more = (None, None) if needed is None else (needed.account, needed.record)
-        fits.append(rank_fit(account, record, stage.gpu.memory_bytes, *more))
+        fit = rank_fit(account, record, stage.gpu.memory_bytes, *more)
+        fits.append(fit)
+        if record is not None and needed is not None:
+            records[account.rank] = _keep_need(folder, record, fit, needed)
     verdict = Verdict(tuple(fits), request.cluster.gpus_per_node, request.cluster.host_memory_bytes)
     if verdict.fits is not False or verdict.failed is not None or not request.tries or interrupted:
         return verdict
@@ -143,7 +170,7 @@ def _write(
     record = trial_record(
         trial,
         made.run.run_id,
-        _status(made),
+        _status(made, records),
         len(made.verdict.ranks),
         started_at_s=begun_s,
         ended_at_s=time.time(),
@@ -180,7 +207,7 @@ def _settled(folder: TrialFolder, asked: TrialSpec, request: EmulationRequest) -
     return trial
 
 
-def _status(made: Emulation) -> tuple[Status, Failure | None]:
+def _status(made: Emulation, records: Mapping[int, RankRecord]) -> tuple[Status, Failure | None]:
     if made.interrupted:
         return Status.INTERRUPTED, Failure(message="stopped before its end")
     failed = made.verdict.failed
@@ -195,6 +222,7 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
                 message=f"rank {rank.account.rank}: {rank.account.message}",
                 bytes_asked=refusal.bytes_asked,
                 bytes_free=refusal.bytes_free,
+                bytes_needed=_kept_need(records.get(rank.account.rank)),
                 standing=refusal.standing,
                 evidence="the allocator's exception",
             )

@@ -16,7 +16,7 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder, write_whole
-from zerobench.records import RankRecord, read_or_none
+from zerobench.records import MemoryCourses, RankRecord, read_or_none
 from zerobench.running.outcome import as_a_shell_tells, how_ended
 from zerobench.running.readable import readable_ranks
 
@@ -96,6 +96,8 @@ class PlayedRank:
     account: Account
     record: RankRecord | None = None
     """The ledger's, where it watched."""
+    courses: MemoryCourses | None = None
+    """Of the same."""
 
 
 def play_aside(
@@ -105,18 +107,19 @@ def play_aside(
     added: Mapping[str, str] | None = None,
     *,
     compiled: bool = False,
+    named: bool = False,
 ) -> PlayedRank:
     """Play one rank quietly, in a folder that is gone afterwards; `added` goes into its environment.
 
-    Bytes are named where a node's memory was asked after, since the ledger alone knows what is held there; else they
-    are only counted, and where it is to play `compiled`, since nothing is compiled under the ledger.
+    Bytes are named if `named`, and for a node's memory, which the ledger alone knows; else they are only counted, and
+    also if it is to play `compiled`, since nothing is compiled under the ledger.
 
     Raises UserError: the command is not one that can be played.
     """
     with _scratch() as path:
         folder = TrialFolder(path)
-        named = stage.request.cluster.host_memory_bytes is not None and not compiled
-        part = stage.part(command, rank, folder, under_ledger=named, aside=True)
+        under_ledger = (named or stage.request.cluster.host_memory_bytes is not None) and not compiled
+        part = stage.part(command, rank, folder, under_ledger=under_ledger, aside=True)
         process = subprocess.run(
             stage.command(),
             env={**os.environ, **(added or {}), **stage.variables(part, folder), TRIAL_VARIABLE: str(path)},
@@ -126,7 +129,8 @@ def play_aside(
             check=False,
         )
         account = read_account(part, process.returncode)
-        return PlayedRank(account, next((record for record in readable_ranks(folder) if record.rank == rank), None))
+        record = next((record for record in readable_ranks(folder) if record.rank == rank), None)
+        return PlayedRank(account, record, read_or_none(folder.memory_courses(rank), MemoryCourses))
 
 
 @contextmanager

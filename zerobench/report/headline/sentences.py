@@ -20,6 +20,7 @@ from zerobench.report.headline.decisions import MOST_GROUPS, decisions_among, st
 from zerobench.report.notes import listed
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
+from zerobench.report.verdict import verdict_of, verdict_sentences
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted, format_bytes, format_count
 
@@ -29,10 +30,13 @@ _NO_MEMORY = "No device memory recorded."
 
 
 def headline(runs: RunFigures) -> list[str]:
-    """Three to six plain sentences about all runs; one where no trial has ended."""
+    """Three to six plain sentences about all runs: the verdict that a run keeps; one where no trial has ended."""
     trials = runs.figures
     if not trials:
         return ["No trial has ended yet."]
+    verdict = verdict_of(runs.runs)
+    if verdict is not None:
+        return [plain(sentence) for sentence in [*verdict_sentences(verdict), _evidence(runs)]]
     known = candidates(runs)
     if not _has_figure(trials, known):
         return [_endings(trials)]
