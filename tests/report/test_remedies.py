@@ -152,3 +152,12 @@ def test_a_comparison_says_who_holds_what_became_more(tmp_path: Path) -> None:
     comparison = compare(base, new)
     [sentence] = causes(comparison, comparison.peaks)
     assert sentence.endswith(f"device: gathered parameters: in NEW 55.00 GiB in 96 tensors {EXPERTS}")
+
+
+def test_a_pair_with_gathered_experts_blames_their_holder_and_no_limit(tmp_path: Path) -> None:
+    whole = trial(asked("zero2"), {(StepKind.STEADY, Phase.BACKWARD): {Category.PARAMETERS: 10 * GIB}})
+    run = load_run(lay_out(tmp_path, "run", [whole, held_trial([part(AUTOGRAD)])]))
+    found = as_data(explain(run, "zero2", (run, "zero3")))
+    [answer] = [passage["sentences"] for passage in found["passages"] if passage["title"] == "Answer"]
+    assert answer[1].startswith("zero3 partitions the parameters, 9.00 GiB less, and holds 55.00 GiB gathered")
+    assert answer[1].endswith(f"at its peak: 55.00 GiB in 96 tensors {EXPERTS}.")

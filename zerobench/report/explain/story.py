@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.topic import Topic, says, signed_bytes
+from zerobench.report.held_parts import held_part
 from zerobench.report.labels import brief
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
+from zerobench.report.remedies import is_held_otherwise
 from zerobench.report.trials import Trial, case_of
 from zerobench.units import format_bytes
 
@@ -62,15 +64,20 @@ def gathered_again(pair: Pair) -> str | None:
     if sign * parameters.more_bytes >= 0 or sign * gathered.more_bytes <= 0:
         return None
     at = divides.index(True)
-    name, case = pair.names[at], case_of(pair.trials[at])
-    limit = int(case.zero("stage3_max_live_parameters")) if case else 0
-    why = (
-        f": stage3_max_live_parameters {brief(limit)} exceeds the model: all of it stays gathered"
-        if case and limit >= case.num_params
-        else f" (stage3_max_live_parameters {brief(limit)})"
-    )
     less, held = format_bytes(abs(parameters.more_bytes)), format_bytes(abs(gathered.more_bytes))
-    return f"{name} partitions the parameters, {less} less, and holds {held} gathered at its peak{why}."
+    sentence = f"{pair.names[at]} partitions the parameters, {less} less, and holds {held} gathered at its peak"
+    return f"{sentence}{_why_gathered(pair.trials[at], pair.peaks[at])}."
+
+
+def _why_gathered(trial: Trial, peak: Instant) -> str:
+    """The engine's limit, unless the record says that others hold what is gathered."""
+    part, case = peak.largest_part(Category.GATHERED_PARAMETERS), case_of(trial)
+    if part is not None and is_held_otherwise(Category.GATHERED_PARAMETERS, part):
+        return f": {held_part(part)}"
+    limit = int(case.zero("stage3_max_live_parameters")) if case else 0
+    if case and limit >= case.num_params:
+        return f": stage3_max_live_parameters {brief(limit)} exceeds the model: all of it stays gathered"
+    return f" (stage3_max_live_parameters {brief(limit)})"
 
 
 def _other_instants(pair: Pair) -> Iterator[str]:
