@@ -94,3 +94,9 @@ def test_the_page_of_a_script_expects_the_step_that_emulate_tells() -> None:
         told.expected.low_s,
         told.expected.high_s,
     )
+
+
+def test_the_expected_step_of_a_script_plays_no_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = seen("hyperparameters", evidence="emulated", prediction={"gpu": "H100 SXM"}, gpus_per_node=8)
+    monkeypatch.delattr("zerobench.formulas.record.allocator_rows")
+    assert known(predicted_step(completed_trial(trial)).expected).step_s > 0

@@ -106,6 +106,11 @@ def test_the_knob_for_the_bucket_saves_what_the_trial_with_that_bucket_saved() -
     assert "reduce_bucket_size: 5e7: -858.31 MiB" in text(BUCKETS, LARGE_3)
 
 
+def test_the_effect_of_a_setting_is_found_without_playing_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("zerobench.formulas.record.allocator_rows")
+    assert known(knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3))).effects
+
+
 def test_the_closed_forms_are_not_asked_for_knobs_where_they_miss_the_peak() -> None:
     seen = peak(BUCKETS, LARGE_3)
     found = known(knobs(named(BUCKETS, LARGE_3).trial, replace(seen, total_bytes=2 * seen.total_bytes)))

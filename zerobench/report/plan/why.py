@@ -133,7 +133,7 @@ def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:
         return
     instants = (ours.instant, theirs.instant)
     differences = difference(*instants)
-    yield from _differences(best, other, differences, instants)
+    yield from _differences(best, other, differences, instants, _TELLING * more)
     yield from _bucket_against_savings(best, other, differences, instants)
 
 
@@ -155,11 +155,14 @@ def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
 
 
 def _differences(
-    best: Trial, other: Trial, differences: Sequence[CategoryDifference], instants: tuple[Instant, Instant]
+    best: Trial,
+    other: Trial,
+    differences: Sequence[CategoryDifference],
+    instants: tuple[Instant, Instant],
+    least_bytes: float,
 ) -> Iterator[str]:
-    """The largest differences at the two peaks, with what makes up the bytes of `other`; if it has none, of `best`."""
-    more = instants[1].total_bytes - instants[0].total_bytes
-    telling = [part for part in merged(differences, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
+    """The differences beyond `least_bytes` at the two peaks, with what makes up those of `other`, else of `best`."""
+    telling = [part for part in merged(differences, MOMENTS) if abs(part[0].more_bytes) > least_bytes]
     for part, alike in telling[:_MOST_PARTS]:
         because = _because(other, instants[1], part.category, part.b_bytes, alike)
         if not part.b_bytes:
