@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from zerobench.memory.holders import ModulePath
 from zerobench.memory.peak_parts import MOST_PARTS, largest_parts
 from zerobench.memory.replay import Walk
@@ -16,18 +18,23 @@ Thing = tuple[str, str | None, int]
 
 
 def parts(
-    live: Iterable[Thing], events: Iterable[tuple[Thing, int]] = (), module: ModulePath = NOWHERE
+    live: Iterable[Thing],
+    events: Iterable[tuple[Thing, int]] = (),
+    module: ModulePath = NOWHERE,
+    holder: Holder = Holder.AUTOGRAD,
+    category: Category = Category.GATHERED_PARAMETERS,
 ) -> list[PeakPart]:
-    """The parts of the gathered parameters, all of which autograd holds."""
+    """The parts of one category, all of which have the same holder; `module` saved them for backward."""
 
     def storage_of(thing: Thing) -> Any:
-        return None if thing[1] is None else SimpleNamespace(is_adopted=False, birth=SimpleNamespace(name=thing[1]))
+        birth = SimpleNamespace(name=thing[1], module="Builder")
+        return None if thing[1] is None else SimpleNamespace(is_adopted=False, birth=birth)
 
     walk = Walk[Thing, Category | None](
-        [(thing, thing[2]) for thing in live], list(events), lambda _: Category.GATHERED_PARAMETERS, storage_of
+        [(thing, thing[2]) for thing in live], list(events), lambda _: category, storage_of
     )
-    found = largest_parts(walk, lambda *_: [Holder.AUTOGRAD], lambda _: module)
-    return found[Category.GATHERED_PARAMETERS]
+    found = largest_parts(walk, lambda *_: [holder], lambda _: module)
+    return found[category]
 
 
 def test_what_one_module_saved_is_one_part_with_the_site_of_most_of_it() -> None:
@@ -51,6 +58,26 @@ def test_only_the_largest_parts_are_kept_and_the_largest_of_a_category_always() 
 def test_a_block_that_no_tensor_was_seen_to_own_names_no_place_and_no_holder() -> None:
     [part] = parts([("kernel's", None, 8)])
     assert (part.site, part.module, part.holders) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("category", "holder"),
+    [
+        (Category.WORKSPACES, Holder.LIBRARY),
+        (Category.KERNEL_WORKSPACE, Holder.OPERATION),
+        (Category.TEMPORARIES, Holder.OPERATION),
+    ],
+)
+def test_a_block_without_a_tensor_is_held_by_what_its_category_is_evidence_of(
+    category: Category, holder: Holder
+) -> None:
+    [part] = parts([("kernel's", None, 8)], category=category)
+    assert part.holders == [holder]
+
+
+def test_the_module_that_saved_a_storage_is_named_only_where_autograd_holds_it() -> None:
+    [part] = parts([("a", "build", 8)], module=EXPERTS, holder=Holder.MODEL)
+    assert (part.module, part.path, part.site) == ("Builder", None, "build")
 
 
 def test_a_node_of_the_backward_pass_is_named_in_words() -> None:

@@ -15,6 +15,13 @@ MOST_PARTS = 4
 _LEAST_SHARE = 0.001
 """Beyond the largest of a category, parts that are a smaller share of the peak are left out: records stay small."""
 
+_UNSEEN: dict[Category, tuple[Holder, ...]] = {
+    Category.WORKSPACES: (Holder.LIBRARY,),
+    Category.KERNEL_WORKSPACE: (Holder.OPERATION,),
+    Category.TEMPORARIES: (Holder.OPERATION,),
+}
+"""Holders of blocks that no tensor was seen to own: their size, or their life within one phase, is the evidence."""
+
 
 class _Kind(NamedTuple):
     """What the storages of one part have in common."""
@@ -31,17 +38,23 @@ def largest_parts(
     holders_of: Callable[[Storage, Category], list[Holder]],
     module_of: Callable[[Storage], ModulePath],
 ) -> dict[Category, list[PeakPart]]:
-    """Return up to MOST_PARTS parts of each category at the peak of the phase that `walk` is of."""
+    """Return up to MOST_PARTS parts of each category at the peak of the phase that `walk` is of.
+
+    `module_of` gives the module that saved a storage for backward.
+    """
     sites: dict[_Kind, Counter[str | None]] = defaultdict(Counter)
     counts: Counter[_Kind] = Counter()
     for thing, nbytes in things_at_peak(walk.live, walk.events).items():
-        kind, storage = _Kind(walk.category_of(thing) or Category.UNATTRIBUTED), walk.storage_of(thing)
+        category, storage = walk.category_of(thing) or Category.UNATTRIBUTED, walk.storage_of(thing)
         site = None
-        if storage is not None:
+        if storage is None:
+            kind = _Kind(category, _UNSEEN.get(category, ()))
+        else:
             site = None if storage.is_adopted else storage.birth.name.replace("autograd:", "backward of ")
-            module = module_of(storage)
-            holders = tuple(holders_of(storage, kind.category))
-            kind = _Kind(kind.category, holders, module, None if module.path else site)
+            holders = tuple(holders_of(storage, category))
+            is_saved = Holder.AUTOGRAD in holders
+            module = module_of(storage) if is_saved else ModulePath(storage.birth.module)
+            kind = _Kind(category, holders, module, None if module.path else site)
         sites[kind][site] += nbytes
         counts[kind] += 1
     ranked = sorted(((sizes.total(), kind) for kind, sizes in sites.items()), key=lambda part: -part[0])
