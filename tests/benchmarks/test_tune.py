@@ -13,7 +13,7 @@ from benchmarks.tune.beside_autotuner import Figure as Side
 from benchmarks.tune.beside_autotuner import table
 from benchmarks.tune.cases import CASES, MICRO_BATCHES, PLACES, SHARE, grid
 from benchmarks.tune.grid import Figure, committed, figure
-from zerobench.report.choice import ROOM
+from zerobench.report.fit import ROOM
 from zerobench.search.formula import formula_row
 
 FIGURES = {key: list(rows) for key, rows in groupby(committed(), lambda one: (one.world, one.case))}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_the_command_s_document_has_the_decision_that_is_kept(
 
 
 def test_python_s_calls_return_the_decision_that_is_kept() -> None:
-    asked = {"gpus": 8, "gpu": "a100-40", "host_memory": "1TB", "evidence": "formula"}
+    asked: dict[str, Any] = {"gpus": 8, "gpu": "a100-40", "host_memory": "1TB", "evidence": "formula"}
     made = [api.plan(model="llama-7b", **asked), api.tune("llama-7b", **asked, stages=[1, 2], global_batch=8)]
     kept_with_runs = [kept(one.path) for one in made]
     assert [one.decision for one in made] == kept_with_runs
@@ -109,7 +110,7 @@ def test_python_s_calls_return_the_decision_that_is_kept() -> None:
 
 def test_plan_and_tune_take_a_gain_by_the_same_rule() -> None:
     """Of the cells that both show, neither leaves one that is expected to be faster by more than a per cent."""
-    asked = {"gpus": 8, "gpu": "a100-80", "host_memory": "1TB", "evidence": "formula"}
+    asked: dict[str, Any] = {"gpus": 8, "gpu": "a100-80", "host_memory": "1TB", "evidence": "formula"}
     for made in (api.plan(model="llama-7b", **asked), api.tune("llama-7b", **asked, stages=[1, 2], global_batch=8)):
         times = [known(one.expected_step_s) for one in made.predictions if one.row.has_room]
         assert known(known(made.best).expected_step_s) <= 1.01 * min(times)

@@ -18,7 +18,7 @@ from tests.tools.rank_memory import flops_by_phase
 from zerobench.formulas import formula_record
 from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
-from zerobench.report.choice import ROOM
+from zerobench.report.fit import ROOM
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import phase_peak
 from zerobench.report.step_time.bound import step_bound

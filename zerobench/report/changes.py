@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerobench.report.explain.topic import Topic, says
-from zerobench.report.plan.rows import PlanRow, Space
+from zerobench.report.fit import Space
+from zerobench.report.plan.rows import PlanRow
 from zerobench.units import format_bytes
 
 MOST = 3

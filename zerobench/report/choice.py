@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from zerobench.report.fit import ROOM, Fit
 from zerobench.report.step_time.order import least_ratio
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.recomputation import recomputed_blocks
@@ -26,8 +27,6 @@ from zerobench.timing.step import ExpectedStep
 
 AS_FAST = 0.01
 """A step that is shorter by less than this share is no gain: the simpler of the two is taken."""
-ROOM = 0.05
-"""The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
 
 _REACH = {Offload.NONE: 0, Offload.CPU: 1, Offload.NVME: 2}
 _NO_STAGE = 4
@@ -49,6 +48,12 @@ class Option:
     """None: the time of its step is not known."""
     needed_bytes: int | None = None
     """Of one GPU; None where not known."""
+
+    @classmethod
+    def of(cls, spec: TrialSpec, fit: Fit, expected: ExpectedStep | None) -> Option:
+        """The option of a trial; what is not known of its device has no room."""
+        room = fit.room if fit.is_known and fit.device.room is not None else -1.0
+        return cls(spec, room, fit.host.room, expected, fit.device.needed_bytes)
 
     @property
     def host_unchecked(self) -> bool:

@@ -8,7 +8,8 @@ rounds of trials follow, each of the variants that are still expected to be fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from zerobench.report.choice import AS_FAST, ROOM, Option, choose
+from zerobench.report.choice import AS_FAST, Option, choose
+from zerobench.report.fit import ROOM
 from zerobench.report.plan.rows import PlanRow
 from zerobench.search.formula import formula_row
 from zerobench.spec.cluster import Cluster

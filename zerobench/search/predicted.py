@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerobench.errors import UserError
-from zerobench.report.choice import ROOM
+from zerobench.report.fit import ROOM
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import plan_row

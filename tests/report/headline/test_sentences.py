@@ -17,6 +17,7 @@ from tests.report.sample_run import (
     completed_trial,
     failed_trial,
     on_cpu,
+    refused_trial,
     sample_trials,
     skipped_trial,
     spec,
@@ -189,6 +190,15 @@ def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
     said = told(tmp_path, *large)
     assert said[0] == "Nothing fits in 80.00 GiB per device: zero0 (86.21 GiB), zero3 (81.86 GiB)."
     assert not any(sentence.startswith("Choose") for sentence in said)
+
+
+def test_what_was_refused_for_gaps_alone_is_no_choice_as_in_a_plan(tmp_path: Path) -> None:
+    place = cluster(gpu="h200")
+    trials = [trial for trial in plan_trials(place) if trial.ranks and trial.spec.strategy in {"zero1", "zero2"}]
+    refused = [refused_trial(trial, 99) for trial in trials]
+    found = candidates(frames(tmp_path, refused))
+    assert [one.fits for one in found] == [False] * len(refused)
+    assert [one.option.has_room for one in found] == [False] * len(refused)
 
 
 def test_the_same_work_in_two_runs_is_two_choices_and_its_figures_are_not_mixed(tmp_path: Path) -> None:

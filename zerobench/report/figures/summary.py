@@ -8,6 +8,7 @@ from zerobench.records import Category, Failure, Place, Status, TrialRecord
 from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.column_units import plain
 from zerobench.report.figures.predicted_speed import PredictedStep, gpu_of, predicted_step
+from zerobench.report.fit import Fit, Space
 from zerobench.report.labels import setting_text
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import devices_of, nvml_peak_bytes
@@ -129,6 +130,14 @@ class Summary:
         if expected is None:
             return None
         return Rate(tokens / expected.step_s, (tokens / expected.high_s, tokens / expected.low_s))
+
+    @property
+    def fit(self) -> Fit:
+        """Its need of one GPU and of one node; the host of a measured trial held it, whatever it has."""
+        refused = self.status is Status.OUT_OF_DEVICE_MEMORY
+        device = Space(self.device_needed_bytes, self.capacity_bytes, refused)
+        host = Space(self.host_needed_bytes, self.host_capacity_bytes)
+        return Fit(device, host, self.offloads() and not self.is_measured)
 
     def offloads(self, *places: Offload) -> bool:
         """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""

@@ -11,7 +11,7 @@ from zerobench.records import Status
 from zerobench.report.choice import Option
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.plan.rows import Space
+from zerobench.report.fit import Fit
 from zerobench.report.stats import median, median_range
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -41,11 +41,8 @@ class Candidate:
     """Whether it is the plain loop on one rank that the others are held against, and no choice itself."""
     spec: TrialSpec
     """Of its first repeat."""
-    needed_bytes: int | None
-    """The largest over ranks, start-up and repeats (capacity.py)."""
-    capacity_bytes: int | None
-    host_room: float | None
-    """What is left of a node's memory as a share of it; None where nobody said how much there is."""
+    fit: Fit
+    """Of the repeat that needs most of its device (capacity.py)."""
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
@@ -64,17 +61,23 @@ class Candidate:
 
     @property
     def option(self) -> Option:
-        """It as the rule of choice sees it; what is not known of the device has no room."""
-        device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
-        room = device if self.host_room is None else min(device, self.host_room)
-        return Option(self.spec, room, self.host_room, self.expected, self.needed_bytes)
+        """It as the rule of choice sees it."""
+        return Option.of(self.spec, self.fit, self.expected)
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """Of one device: the largest over ranks, start-up and repeats."""
+        return self.fit.device.needed_bytes
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Of one device."""
+        return self.fit.device.capacity_bytes
 
     @property
     def fits(self) -> bool | None:
-        """None where the device's memory, or the trial's need, is not known."""
-        if self.capacity_bytes is None or self.needed_bytes is None:
-            return None
-        return self.needed_bytes <= self.capacity_bytes
+        """Whether the device holds it; None where its memory, or the trial's need, is not known."""
+        return None if self.fit.device.room is None else self.fit.device.fits
 
     def overlaps(self, other: Candidate) -> bool:
         """Whether neither can be called faster."""
@@ -110,7 +113,6 @@ def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]
 
 def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candidate:
     first, spec = repeats[0].summary, repeats[0].spec
-    known = [need for trial in repeats if (need := trial.summary.device_needed_bytes) is not None]
     timed = [rates for trial in repeats if (rates := _rates(trial))]
     several = [middle for rates in timed if (middle := median(rates)) is not None]
     return Candidate(
@@ -119,9 +121,7 @@ def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candi
         config_hash=first.config_hash,
         is_reference=has_reference and spec.strategy in _REFERENCES,
         spec=spec,
-        needed_bytes=max(known, default=None),
-        capacity_bytes=first.capacity_bytes,
-        host_room=Space(first.host_needed_bytes, first.host_capacity_bytes).room,
+        fit=max((trial.summary.fit for trial in repeats), key=lambda fit: fit.device.needed_bytes or 0),
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
         expected=first.predicted_step.expected,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from zerobench.report.choice import ROOM, decide
+from zerobench.report.choice import decide
 from zerobench.report.decision import Decision, measured_rival, predicted_rival, stored
 from zerobench.report.figures.runs import RunFigures
+from zerobench.report.fit import ROOM
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
 from zerobench.units import format_bytes
 

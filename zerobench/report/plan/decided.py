@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerobench import store
-from zerobench.report.choice import ROOM, Choice
+from zerobench.report.choice import Choice
 from zerobench.report.decision import Decision, decision_of
+from zerobench.report.fit import ROOM
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.trials import ended_trials, is_whole

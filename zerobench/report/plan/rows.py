@@ -9,8 +9,9 @@ from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.capacity import DeviceNeed, device_need, host_bytes_per_node
-from zerobench.report.choice import ROOM, Choice, Option, decide
+from zerobench.report.choice import Choice, Option, decide
 from zerobench.report.figures.name import TrialName
+from zerobench.report.fit import Fit, Space
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.speed import flops_per_s
 from zerobench.report.step_time.bound import StepBound
@@ -19,48 +20,6 @@ from zerobench.spec.hardware import Gpu, peak_flops
 from zerobench.spec.training import Training, most_energy_kwh
 from zerobench.spec.trial import Evidence
 from zerobench.timing.step import ExpectedStep
-
-
-@dataclass(frozen=True)
-class Space:
-    """One kind of memory: what the trial needs of it and what there is; None where not known or not given."""
-
-    needed_bytes: int | None
-    capacity_bytes: int | None
-    was_refused: bool = False
-    """Whether an allocator gave up within this capacity, be it for gaps alone."""
-
-    @property
-    def room(self) -> float | None:
-        """What is left as a share of what there is, below zero where the trial does not fit; None where not judged."""
-        if self.needed_bytes is None or not self.capacity_bytes:
-            return None
-        room = 1 - self.needed_bytes / self.capacity_bytes
-        return min(room, 0.0) if self.was_refused else room
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits, as far as is known."""
-        return not self.was_refused and (self.room is None or self.room >= 0)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it fits with room to spare, as far as is known."""
-        return self.room is None or self.room >= ROOM
-
-
-def verdict(device: Space, host: Space, *, needs_host: bool) -> str:
-    """`yes`, `tight`, or which memory is too small; empty where nothing is known of the device, `not checked` where the
-    device holds it and nobody said how much memory the host has, whose memory or drive it needs.
-    """
-    if device.room is None:
-        return ""
-    lacking = [name for name, space in (("device", device), ("host", host)) if not space.fits]
-    if lacking:
-        return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
-    if needs_host and host.room is None:
-        return "not checked"
-    return "yes" if device.has_room and host.has_room else "tight"
 
 
 @dataclass(frozen=True)
@@ -122,15 +81,22 @@ class PlanRow:
         return device_need(self.trial)
 
     @cached_property
+    def fit(self) -> Fit:
+        """Its need of one GPU and, with the tensors of all ranks of a node, of the host."""
+        refused = self.trial.record.status is Status.OUT_OF_DEVICE_MEMORY
+        needed_bytes = None if self.need is None else self.need.total_bytes
+        device = Space(needed_bytes, self.device_bytes, refused)
+        return Fit(device, Space(host_bytes_per_node(self.trial), self.host_bytes), self.offloads)
+
+    @property
     def device(self) -> Space:
         """One GPU's memory."""
-        refused = self.trial.record.status is Status.OUT_OF_DEVICE_MEMORY
-        return Space(None if self.need is None else self.need.total_bytes, self.device_bytes, refused)
+        return self.fit.device
 
-    @cached_property
+    @property
     def host(self) -> Space:
-        """One node's memory: the tensors of all of its ranks."""
-        return Space(host_bytes_per_node(self.trial), self.host_bytes)
+        """One node's memory."""
+        return self.fit.host
 
     @property
     def offloads(self) -> bool:
@@ -140,18 +106,17 @@ class PlanRow:
     @property
     def verdict(self) -> str:
         """Whether it fits, in a word or two; empty where nothing is known of the device."""
-        return verdict(self.device, self.host, needs_host=self.offloads)
+        return self.fit.verdict
 
     @property
     def fits(self) -> bool:
         """Whether device and host hold it."""
-        return self.need is not None and self.device.fits and self.host.fits
+        return self.fit.fits
 
     @cached_property
     def option(self) -> Option:
-        """It as the rule of choice sees it; what is not known of the device has no room."""
-        room = -1.0 if self.need is None else self.room
-        return Option(self.trial.spec, room, self.host.room, self.expected, self.device.needed_bytes)
+        """It as the rule of choice sees it."""
+        return Option.of(self.trial.spec, self.fit, self.expected)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -168,12 +133,12 @@ class PlanRow:
     @property
     def has_room(self) -> bool:
         """Whether device and host hold it with room to spare."""
-        return self.need is not None and self.device.has_room and self.host.has_room
+        return self.fit.has_room
 
     @property
     def room(self) -> float:
         """The share that is left of the scarcer of device and host memory."""
-        return min((room for room in (self.device.room, self.host.room) if room is not None), default=0.0)
+        return self.fit.room
 
     @property
     def scaled_bytes(self) -> int | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.report.choice import ROOM
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 from zerobench.report.decision import runner_up_words
+from zerobench.report.fit import ROOM
 from zerobench.report.plan.decided import Decided
 from zerobench.report.plan.rows import PlanRow, TrainingCost, evidence_words, takes
 from zerobench.report.step_time.expected import why_no_time

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.choice import ROOM
 from zerobench.report.column_units import MISSING, byte_unit
+from zerobench.report.fit import ROOM
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zerobench.report.capacity import DeviceNeed
-from zerobench.report.choice import ROOM
 from zerobench.report.column_units import MISSING, byte_unit, show_percent
+from zerobench.report.fit import ROOM
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.memory import category_columns

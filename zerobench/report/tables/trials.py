@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zerobench.records import Status
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.notes import listed
 from zerobench.report.parity import Parity
-from zerobench.report.plan.rows import Space, verdict
 from zerobench.report.recovery import distance_text
 from zerobench.report.speed import Speed
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
@@ -29,7 +27,7 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
         Column("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),
         _bytes("device need", lambda summary: summary.device_needed_bytes, trials),
-        _text("fits", _fits),
+        _text("fits", lambda summary: summary.fit.verdict),
         _bytes("NVML peak", lambda summary: summary.nvml_peak_bytes, trials),
         _bytes("host peak", lambda summary: summary.host_peak_bytes, trials),
         _speed("step", lambda speed: time.show(speed.step_time_s_median), time.name),
@@ -74,14 +72,6 @@ def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
             cell(lambda trial, interval: show_whole(trial.spec.global_batch_tokens / interval.step_s)),
         ),
     ]
-
-
-def _fits(summary: Summary) -> str:
-    """Whether one GPU and one node hold it, as a plan says it; the host of a measured trial held it."""
-    refused = summary.status is Status.OUT_OF_DEVICE_MEMORY
-    device = Space(summary.device_needed_bytes, summary.capacity_bytes, refused)
-    host = Space(summary.host_needed_bytes, summary.host_capacity_bytes)
-    return verdict(device, host, needs_host=summary.offloads() and not summary.is_measured)
 
 
 def _parity(name: str, value: Callable[[Parity], float | None]) -> Column[TrialFigures]:
