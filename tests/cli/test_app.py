@@ -143,7 +143,7 @@ def test_models_are_listed_with_their_exact_parameters(call: Call) -> None:
 
 def test_gpus_and_axes_are_listed_by_the_names_that_options_take(call: Call) -> None:
     gpus = call("models", "--gpus")[1].splitlines()
-    assert any(line.split()[:6] == ["H200", "SXM", "140", "990", "4,800", "NVLink"] for line in gpus)
+    assert any(line.split()[:7] == ["H200", "SXM", "140.40", "139.80", "catalogue", "990", "4,800"] for line in gpus)
     axes = call("sweeps", "--axes")[1].splitlines()
     assert [line for line in axes if line.startswith("      offload_param: none ")] != []
 

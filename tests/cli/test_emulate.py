@@ -14,7 +14,7 @@ from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import EmulationRequest
 from zerobench.folder import RunFolder
-from zerobench.records import Category, Phase, Place, Standing, Status, StepKind
+from zerobench.records import Category, DeviceMemory, Phase, Place, Standing, Status, StepKind
 from zerobench.report.render.terminal import in_width
 from zerobench.report.verdict import change_line, verdict_sentences
 from zerobench.spec.cluster import read_cluster
@@ -24,7 +24,7 @@ from zerobench.spec.trial import OwnScript, Precision, TrialSpec
 from zerobench.verdict import kept_verdict
 
 GIB = 1 << 30
-HAS = 150_754_820_096
+HAS = 143_156 << 20
 
 
 def account(end=End.STOPPED, reserved=100, **more):
@@ -80,7 +80,7 @@ def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
 def test_what_fits_is_said_with_what_is_left_and_by_category():
     made = emulation(account(peak_bytes=90 * GIB + 4096, peak_step=1), record())
     told = list(lines(made))
-    assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB per GPU, 39.40 GiB to spare."
+    assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 139.80 GiB per GPU, 38.80 GiB to spare."
     assert "  peak 90.00 GiB, in the update of the first step:" in told
     assert "  peak allocated 90.00 GiB in step 1, reserved 100.00 GiB" in told
     assert "    parameters                  60.00 GiB   66.7%" in told
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
     )
     made = emulation(refused(), needed=account(reserved=160), tries=tries)
     told = list(lines(made))
-    assert told[-2] == "Does not fit on 8 x H200 SXM: needs 161.00 GiB of 140.40 GiB, 20.60 GiB too much."
+    assert told[-2] == "Does not fit on 8 x H200 SXM: needs 161.00 GiB of 139.80 GiB, 21.20 GiB too much."
     at = told.index(
         "  out of memory: 40.00 GiB requested in the forward phase of step 1, 20.00 GiB free; allocated 120.00 GiB:"
     )
@@ -340,3 +340,58 @@ def test_lines_are_wrapped_at_words_for_the_terminal(monkeypatch):
     assert max(map(len, told)) > 80
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.split() == " ".join(told).split()
+
+
+def of_step(step, phase, held_gib, reserved_gib):
+    sizes = dict.fromkeys(("allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "alloc_retries"), 0)
+    return DeviceMemory(
+        step=step,
+        phase=phase,
+        peak_reserved_bytes=reserved_gib * GIB,
+        peak_occupied_bytes=held_gib * GIB,
+        nvml_used_bytes=None,
+        nvml_process_bytes=None,
+        **sizes,
+    )
+
+
+def watched(start_gib, steps_gib):
+    """A record whose allocator held so much at start-up and in steps, and had reserved a tenth more."""
+    rows = [
+        of_step(StepKind.FIRST, Phase.INIT, start_gib, start_gib + 10),
+        of_step(StepKind.STEADY, Phase.BACKWARD, steps_gib, steps_gib + 10),
+    ]
+    return record().model_copy(update={"device_memory": rows})
+
+
+@pytest.mark.parametrize(
+    ("start_gib", "steps_gib", "said"),
+    [
+        (100, 60, "needs 101.00 GiB of 139.80 GiB per GPU, 38.80 GiB to spare (at start-up, steps 61.00 GiB)."),
+        (60, 100, "needs 101.00 GiB of 139.80 GiB per GPU, 38.80 GiB to spare (in steps, start-up 61.00 GiB)."),
+    ],
+)
+def test_the_verdict_says_whether_start_up_or_steps_need_most(start_gib, steps_gib, said):
+    made = emulation(account(occupied_bytes=None))
+    fit = rank_fit(account(occupied_bytes=100 * GIB), watched(start_gib, steps_gib), HAS, None)
+    made = replace(made, verdict=replace(made.verdict, ranks=(fit,)))
+    told = list(lines(made))
+    assert [line for line in told if line.startswith("Fits on ")] == [f"Fits on 8 x H200 SXM: {said}"]
+    both = f"({start_gib + 10}.00 GiB at start-up and {steps_gib + 10}.00 GiB in steps)"
+    assert [line for line in told if both in line and "reserved" in line] != []
+    (rank,) = as_plain(made)["ranks"]
+    assert (rank["start_up_needed_bytes"], rank["steady_needed_bytes"]) == (
+        (start_gib + 1) * GIB,
+        (steps_gib + 1) * GIB,
+    )
+    assert (rank["start_up_reserved_bytes"], rank["steady_reserved_bytes"]) == (
+        (start_gib + 10) * GIB,
+        (steps_gib + 10) * GIB,
+    )
+
+
+def test_what_is_needed_between_phases_is_said_to_be_of_neither():
+    made = emulation(account())
+    fit = rank_fit(account(occupied_bytes=110 * GIB), watched(60, 100), HAS, None)
+    told = list(lines(replace(made, verdict=replace(made.verdict, ranks=(fit,)))))
+    assert [line for line in told if line.endswith("(outside start-up and the tracked steps).")] != []

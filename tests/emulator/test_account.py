@@ -43,13 +43,14 @@ nvml.nvmlInit()
 handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 memory = [nvml.nvmlDeviceGetMemoryInfo(h) for h in handles]
 newer = [nvml.nvmlDeviceGetMemoryInfo(h, version=nvml.nvmlMemory_v2) for h in handles]
-assert [(m.total, m.free, m.used) for m in memory] == [(m.total, m.free, m.used) for m in newer]
+assert [(m.total, m.free, m.used) for m in memory] == [(m.total, m.free, m.used + m.reserved) for m in newer]
 print(json.dumps({
     "names": [nvml.nvmlDeviceGetName(h) for h in handles],
     "uuids": [nvml.nvmlDeviceGetUUID(h) for h in handles],
     "driver": nvml.nvmlSystemGetDriverVersion(),
     "total": [m.total for m in memory],
-    "used": [m.used for m in memory],
+    "used": [m.used for m in newer],
+    "reserved": [m.reserved for m in newer],
     "free": [m.free for m in memory],
     "processes": [[(p.pid, p.usedGpuMemory) for p in nvml.nvmlDeviceGetComputeRunningProcesses(h)] for h in handles],
     "busy": [nvml.nvmlDeviceGetUtilizationRates(h).gpu for h in handles],
@@ -89,7 +90,9 @@ def test_nvml_reads_what_cuda_holds_context_and_communicators_included(node):
     assert held == [2 * MIB, GIB + 2 * MIB]
     assert seen["used"] == [held[0] + GPU.context_bytes, held[1] + GPU.context_bytes + NCCL]
     assert seen["processes"] == [[[node.said["pid"], used]] for used in seen["used"]]
-    assert seen["total"] == [GPU.memory_bytes] * 2
+    assert seen["total"] == [GPU.nvml_bytes] * 2
+    assert seen["reserved"] == [GPU.nvml_bytes - GPU.memory_bytes] * 2
+    assert seen["reserved"][0] > 0
     assert seen["free"] == [GPU.memory_bytes - used for used in seen["used"]]
 
 

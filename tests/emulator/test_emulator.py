@@ -53,7 +53,8 @@ def users(tmp_path, monkeypatch):
 
 
 def test_the_facts_of_a_gpu_are_the_catalogues_and_its_architectures():
-    assert (H200.name, H200.memory_bytes, H200.sm_count) == ("NVIDIA H200", 143771 << 20, 132)
+    assert (H200.name, H200.memory_bytes, H200.sm_count) == ("NVIDIA H200", 143156 << 20, 132)
+    assert H200.nvml_bytes == 143771 << 20
     assert H200.compute_capability == (9, 0)
     assert (H200.shared_per_sm, H200.shared_per_block) == (228 << 10, 227 << 10)
     assert H200.clock_khz == pytest.approx(1_980_000, rel=0.01)

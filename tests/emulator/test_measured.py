@@ -75,7 +75,7 @@ def test_the_sampler_sees_the_device_fill_from_nothing(measured: Trial) -> None:
     [node] = measured.record.nvml
     [device] = node.devices
     assert node.available
-    assert (device.total_bytes, device.baseline_used_bytes) == (H200.memory_bytes, 0)
+    assert (device.total_bytes, device.baseline_used_bytes) == (H200.nvml_bytes, 0)
     held = max(row.nvml_used_bytes or 0 for row in measured.ranks[0].device_memory)
     assert 0.9 * held < (device.peak_used_bytes or 0) <= held
 

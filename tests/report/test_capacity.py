@@ -1,6 +1,7 @@
 """Whether a trial fits, by how much, and what counts."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,19 @@ from tests.report.predicted_trial import asked, reserved, trial
 from tests.report.sample_run import GIB, SampleTrial
 from tests.tools.known import known
 from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
-from zerobench.report.capacity import cast_bytes, device_need, host_bytes_per_node
+from zerobench.report.capacity import (
+    cast_bytes,
+    device_need,
+    device_needs,
+    host_bytes_per_node,
+    total_needs,
+    when_needed,
+)
 from zerobench.report.plan.rows import PlanRow
+from zerobench.report.trials import ended_trials
 from zerobench.search.formula import formula_trial
 from zerobench.spec.trial import Evidence
+from zerobench.store import load_run
 
 FIRST_STEP, STEADY = (StepKind.FIRST, Phase.STEP), (StepKind.STEADY, Phase.BACKWARD)
 DEVICE = {
@@ -116,3 +126,36 @@ def test_the_rank_that_needs_most_decides() -> None:
     both = dataclasses.replace(small, ranks=[*small.ranks, *large.ranks])
     need = known(device_need(both))
     assert need.total_bytes == 17 * GIB
+
+
+def test_what_start_up_needs_and_what_steps_need_are_told_apart() -> None:
+    """Start-up may reserve more for fewer tensors: its parts are its own, not the larger ones of both."""
+    allocator = [reserved(*FIRST_STEP, 21 * GIB), reserved(*STEADY, 15 * GIB)]
+    needs = device_needs(trial(asked(), DEVICE, allocator=allocator, context=CONTEXT))
+    assert {step: (need.tensors_bytes, need.slack_bytes, need.total_bytes) for step, need in needs.items()} == {
+        StepKind.FIRST: (10 * GIB, 11 * GIB, 24 * GIB),
+        StepKind.STEADY: (14 * GIB, GIB, 18 * GIB),
+    }
+    assert known(device_need(trial(asked(), DEVICE, allocator=allocator, context=CONTEXT))).step is StepKind.FIRST
+    assert when_needed(total_needs(needs)) == "at start-up, steps 18.00 GiB"
+    assert when_needed({StepKind.STEADY: GIB}) == "in steps"
+    assert when_needed({}) == ""
+
+
+@pytest.mark.parametrize(("step_index", "step"), [(0, StepKind.FIRST), (2, StepKind.STEADY), (None, StepKind.STEADY)])
+def test_what_was_asked_for_at_a_refusal_is_needed_when_it_was_refused(step_index: int | None, step: StepKind) -> None:
+    sample = trial(asked(), DEVICE, allocator=ALLOCATOR, context=CONTEXT)
+    failure = Failure(message="it needs more", step_index=step_index, bytes_needed=25 * GIB)
+    needs = device_needs(sample.with_ranks(failure=failure))
+    assert max(needs, key=lambda one: needs[one].total_bytes) is step
+    assert needs[step].total_bytes == 25 * GIB
+
+
+EMULATED = Path(__file__).parent / "plan" / "records"
+
+
+def test_a_13b_at_stage_2_needs_most_in_steps_and_says_what_start_up_needs() -> None:
+    """Of an emulated run that was kept."""
+    [sample] = [one for one in ended_trials(load_run(EMULATED)) if one.spec.strategy == "zero2"]
+    assert when_needed(total_needs(device_needs(sample))) == "in steps, start-up 56.29 GiB"
+    assert known(device_need(sample)).total_bytes == pytest.approx(68.41 * GIB, abs=0.01 * GIB)

@@ -64,7 +64,9 @@ def test_a_prediction_says_whether_it_fits_and_shows_its_memory_by_category(tmp_
     by_name = {one.name: one for one in planned(tmp_path).predictions}
     title, memory, speed = repr(by_name["zero3"]).splitlines()
     assert title == "gpt2-2b on 8 x H200 SXM: zero3 fits"
-    assert re.fullmatch(r"Memory: [\d.]+ GiB of 140\.40 GiB per GPU \(\d+% free\)\.", memory)
+    assert re.fullmatch(
+        r"Memory: [\d.]+ GiB of 139\.80 GiB per GPU \(\d+% free\) in steps, start-up [\d.]+ GiB\.", memory
+    )
     assert speed.startswith("Speed: ")
     assert {"parameters, MiB", "activations, MiB"} <= set(tables(by_name["zero3"]._repr_html_())[0])
 
@@ -76,7 +78,9 @@ def test_one_that_does_not_fit_says_that(tmp_path: Path) -> None:
     [zero0] = [row for row in rows if row.label == "zero0"]
     title, memory, *_ = repr(Prediction(zero0, small)).splitlines()
     assert title == "gpt2-2b on 8 x L4: zero0 does not fit"
-    assert re.fullmatch(r"Memory: [\d.]+ GiB of [\d.]+ GiB per GPU \([\d.]+ GiB too much\)\.", memory)
+    assert re.fullmatch(
+        r"Memory: [\d.]+ GiB of [\d.]+ GiB per GPU \([\d.]+ GiB too much\) in steps, start-up [\d.]+ GiB\.", memory
+    )
 
 
 def test_a_run_says_which_it_is_and_shows_its_tables(tmp_path: Path) -> None:

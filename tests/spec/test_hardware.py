@@ -102,6 +102,7 @@ def test_peaks_are_dense_and_double_from_one_data_type_to_the_next(gpu: Gpu) -> 
 @pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
 def test_what_is_told_of_a_gpu_has_a_source_and_a_link_a_bandwidth(gpu: Gpu) -> None:
     assert (gpu.memory_bytes is None) == (gpu.memory_source is None)
+    assert (gpu.usable_memory_bytes is None) == (gpu.usable_memory_source is None)
     assert (gpu.sm_count is None) == (gpu.device_source is None)
     assert (gpu.link is None) == (gpu.link_gb_per_s is None)
     assert (gpu.host_link is None) == (gpu.host_link_gb_per_s is None)
@@ -208,3 +209,68 @@ def test_a_catalogue_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_any_name_is_found_or_not_available(name: str, precision: str) -> None:
     found = peak_flops(name, precision)
     assert found is None or found[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "usable_gib"),
+    [
+        ("H100", "79.18"),
+        ("A100 SXM 80GB", "79.14"),
+        ("A100 SXM 40GB", "39.49"),
+        ("RTX 4090", "23.64"),
+        ("H200", "139.80"),
+        ("A30", "23.53"),
+        ("B200", "178.35"),
+        ("GB200", "184.31"),
+        ("V100 SXM2 32GB", "31.74"),
+        ("RTX 5090", "31.36"),
+    ],
+)
+def test_a_gpu_holds_what_out_of_memory_messages_give_as_its_total(name: str, usable_gib: str) -> None:
+    gpu = known(find_gpu(name))
+    assert f"{known(gpu.capacity_bytes) / 2**30:.2f}" == usable_gib
+    assert gpu.capacity_rule is None
+
+
+@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
+def test_a_driver_of_nvidias_keeps_a_part_of_nvmls_total_and_amds_none(gpu: Gpu) -> None:
+    if gpu.memory_bytes is None:
+        assert gpu.capacity_bytes is None
+        return
+    kept_bytes = gpu.memory_bytes - known(gpu.capacity_bytes)
+    assert (200 * MIB < kept_bytes < 1024 * MIB) if gpu.compute_capability else kept_bytes == 0
+
+
+def test_a_gpu_without_usable_memory_is_given_the_share_of_the_nearest_of_its_kind() -> None:
+    nvl, sxm = known(find_gpu("H200 NVL")), known(find_gpu("H200 SXM"))
+    assert nvl.usable_memory_bytes is None
+    assert nvl.capacity_bytes == sxm.usable_memory_bytes
+    assert nvl.capacity_rule == "taken to be the same share of NVML's total as on H200 SXM"
+
+
+@pytest.mark.parametrize(
+    ("lines", "capacity_mib", "rule"),
+    [
+        ("", 100_000, "taken to be NVML's total"),
+        ("compute_capability: '9.0'", 99_396, "taken to be the same share of NVML's total as on GH200 96GB"),
+        ("compute_capability: '6.0'", 99_396, "taken to be the same share of NVML's total as on GH200 96GB"),
+        ("usable_memory_bytes: 99000 MiB", 99_000, None),
+    ],
+)
+def test_a_users_gpu_with_nvmls_total_alone_has_a_capacity_that_says_its_rule(
+    lines: str, capacity_mib: int, rule: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "gpus.yaml"
+    file.write_text(f"gpus:\n  - name: Mine\n    memory_bytes: 100000 MiB\n    source: mine\n    {lines}\n")
+    [gpu] = [gpu for gpu in load_catalogue(file) if gpu.name == "Mine"]
+    assert known(gpu.capacity_bytes) // MIB == capacity_mib
+    assert gpu.capacity_rule == rule
+
+
+def test_more_usable_memory_than_nvml_reports_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "gpus.yaml"
+    file.write_text(
+        "gpus:\n  - {name: Mine, memory_bytes: 1 GiB, usable_memory_bytes: 2 GiB, source: mine}\n", encoding="utf-8"
+    )
+    with one_line("usable_memory_bytes: 2147483648 exceeds memory_bytes, 1073741824"):
+        load_catalogue(file)

@@ -242,7 +242,7 @@ def test_the_largest_micro_batch_by_formula_is_the_simulated_one_with_expandable
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    capacity = (cluster().gpu.memory_bytes or 0) * (1 - ROOM)
+    capacity = cluster().device_memory_bytes * (1 - ROOM)
     around = [
         (with_batch(name, round(largest * factor)), factor < 1)
         for name in FRONTIERS

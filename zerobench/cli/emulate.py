@@ -15,7 +15,8 @@ from zerobench.emulate.figures import RankFit, Try, Verdict
 from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import EmulationRequest
 from zerobench.emulate.tries import ENOUGH
-from zerobench.records import Category, Place
+from zerobench.records import Category, Place, StepKind
+from zerobench.report.capacity import reserved_words, when_needed
 from zerobench.report.changes import slower_text
 from zerobench.report.explain.topic import phase_words
 from zerobench.report.figures.predicted_speed import work_of
@@ -66,6 +67,8 @@ def lines(made: Emulation) -> Iterator[str]:
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     yield ""
     yield _answer(made)
+    if made.request.cluster.gpu.capacity_rule:
+        yield f"Memory of {made.request.cluster.gpu.name}: {made.request.cluster.gpu.capacity_rule}."
     yield f"Run: {shortest(made.run.path)}"
 
 
@@ -77,7 +80,7 @@ def decide(made: Emulation) -> RunVerdict:
         verdict=_answer(made),
         fits=None if made.interrupted or verdict.failed is not None else verdict.fits,
         needed_bytes=None if worst is None else worst.needed_bytes,
-        capacity_bytes=made.request.cluster.gpu.memory_bytes if worst is None else worst.memory_bytes,
+        capacity_bytes=made.request.cluster.gpu.capacity_bytes if worst is None else worst.memory_bytes,
         host_needed_bytes=verdict.host_node_bytes,
         host_capacity_bytes=verdict.host_memory_bytes,
         changes=[_change(made, attempt) for attempt in verdict.tries],
@@ -118,7 +121,7 @@ def _answer(made: Emulation) -> str:
         return _fits_not(verdict, where)
     needed = worst.needed_bytes or 0
     free = worst.memory_bytes - needed
-    return f"Fits on {where}: {_of(needed, worst.memory_bytes)} per GPU, {_gib(free)} to spare."
+    return f"Fits on {where}: {_of(needed, worst.memory_bytes)} per GPU, {_gib(free)} to spare{_when(worst)}."
 
 
 def _fits_not(verdict: Verdict, where: str) -> str:
@@ -136,10 +139,21 @@ def _fits_no_device(worst: RankFit, where: str) -> str:
     over = worst.needed_bytes - worst.memory_bytes
     if over <= 0:
         return (
-            f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)} would be enough, but "
-            "fragmentation leaves no room for a request."
+            f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)} would be enough"
+            f"{_when(worst)}, but fragmentation leaves no room for a request."
         )
-    return f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)}, {_gib(over)} too much."
+    return (
+        f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)}, {_gib(over)} too much{_when(worst)}."
+    )
+
+
+def _when(rank: RankFit) -> str:
+    """Whether start-up or steps need most, and what the other needs."""
+    if not rank.needs or rank.needed_bytes is None:
+        return ""
+    if max(rank.needs.values()) < rank.needed_bytes:  # the ledger counts phases, the allocator all of the script
+        return " (outside start-up and the tracked steps)"
+    return f" ({when_needed(rank.needs)})"
 
 
 def _rank(rank: RankFit) -> Iterator[str]:
@@ -163,7 +177,11 @@ def _rank(rank: RankFit) -> Iterator[str]:
         return
     whole = account.end is not End.OUT_OF_DEVICE_MEMORY
     start = "" if account.start_peak_bytes is None else f"; start-up peak {_gib(account.start_peak_bytes)}"
-    yield f"  peak allocated {_gib(account.peak_bytes)}{_when(account)}, reserved {_gib(account.reserved_bytes)}{start}"
+    reserved = f" ({reserved_words(rank.reserved)})" if rank.reserved else ""
+    yield (
+        f"  peak allocated {_gib(account.peak_bytes)}{_in_step(account)}, "
+        f"reserved {_gib(account.reserved_bytes)}{reserved}{start}"
+    )
     if rank.needed_bytes is not None and whole:
         yield f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(rank.nvml_bytes)}"
     if account.managed_bytes:
@@ -185,7 +203,7 @@ def _named_peak(rank: RankFit) -> str:
     return "peak of the tracked first two steps" if rank.account.num_steps > 1 else "peak of the tracked first step"
 
 
-def _when(account: Account) -> str:
+def _in_step(account: Account) -> str:
     if account.peak_step is None:
         return ""
     return f" in step {account.peak_step}" if account.peak_step else " in start-up"
@@ -316,7 +334,7 @@ def as_plain(made: Emulation) -> dict[str, Any]:
         "gpu": cluster.gpu.name,
         "gpus": cluster.num_gpus,
         "gpus_per_node": cluster.gpus_per_node,
-        "device_memory_bytes": cluster.gpu.memory_bytes,
+        "device_memory_bytes": cluster.gpu.capacity_bytes,
         "failed": None if failed is None else {"exit_code": failed.exit_code, "message": failed.message},
         "ranks": [_plain_rank(rank) for rank in verdict.ranks],
         "host": {
@@ -354,7 +372,11 @@ def _plain_rank(rank: RankFit) -> dict[str, Any]:
         "peak_bytes": account.peak_bytes,
         "peak_step": account.peak_step,
         "reserved_bytes": account.reserved_bytes,
+        "start_up_reserved_bytes": rank.reserved.get(StepKind.FIRST),
+        "steady_reserved_bytes": rank.reserved.get(StepKind.STEADY),
         "needed_bytes": rank.needed_bytes,
+        "start_up_needed_bytes": rank.needs.get(StepKind.FIRST),
+        "steady_needed_bytes": rank.needs.get(StepKind.STEADY),
         "nvml_bytes": rank.nvml_bytes,
         "outside_torch_bytes": account.outside_bytes,
         "managed_bytes": account.managed_bytes,

@@ -45,6 +45,8 @@ notes[]                                 text     what a reader of the figures mu
 configurations[].configuration          text     name
 configurations[].fits                   boolean  on device and host, as far as is known
 configurations[].needed_bytes           integer? of one GPU at the worst moment, with slack, context and NCCL
+configurations[].start_up_needed_bytes  integer? of that, at start-up
+configurations[].steady_needed_bytes    integer? of that, in steps
 configurations[].capacity_bytes         integer? of one GPU
 configurations[].host_needed_bytes      integer? of one node
 configurations[].expected_step_s        number?  expected time of a step
@@ -152,7 +154,11 @@ ranks[].rank            integer  of the rank
 ranks[].fits            boolean? on its GPU
 ranks[].peak_bytes      integer? the most that torch's allocator had given out
 ranks[].reserved_bytes  integer? the most that it had reserved
+ranks[].start_up_reserved_bytes  integer? at start-up
+ranks[].steady_reserved_bytes    integer? in steps
 ranks[].needed_bytes    integer? of its GPU: what torch cannot give back, CUDA context and NCCL
+ranks[].start_up_needed_bytes  integer? at start-up
+ranks[].steady_needed_bytes    integer? in steps
 ranks[].nvml_bytes      integer? what the driver would show as used: reserved, CUDA context and NCCL
 ranks[].compiled        boolean  whether it was played compiled too: peaks are that play's, categories the other's
 ranks[].categories.*    integer  at the peak
@@ -207,6 +213,8 @@ model                   text     with MODEL: as given
 components.*            integer  with MODEL: parameters by component, and total
 gpus[].gpu              text     with --gpus: name in the hardware catalogue
 gpus[].memory_bytes     integer? with --gpus: as NVML reports it
+gpus[].usable_memory_bytes  integer? with --gpus: what CUDA hands out; predictions must fit it
+gpus[].usable_memory_rule   text?    with --gpus: how that is derived; null if the catalogue gives it
 gpus[].bf16_tflops      number?  with --gpus: dense peak
 gpus[].memory_gb_per_s  number?  with --gpus: bandwidth of its memory
 gpus[].link             text?    with --gpus: fastest link to another GPU

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.part import Account, End
-from zerobench.records import Category, HostStanding, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.records import Category, DeviceMemory, HostStanding, MemoryRow, Phase, Place, RankRecord, StepKind
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class RankFit:
     """Of the same on a GPU of boundless memory, where it did not fit."""
     needed_bytes: int | None
     """As `needed_bytes`, of that."""
+    needs: Mapping[StepKind, int]
+    """Of `needed_bytes`, what start-up and steps need each, as far as the ledger watched; empty without one."""
+    reserved: Mapping[StepKind, int]
+    """The most that its allocator had reserved at start-up, and in steps; of what ran on its own GPU."""
     peak: Peak | None
     start: Peak | None
     host: Peak | None
@@ -78,6 +82,15 @@ def needed_bytes(account: Account, record: RankRecord | None) -> int | None:
     return held + (account.outside_bytes or 0)
 
 
+def _largest_by_step(
+    record: RankRecord | None, size: Callable[[DeviceMemory], int], more_bytes: int = 0
+) -> dict[StepKind, int]:
+    """The largest `size` of the allocator's rows at start-up, and in steps, and `more_bytes`."""
+    rows = [] if record is None else record.device_memory
+    kinds = [step for step in StepKind if any(row.step is step for row in rows)]
+    return {step: more_bytes + max(size(row) for row in rows if row.step is step) for step in kinds}
+
+
 def rank_fit(
     account: Account,
     record: RankRecord | None,
@@ -89,12 +102,15 @@ def rank_fit(
     rows = [] if record is None else record.memory
     steps = [row for row in rows if row.phase is not Phase.INIT]
     whole = rows if needed_record is None else needed_record.memory
+    seen, seen_record = (account, record) if needed is None else (needed, needed_record)
     swapped = [row for row in whole if row.place is Place.NVME]
     return RankFit(
         account=account,
         memory_bytes=memory_bytes,
         needed=needed,
-        needed_bytes=needed_bytes(account, record) if needed is None else needed_bytes(needed, needed_record),
+        needed_bytes=needed_bytes(seen, seen_record),
+        needs=_largest_by_step(seen_record, lambda row: row.held_bytes, seen.outside_bytes or 0),
+        reserved=_largest_by_step(record, lambda row: row.peak_reserved_bytes),
         peak=_peak(steps, Place.DEVICE),
         start=_peak([row for row in rows if row.phase is Phase.INIT], Place.DEVICE),
         host=_peak(whole, Place.HOST),

@@ -49,6 +49,9 @@ class EmulatedGpu:
     name: str
     """As the driver names it."""
     memory_bytes: int
+    """What CUDA hands out."""
+    nvml_bytes: int
+    """What NVML reports as total."""
     sm_count: int
     compute_capability: tuple[int, int]
     l2_bytes: int
@@ -82,14 +85,17 @@ class EmulatedGpu:
                 f"gpu: {gpu.name}: cannot be emulated: the hardware catalogue gives it no compute_capability, which "
                 "NVIDIA's GPUs have; zerobench plan --evidence simulated predicts others"
             )
-        if not (gpu.memory_bytes and gpu.sm_count):
-            missing = " or ".join(name for name in ("memory_bytes", "sm_count") if not getattr(gpu, name))
+        capacity_bytes = gpu.capacity_bytes
+        if capacity_bytes is None or gpu.sm_count is None:
+            facts = {"memory_bytes": capacity_bytes, "sm_count": gpu.sm_count}
+            missing = " or ".join(name for name, value in facts.items() if value is None)
             raise UserError(f"gpu: {gpu.name}: cannot be emulated: the hardware catalogue gives it no {missing}")
         major, minor = map(int, gpu.compute_capability.split("."))
         fp32 = gpu.peak_tflops.get("fp32", 0.0)
         return cls(
             name=(gpu.names or (gpu.name,))[0],
-            memory_bytes=gpu.memory_bytes,
+            memory_bytes=capacity_bytes,
+            nvml_bytes=gpu.memory_bytes or capacity_bytes,
             sm_count=gpu.sm_count,
             compute_capability=(major, minor),
             l2_bytes=gpu.l2_bytes or 0,
@@ -107,7 +113,7 @@ class EmulatedGpu:
     @property
     def boundless(self) -> EmulatedGpu:
         """The same with memory for everything."""
-        return replace(self, memory_bytes=BOUNDLESS)
+        return replace(self, memory_bytes=BOUNDLESS, nvml_bytes=BOUNDLESS)
 
     def variable(self, num_gpus: int) -> str:
         """The facts of a node with `num_gpus` of it, as the stand-ins read them. Raises UserError: a name with `;`."""

@@ -4,24 +4,28 @@ What a device needs is more than its tensors: the allocator's segments, the CUDA
 those count in which something lies: the allocator gives the others, such as start-up's, back before it fails.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from zerobench.records import Place, RankRecord, StepKind
+from zerobench.records import Phase, Place, RankRecord, StepKind
 from zerobench.report.memory_view import Instant, peak_instant
 from zerobench.report.trials import Trial, case_of
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload, Precision
 from zerobench.timing.kernels import FP32_BYTES
+from zerobench.units import format_bytes
 
 
 @dataclass(frozen=True)
 class DeviceNeed:
-    """What one rank needs of its GPU at its worst, in parts that add up to it."""
+    """What one rank needs of its GPU at start-up or in steps, in parts that add up to it."""
 
+    step: StepKind
+    """`first`: start-up, which is initialization and the first step; `steady`: a later step."""
     instant: Instant | None
-    """The ledger at the largest peak of all steps and phases; None where there is no ledger."""
+    """The ledger at the largest peak of that step; None without a ledger."""
     tensors_bytes: int
-    """The ledger's total at that instant, or the allocator's own peak where there is no ledger."""
+    """The ledger's total at that instant, or the allocator's own peak without a ledger."""
     slack_bytes: int
     """What the allocator holds beyond that and cannot give back, because something lies in the same segments; all that
     it reserved in records that do not tell them apart, 0 where no allocator was watched or
@@ -36,30 +40,76 @@ class DeviceNeed:
         return self.tensors_bytes + self.slack_bytes + self.context_bytes + self.collectives_bytes
 
 
+def need_words(step: StepKind) -> str:
+    """When memory is needed: `at start-up` or `in steps`."""
+    return "at start-up" if step is StepKind.FIRST else "in steps"
+
+
+def when_needed(needs: Mapping[StepKind, int]) -> str:
+    """When most memory is needed, and what the other takes: `at start-up, steps 59.56 GiB`; empty if not known."""
+    if not needs:
+        return ""
+    first, *others = sorted(needs, key=lambda step: (-needs[step], step is StepKind.FIRST))
+    less = [f", {'start-up' if step is StepKind.FIRST else 'steps'} {format_bytes(needs[step])}" for step in others]
+    return need_words(first) + "".join(less)
+
+
+def reserved_words(reserved: Mapping[StepKind, int]) -> str:
+    """What the allocator reserved at most: `72.96 GiB at start-up and 59.56 GiB in steps`."""
+    return " and ".join(f"{format_bytes(reserved[step])} {need_words(step)}" for step in StepKind if step in reserved)
+
+
+def total_needs(needs: Mapping[StepKind, DeviceNeed]) -> dict[StepKind, int]:
+    """The totals of `needs`."""
+    return {step: need.total_bytes for step, need in needs.items()}
+
+
 def device_need(trial: Trial) -> DeviceNeed | None:
-    """What the rank that needs most needs in any step; None where nobody watched."""
-    needs = [need for rank in trial.ranks if (need := _rank_need(rank)) is not None]
-    return max(needs, key=lambda need: need.total_bytes, default=None)
+    """What the rank that needs most needs, at start-up or in steps; None where nobody watched."""
+    return largest_need(device_needs(trial))
 
 
-def _rank_need(rank: RankRecord) -> DeviceNeed | None:
-    instants = [seen for step in StepKind if (seen := peak_instant(rank, step, Place.DEVICE)) is not None]
-    instant = max(instants, key=lambda peak: peak.total_bytes, default=None)
-    held = max((row.held_bytes for row in rank.device_memory), default=None)
-    if instant is None and held is None:
+def largest_need(needs: Mapping[StepKind, DeviceNeed]) -> DeviceNeed | None:
+    """The larger of start-up's need and that of steps; steps' of equals, since they last."""
+    return max(needs.values(), key=lambda need: (need.total_bytes, need.step is StepKind.STEADY), default=None)
+
+
+def device_needs(trial: Trial) -> dict[StepKind, DeviceNeed]:
+    """What the rank that needs most needs at start-up, and in steps; a rank's for each that was watched."""
+    needs = [need for rank in trial.ranks for need in _rank_needs(rank)]
+    return {need.step: need for need in sorted(needs, key=lambda need: need.total_bytes)}
+
+
+def _rank_needs(rank: RankRecord) -> list[DeviceNeed]:
+    needs = [need for step in StepKind if (need := _step_need(rank, step)) is not None]
+    failure = rank.failure
+    if failure is None or failure.bytes_needed is None:
+        return needs
+    # What was in use and asked for at the refusal may be more than was held with room for everything.
+    if not needs or failure.bytes_needed <= max(need.total_bytes for need in needs):
+        return needs
+    at_start = failure.phase is Phase.INIT or failure.step_index == 0
+    refused_in = StepKind.FIRST if at_start else None if failure.step_index is None else StepKind.STEADY
+    grown = max(needs, key=lambda need: (need.step is refused_in, need.total_bytes))
+    missing_bytes = failure.bytes_needed - grown.total_bytes
+    return [replace(need, slack_bytes=need.slack_bytes + missing_bytes) if need is grown else need for need in needs]
+
+
+def _step_need(rank: RankRecord, step: StepKind) -> DeviceNeed | None:
+    instant = peak_instant(rank, step, Place.DEVICE)
+    rows = [row for row in rank.device_memory if row.step is step]
+    if instant is None and not rows:
         return None
-    allocated = max((row.peak_allocated_bytes for row in rank.device_memory), default=0)
+    allocated = max((row.peak_allocated_bytes for row in rows), default=0)
     tensors = allocated if instant is None else instant.total_bytes
-    outside, failure = rank.context, rank.failure
-    context = context_bytes(rank) or 0
-    collectives = (outside.collectives_bytes if outside else None) or 0
-    refused = ((failure.bytes_needed if failure else None) or 0) - context - collectives
+    held = max((row.held_bytes for row in rows), default=0)
     return DeviceNeed(
+        step=step,
         instant=instant,
         tensors_bytes=tensors,
-        slack_bytes=max(0, (held or 0) - tensors, refused - tensors),
-        context_bytes=context,
-        collectives_bytes=collectives,
+        slack_bytes=max(0, held - tensors),
+        context_bytes=context_bytes(rank) or 0,
+        collectives_bytes=(rank.context.collectives_bytes if rank.context else None) or 0,
     )
 
 

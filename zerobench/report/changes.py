@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zerobench.report.capacity import total_needs, when_needed
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.fit import Space
 from zerobench.report.plan.rows import PlanRow
@@ -102,15 +103,15 @@ def unchanged_topic(row: PlanRow | None) -> list[Topic]:
     space, instant = row.device, row.steady
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
     parts = [f"{name.words}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
-    lines = [*says(_fit("each GPU's", space)), *says(*parts, depth=1)]
+    lines = [*says(_fit("each GPU's", space, when_needed(total_needs(row.needs)))), *says(*parts, depth=1)]
     if row.host.room is not None:
         lines += says(_fit("a node's", row.host))
     return [Topic("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
 
 
-def _fit(whose: str, space: Space) -> str:
+def _fit(whose: str, space: Space, when: str = "") -> str:
     needs = f"Needs {format_bytes(space.needed_bytes)} of {whose} {format_bytes(space.capacity_bytes)}"
-    return f"{needs}: {'fits' if space.fits else 'does not fit'}."
+    return f"{needs}{when and f' {when}'}: {'fits' if space.fits else 'does not fit'}."
 
 
 def _needed(change: ChangeOutcome) -> int:

@@ -62,7 +62,7 @@ def cluster_of(trial: Trial, host_memory_bytes: int | None = None) -> Cluster:
         raise UserError(f"--changes: {name or 'this GPU'!r} is not in the hardware catalogue, which predictions need")
     seen = [device.total_bytes for node in trial.record.nvml for device in node.devices if device.total_bytes]
     if seen and min(seen) < _AS_LARGE * (gpu.memory_bytes or 0):  # a part of one, by MIG or a limit
-        gpu = gpu.model_copy(update={"memory_bytes": min(seen)})
+        gpu = gpu.model_copy(update={"memory_bytes": min(seen), "usable_memory_bytes": None})
     return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, spec.prediction.host_memory_bytes or host_memory_bytes)
 
 

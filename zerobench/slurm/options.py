@@ -198,7 +198,7 @@ def cluster_machine(options: SubmitOptions) -> Machine:
         num_nodes=options.nodes,
         num_gpus=options.gpus_per_node,
         gpu_names=(gpu.name,) if gpu and on_gpu else (),
-        device_memory_bytes=gpu.memory_bytes if gpu and on_gpu else None,
+        device_memory_bytes=gpu.capacity_bytes if gpu and on_gpu else None,
         cpu_cores=options.cpus_per_node or UNKNOWN_CORES,
         bf16_slowdown=None,
         supports_bf16=not (gpu and on_gpu and gpu.peak_tflops) or "bf16" in gpu.peak_tflops,

@@ -42,12 +42,12 @@ class Cluster:
 
     @property
     def device_memory_bytes(self) -> int:
-        """Memory of one GPU. Raises UserError where the catalogue does not know it."""
-        if self.gpu.memory_bytes is None:
+        """Memory that CUDA hands out on one GPU. Raises UserError where the catalogue does not know it."""
+        if self.gpu.capacity_bytes is None:
             raise UserError(
                 f"--gpu: memory size of {self.gpu.name} unknown; add it to your own catalogue ({CATALOGUE_VARIABLE})"
             )
-        return self.gpu.memory_bytes
+        return self.gpu.capacity_bytes
 
     @property
     def links(self) -> Links:
@@ -66,7 +66,7 @@ class Cluster:
             num_nodes=self.num_nodes,
             num_gpus=self.gpus_per_node,
             gpu_names=(self.gpu.name,),
-            device_memory_bytes=self.gpu.memory_bytes,
+            device_memory_bytes=self.gpu.capacity_bytes,
             supports_bf16=not known or "bf16" in known,
             has_flash_attention=True,
             has_liger=True,

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from zerobench.errors import UserError
 from zerobench.spec.base import Spec, user_error
@@ -53,6 +53,8 @@ class Gpu(Spec):
     """As NVML and CUDA report it; vendor words, case and dashes do not matter."""
     memory_bytes: Annotated[Bytes, Field(gt=0)] | None = None
     """Total as NVML reports it; a file may write `143771 MiB`."""
+    usable_memory_bytes: Annotated[Bytes, Field(gt=0)] | None = None
+    """What the driver leaves to programs: the total of cudaMemGetInfo. None: by rule, see `capacity_bytes`."""
     sm_count: Annotated[int, Field(gt=0)] | None = None
     """Multiprocessors."""
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
@@ -84,10 +86,59 @@ class Gpu(Spec):
     """Where multiprocessors and the second level's cache come from."""
     memory_source: str | None = None
     """Where the memory size comes from."""
+    usable_memory_source: str | None = None
+    """Where the usable memory comes from."""
     host_link_source: str | None = None
     """Where the host link comes from, if not from `source`."""
     network_source: str | None = None
     """Where the network comes from."""
+
+    @model_validator(mode="after")
+    def _usable_is_a_part(self) -> Self:
+        if self.memory_bytes and self.usable_memory_bytes and self.usable_memory_bytes > self.memory_bytes:
+            raise ValueError(
+                f"usable_memory_bytes: {self.usable_memory_bytes} exceeds memory_bytes, {self.memory_bytes}"
+            )
+        return self
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory that CUDA hands out to programs: whatever must fit is compared with it.
+
+        The catalogue's `usable_memory_bytes`, else the share of `memory_bytes` that the driver leaves of a similar
+        GPU (`capacity_rule`). None if neither size is known.
+        """
+        if self.usable_memory_bytes or self.memory_bytes is None:
+            return self.usable_memory_bytes
+        peer = self._peer
+        if peer is None:
+            return self.memory_bytes
+        return self.memory_bytes * (peer.usable_memory_bytes or 0) // (peer.memory_bytes or 1)
+
+    @property
+    def capacity_rule(self) -> str | None:
+        """How `capacity_bytes` is derived, in words; None if the catalogue gives it."""
+        if self.usable_memory_bytes or self.memory_bytes is None:
+            return None
+        peer = self._peer
+        return (
+            "taken to be NVML's total"
+            if peer is None
+            else f"taken to be the same share of NVML's total as on {peer.name}"
+        )
+
+    @property
+    def _peer(self) -> "Gpu | None":
+        """The shipped GPU nearest in size whose usable memory is known, of the same compute capability if there is one.
+
+        None without a compute capability: drivers of other makers keep nothing.
+        """
+        if self.memory_bytes is None or self.compute_capability is None:
+            return None
+        known = [gpu for gpu in _shipped() if gpu.usable_memory_bytes and gpu.memory_bytes and gpu.compute_capability]
+        alike = [gpu for gpu in known if gpu.compute_capability == self.compute_capability]
+        size = self.memory_bytes
+        return min(alike or known, key=lambda gpu: abs((gpu.memory_bytes or 0) - size), default=None)
 
 
 class Catalogue(Spec):

@@ -212,7 +212,7 @@ def test_a_measured_trial_is_of_the_gpu_that_it_ran_on_and_a_predicted_one_of_th
     predicted = summary_of(trial(asked("zero1", prediction={"gpu": "A100 SXM 80GB"})))
     assert predicted.gpu == "A100 SXM 80GB"
     catalogued = known(find_gpu("A100 SXM 80GB"))
-    assert predicted.capacity_bytes == catalogued.memory_bytes
+    assert predicted.capacity_bytes == catalogued.capacity_bytes
 
 
 def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:

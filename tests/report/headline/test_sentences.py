@@ -51,14 +51,14 @@ def told(folder: Path, *trials: SampleTrial) -> list[str]:
 
 def test_a_whole_run_is_told_in_six_sentences(tmp_path: Path) -> None:
     common = "most common reason: the device ran out of memory (1)"
-    least = "zero3 opt=nvme param=cpu fits in 11.02 GiB of 80.00 GiB per device"
+    least = "zero3 opt=nvme param=cpu fits in 11.02 GiB of 80.00 GiB per device (in steps, start-up 11.02 GiB)"
     void = "not ranked, allocator retries: zero2 reduce_bucket=5e8"
     rival = "zero1, 284 K tokens/s (2% faster, within the uncertainty), 12.3 GiB (78.6 MiB more)"
     once = "one repeat per trial: spread within a run, not between runs"
     assert told(tmp_path, *sample_trials()) == [
         f"{least}; zero0 mb64 (out of memory) does not fit (8 of 9 trials fit).",
         "Fastest: zero1, 284 K tokens/s (a tie within step-time spread: zero2).",
-        f"Choose zero2: least device memory of 2 equally fast trials, 12.22 GiB. Runner-up: {rival}.",
+        f"Choose zero2: least device memory of 2 equally fast trials, 12.22 GiB in steps. Runner-up: {rival}.",
         "All figures are measured (11 trials).",
         f"9 of 12 trials completed; 1 out of device memory, 1 timeout, 1 skipped; {common}.",
         f"Excluded, losses differ from the reference: zero1 mb4 ga2; {void}; {once}.",
@@ -137,7 +137,9 @@ def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
 def test_a_cpu_run_has_no_device_limit(tmp_path: Path, processor: str) -> None:
     trials = [on_cpu(completed_trial(small(name))).with_ranks(device_name=processor) for name in ("zero1", "zero2")]
     said = told(tmp_path, *trials)
-    assert said[0] == "CPU run: no device limit; device memory 12.22 GiB (zero2) to 12.26 GiB (zero1)."
+    assert (
+        said[0] == "CPU run: no device limit; device memory 12.22 GiB in steps (zero2) to 12.26 GiB in steps (zero1)."
+    )
 
 
 def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_plan_recommends(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
     small = [asked("zero0", prediction={"gpu": "RTX 4090"}), asked("zero3", prediction={"gpu": "RTX 4090"})]
     large = [completed_trial(one.model_copy(update={"micro_batch_size": 64})) for one in small]
     said = told(tmp_path, *large)
-    assert said[0] == "Nothing fits in 80.00 GiB per device: zero0 (86.21 GiB), zero3 (81.86 GiB)."
+    assert said[0] == "Nothing fits in 80.00 GiB per device: zero0 (86.21 GiB in steps), zero3 (81.86 GiB in steps)."
     assert not any(sentence.startswith("Choose") for sentence in said)
 
 

@@ -121,7 +121,7 @@ def test_a_report_of_predictions_alone_says_so_in_its_title(tmp_path: Path) -> N
     frames = frames_of(tmp_path, [foretelling(real, "simulated", 1.0, gpu="h200")], recorded=CPU)
     text = markdown_report(frames)
     assert text.startswith("# sample on H200 SXM, predicted\n")
-    assert "- emulated or simulated: H200 SXM (140.4 GiB)" in text
+    assert "- emulated or simulated: H200 SXM (139.8 GiB)" in text
     assert table_after(text, "Memory by category")[1][1] == "predicted (simulated on H200 SXM)"
     assert kept_name(frames) == "sample_h200_20260102.md"
 

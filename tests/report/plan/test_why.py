@@ -89,7 +89,8 @@ def test_a_trial_that_does_not_fit_says_by_how_much_and_what_would_have_to_shrin
     large = trial(asked("zero2", micro_batch_size=8), at_peak(parameters=2 * GIB, activations=90 * GIB), num_params=GIB)
     sentences = why_not(stage_2(), large, H100)
     assert sentences[0] == (
-        "does not fit: needs 92.00 GiB of 80.00 GiB per GPU, 12.00 GiB too much, in backward of a steady step"
+        "does not fit: needs 92.00 GiB of 80.00 GiB per GPU, 12.00 GiB too much (in steps), most "
+        "tensors in backward of a steady step"
     )
     assert sentences[1] == (
         "activations: 90.00 GiB, 98% of the tensors (8 x 1,024 tokens per micro batch, without activation "

@@ -224,7 +224,7 @@ def too_large(ended: Ended) -> tuple[TrialRecord, RankRecord]:
 
 def test_a_trial_that_does_not_fit_says_what_it_needs_of_what_there_is(too_large):
     record, rank = too_large
-    failure, context, memory = record.failure, rank.context, known_gpu(GPU).memory_bytes
+    failure, context, memory = record.failure, rank.context, known_gpu(GPU).capacity_bytes
     assert record.status is rank.status is Status.OUT_OF_DEVICE_MEMORY
     assert memory is not None
     with_room = max(row.held_bytes for row in rank.device_memory) + context.context_bytes + context.collectives_bytes
@@ -239,7 +239,7 @@ def test_what_did_not_fit_is_played_to_its_end_where_there_is_room(too_large):
     _, rank = too_large
     phases = {row.phase for row in rank.device_memory if row.step == StepKind.STEADY}
     assert phases == set(Phase) - {Phase.INIT}
-    memory = known(known_gpu(GPU).memory_bytes)
+    memory = known(known_gpu(GPU).capacity_bytes)
     assert max(row.peak_allocated_bytes for row in rank.device_memory) > memory
     assert rank.parameters is not None
 

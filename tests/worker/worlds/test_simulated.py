@@ -184,7 +184,7 @@ def fill() -> list[int]:
 def test_available_memory_follows_what_is_allocated_on_the_device(in_fork):
     known = find_gpu(NAMED)
     assert known is not None
-    capacity = known.memory_bytes
+    capacity = known.capacity_bytes
     assert capacity is not None
     assert in_fork(fill) == [capacity, capacity, capacity - 10 * 2**30, capacity - 1, capacity]
 

@@ -24,7 +24,9 @@ _HEADERS = {
 }
 _GPU_HEADERS = {
     "GPU": "gpu",
-    "GiB": "memory_gib",
+    "NVML GiB": "memory_gib",
+    "CUDA GiB": "usable_gib",
+    "CUDA's from": "usable_from",
     "bf16 TFLOP/s": "bf16_tflops",
     "memory GB/s": "memory_gb_per_s",
     "link": "link",
@@ -72,7 +74,8 @@ def _gpus() -> Answer:
     from zerobench.spec.hardware import load_catalogue
 
     rows: list[dict[str, Any]] = [
-        {"gpu": gpu.name, "memory_bytes": gpu.memory_bytes, "bf16_tflops": gpu.peak_tflops.get("bf16")}
+        {"gpu": gpu.name, "memory_bytes": gpu.memory_bytes, "usable_memory_bytes": gpu.capacity_bytes}
+        | {"usable_memory_rule": gpu.capacity_rule, "bf16_tflops": gpu.peak_tflops.get("bf16")}
         | {name: getattr(gpu, name) for name in ("memory_gb_per_s", "link", "link_gb_per_s")}
         for gpu in load_catalogue()
     ]
@@ -81,9 +84,19 @@ def _gpus() -> Answer:
         lambda: _print(
             "GPUs",
             _GPU_HEADERS,
-            [row | {"memory_gib": row["memory_bytes"] and row["memory_bytes"] / 2**30} for row in rows],
+            [row | _sizes(row) for row in rows],
         ),
     )
+
+
+def _sizes(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """Memory as the table shows it: NVML's total and what CUDA hands out differ by less than 1 GiB."""
+    sizes = {"memory_gib": row["memory_bytes"], "usable_gib": row["usable_memory_bytes"]}
+    source = "rule" if row["usable_memory_rule"] else "catalogue"
+    return {
+        **{name: None if size is None else f"{size / 2**30:.2f}" for name, size in sizes.items()},
+        "usable_from": None if row["usable_memory_bytes"] is None else source,
+    }
 
 
 def _print(title: str, headers: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:

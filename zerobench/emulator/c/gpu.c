@@ -42,6 +42,7 @@ static void set(const char *key, char *value) {
     if (!strcmp(key, numbers[i].key)) *numbers[i].value = atoi(value);
   if (!strcmp(key, "name")) snprintf(gpu.name, sizeof gpu.name, "%s", value);
   if (!strcmp(key, "memory_bytes")) gpu.memory_bytes = strtoull(value, NULL, 10);
+  if (!strcmp(key, "nvml_bytes")) gpu.nvml_bytes = strtoull(value, NULL, 10);
   if (!strcmp(key, "context_bytes")) gpu.context_bytes = strtoull(value, NULL, 10);
   if (!strcmp(key, "l2_bytes")) gpu.l2_bytes = strtoull(value, NULL, 10);
   if (!strcmp(key, "nccl")) read_nccl(value);

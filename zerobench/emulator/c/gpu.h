@@ -12,7 +12,8 @@
 // The device as ZEROBENCH_EMULATED_GPU describes it ("name=NVIDIA H200;memory_bytes=...;gpus=8;...").
 typedef struct {
   char name[128];
-  uint64_t memory_bytes;
+  uint64_t memory_bytes;   // what CUDA hands out
+  uint64_t nvml_bytes;     // NVML's total, which includes what the driver keeps
   uint64_t context_bytes;  // what a process's CUDA context takes of each device that it uses
   uint64_t l2_bytes;
   int gpus;  // of this node

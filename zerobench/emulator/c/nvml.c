@@ -157,7 +157,7 @@ int nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *min
   return check(device);
 }
 
-// Memory. There is no driver that would reserve some for itself.
+// Memory: what NVML counts and CUDA does not hand out is the driver's, which version 1 reports as used.
 typedef struct {
   unsigned long long total, free, used;
 } memory_t;
@@ -168,8 +168,8 @@ typedef struct {
 int nvmlDeviceGetMemoryInfo(nvmlDevice_t device, memory_t *memory) {
   int error = check(device);
   if (error) return error;
-  memory->total = zb_gpu()->memory_bytes;
-  memory->used = zb_used(device->index);
+  memory->total = zb_gpu()->nvml_bytes;
+  memory->used = zb_used(device->index) + zb_gpu()->nvml_bytes - zb_gpu()->memory_bytes;
   memory->free = memory->used < memory->total ? memory->total - memory->used : 0;
   return OK;
 }
@@ -180,9 +180,9 @@ int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, memory_v2_t *memory) {
   memory_t plain = {0};
   nvmlDeviceGetMemoryInfo(device, &plain);
   memory->total = plain.total;
-  memory->reserved = 0;
+  memory->reserved = zb_gpu()->nvml_bytes - zb_gpu()->memory_bytes;
   memory->free = plain.free;
-  memory->used = plain.used;
+  memory->used = plain.used - memory->reserved;
   return OK;
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from zerobench.folder import SNAPSHOT
 from zerobench.records import Category, Failure, Place, Status, StepKind
-from zerobench.report.capacity import device_need
+from zerobench.report.capacity import device_needs, total_needs, when_needed
 from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.printed import own_frame, printed_lines
 from zerobench.report.explain.topic import Line, Topic, phase_words, says
@@ -110,10 +110,11 @@ def _predicted(trial: Trial, alike: Iterable[Trial]) -> Iterator[str]:
     """What predictions of the same work in the run say it needs; the closed forms where there is none."""
     is_predicted = False
     for other in alike:
-        need = device_need(other) if completed(other) else None
-        if other.spec.evidence is not Evidence.MEASURED and need is not None:
+        needs = total_needs(device_needs(other)) if completed(other) else {}
+        if other.spec.evidence is not Evidence.MEASURED and needs:
             is_predicted = True
-            yield f"The {other.spec.evidence.value} trial of the same work needs {format_bytes(need.total_bytes)}."
+            most, when = format_bytes(max(needs.values())), when_needed(needs)
+            yield f"The {other.spec.evidence.value} trial of the same work needs {most} ({when})."
     if is_predicted or not trial.record.failure or trial.record.status is not Status.OUT_OF_DEVICE_MEMORY:
         return
     peaks = [formula_peak_bytes(trial.spec, step=step) for step in StepKind]
@@ -125,5 +126,5 @@ def _predicted(trial: Trial, alike: Iterable[Trial]) -> Iterator[str]:
 def _capacity(trial: Trial) -> str:
     sizes = [device.total_bytes for node in trial.record.nvml for device in node.devices if device.total_bytes]
     gpu = find_gpu(trial.spec.prediction.gpu) if trial.spec.prediction.gpu else None
-    size = min(sizes, default=gpu.memory_bytes if gpu else None)
+    size = min(sizes, default=gpu.capacity_bytes if gpu else None)
     return "" if size is None else f", and the device has {format_bytes(size)}"

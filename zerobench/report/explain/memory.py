@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zerobench.records import Phase, Place, StepKind
+from zerobench.records import Phase, Place, RankRecord, StepKind
+from zerobench.report.capacity import reserved_words
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.terms import CLOSE, Explanation
@@ -124,19 +125,23 @@ def _outside(trial: Trial) -> Iterator[str]:
         shares = [f"{format_bytes(nbytes)} {what}" for what, nbytes in parts.items() if nbytes]
         yield f"NVML saw {format_bytes(seen.used_bytes)} used on rank {seen.rank}'s device: {', '.join(shares)}."
         return
-    rows = [(row, rank) for rank in trial.ranks for row in rank.device_memory if row.step is StepKind.STEADY]
-    reserved = max(rows, key=lambda pair: pair[0].peak_reserved_bytes, default=None)
-    if reserved is None:
+    reserved = {step: most for step in StepKind if (most := _most_reserved(trial, step)) is not None}
+    if not reserved:
         return
-    row, rank = reserved
+    rank = max(reserved.values(), key=lambda most: most[0])[1]
     outside = rank.context
     known = {"CUDA context": outside.context_bytes, "NCCL": outside.collectives_bytes} if outside else {}
     beside = [f"{what} {format_bytes(nbytes)}" for what, nbytes in known.items() if nbytes]
     yield (
-        f"The allocator holds up to {format_bytes(row.peak_reserved_bytes)} in a steady step on "
-        f"rank {rank.rank}, including what start-up left"
-        + (f"; in addition {' and '.join(beside)}." if beside else ".")
+        f"The allocator reserves up to {reserved_words({step: size for step, (size, _) in reserved.items()})} on "
+        f"rank {rank.rank}" + (f"; in addition {' and '.join(beside)}." if beside else ".")
     )
+
+
+def _most_reserved(trial: Trial, step: StepKind) -> tuple[int, RankRecord] | None:
+    """The largest reserved size at start-up or in steps, and its rank."""
+    rows = [(row.peak_reserved_bytes, rank) for rank in trial.ranks for row in rank.device_memory if row.step is step]
+    return max(rows, key=lambda row: row[0], default=None)
 
 
 def categories_topic(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Topic:

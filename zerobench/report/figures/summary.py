@@ -1,11 +1,11 @@
 """What one trial comes to as a whole: how it ended, how fast it was, what it took and what there was to take."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.records import Category, Failure, Place, Status, TrialRecord
-from zerobench.report.capacity import device_need, host_bytes_per_node
+from zerobench.records import Category, Failure, Place, Status, StepKind, TrialRecord
+from zerobench.report.capacity import device_needs, host_bytes_per_node, total_needs
 from zerobench.report.column_units import plain
 from zerobench.report.figures.predicted_speed import PredictedStep, gpu_of, predicted_step
 from zerobench.report.fit import Fit, Space
@@ -84,9 +84,15 @@ class Summary:
     """The catalogue's name."""
     capacity_bytes: int | None
     """Memory of one device."""
-    device_needed_bytes: int | None
+    device_needs: Mapping[StepKind, int]
+    """What one GPU needs at start-up, and in steps."""
     host_needed_bytes: int | None
     host_capacity_bytes: int | None
+
+    @property
+    def device_needed_bytes(self) -> int | None:
+        """The larger of the device's needs: what has to fit."""
+        return max(self.device_needs.values(), default=None)
 
     @property
     def is_completed(self) -> bool:
@@ -146,7 +152,7 @@ class Summary:
 
 def summary_of(trial: Trial) -> Summary:
     """The summary of `trial`."""
-    record, gpu, need, speed = trial.record, gpu_of(trial), device_need(trial), speed_of(trial)
+    record, gpu, speed = trial.record, gpu_of(trial), speed_of(trial)
     curve = losses(trial) if completed(trial) else ()
     read, written = nvme_bytes_per_s(trial)
     return Summary(
@@ -183,7 +189,7 @@ def summary_of(trial: Trial) -> Summary:
         is_on_cpu=all(rank.device_type == "cpu" for rank in trial.ranks),
         gpu=None if gpu is None else gpu.name,
         capacity_bytes=_capacity_bytes(trial, gpu),
-        device_needed_bytes=None if need is None else need.total_bytes,
+        device_needs=total_needs(device_needs(trial)),
         host_needed_bytes=host_bytes_per_node(trial),
         host_capacity_bytes=trial.spec.prediction.host_memory_bytes,
     )
@@ -211,7 +217,7 @@ def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
     seen = [device.total_bytes for device in devices_of(trial) if device.total_bytes is not None]
     if seen or trial.spec.evidence.needs_device:
         return min(seen, default=None)
-    return None if gpu is None else gpu.memory_bytes
+    return None if gpu is None else gpu.capacity_bytes
 
 
 def why_without_figures(record: TrialRecord) -> str:

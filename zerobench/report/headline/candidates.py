@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.grouped import grouped
-from zerobench.records import Status
+from zerobench.records import Status, StepKind
+from zerobench.report.capacity import when_needed
 from zerobench.report.choice import Option
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -43,6 +44,8 @@ class Candidate:
     """Of its first repeat."""
     fit: Fit
     """Of the repeat that needs most of its device (capacity.py)."""
+    needs: Mapping[StepKind, int]
+    """The largest of its device over ranks and repeats, at start-up and in steps (capacity.py)."""
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
@@ -68,6 +71,11 @@ class Candidate:
     def needed_bytes(self) -> int | None:
         """Of one device: the largest over ranks, start-up and repeats."""
         return self.fit.device.needed_bytes
+
+    @property
+    def needs_most(self) -> str:
+        """`at start-up` or `in steps`: when the device holds most."""
+        return when_needed(self.needs).partition(",")[0]
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -113,6 +121,7 @@ def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]
 
 def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candidate:
     first, spec = repeats[0].summary, repeats[0].spec
+    needs = [trial.summary.device_needs for trial in repeats]
     timed = [rates for trial in repeats if (rates := _rates(trial))]
     several = [middle for rates in timed if (middle := median(rates)) is not None]
     return Candidate(
@@ -122,6 +131,9 @@ def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candi
         is_reference=has_reference and spec.strategy in _REFERENCES,
         spec=spec,
         fit=max((trial.summary.fit for trial in repeats), key=lambda fit: fit.device.needed_bytes or 0),
+        needs={
+            step: max(need.get(step, 0) for need in needs) for step in StepKind if any(step in need for need in needs)
+        },
         rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
         expected=first.predicted_step.expected,

@@ -42,11 +42,11 @@ def decisions_among(known: Sequence[Candidate], groups: Mapping[str, Sequence[Ca
 def _measured(alike: Sequence[Candidate], group: Sequence[Candidate]) -> Decision:
     """The least memory among those that are equally fast within their spread."""
     first = alike[0]
-    needs = None if first.needed_bytes is None else format_bytes(first.needed_bytes)
+    needs = "" if first.needed_bytes is None else f", {format_bytes(first.needed_bytes)} {first.needs_most}"
     if len(alike) > 1:
-        reason = f"least device memory of {len(alike)} equally fast trials" + (f", {needs}" if needs else "")
+        reason = f"least device memory of {len(alike)} equally fast trials{needs}"
     else:
-        reason = "fastest" + (f", {needs} of device memory" if needs else "")
+        reason = f"fastest{needs and f'{needs} of device memory'}"
     rest = [candidate for candidate in group if candidate is not first]
     rival = equally_fast(rest)[0] if rest else None
     return Decision(

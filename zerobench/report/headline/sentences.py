@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
+from zerobench.report.capacity import when_needed
 from zerobench.report.column_units import plain
 from zerobench.report.decision import sentence
 from zerobench.report.figures.runs import Errors, RunFigures
@@ -133,20 +134,20 @@ def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: 
         return f"{limit}; device memory {_range(known)}{full}."
     fitting = [candidate for candidate in judged if candidate.fits]
     too_large = [
-        *(f"{each.label} ({format_bytes(each.needed_bytes)})" for each in judged if not each.fits),
+        *(f"{each.label} ({format_bytes(each.needed_bytes)} {each.needs_most})" for each in judged if not each.fits),
         *(f"{label} (out of memory)" for label in ran_out),
     ]
     total, capacity = len(judged) + len(ran_out), _capacities(judged)
     if not too_large:
         if total > 1:
             return f"{_all_of(total)} fit in {capacity}: {_range(fitting)}."
-        return f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity}."
+        return f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity} ({_when(judged[0])})."
     refused = f"{listed(too_large, _MOST_NAMES)} {'do' if len(too_large) > 1 else 'does'} not fit"
     if not fitting:
         return f"Nothing fits in {capacity}: {listed(too_large, _MOST_NAMES)}."
     named = best or min(fitting, key=lambda candidate: candidate.needed_bytes or 0)
     return (
-        f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity}; {refused}"
+        f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity} ({_when(named)}); {refused}"
         f" ({len(fitting)} of {total} trials fit)."
     )
 
@@ -169,8 +170,15 @@ def _range(contenders: Sequence[Candidate]) -> str:
     """`8.15 GiB (zero3) to 30.1 GiB (zero1)`."""
     ends = [pick(contenders, key=lambda candidate: candidate.needed_bytes or 0) for pick in (min, max)]
     return " to ".join(
-        dict.fromkeys(f"{format_bytes(candidate.needed_bytes)} ({candidate.label})" for candidate in ends)
+        dict.fromkeys(
+            f"{format_bytes(candidate.needed_bytes)} {candidate.needs_most} ({candidate.label})" for candidate in ends
+        )
     )
+
+
+def _when(candidate: Candidate) -> str:
+    """`at start-up, steps 59.56 GiB`."""
+    return when_needed(candidate.needs)
 
 
 def _capacities(contenders: Sequence[Candidate]) -> str:

@@ -62,7 +62,7 @@ def _not_there(frames: RunFigures, run: Run) -> str | None:
         for name in sorted({summary.gpu for summary in summaries if summary.gpu})
         if (gpu := find_gpu(name)) is not None
     ]
-    return ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes, 1)})" for gpu in known) or None
+    return ", ".join(f"{gpu.name} ({format_bytes(gpu.capacity_bytes, 1)})" for gpu in known) or None
 
 
 def _processor(environment: Environment) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from zerobench.records import StepKind
 from zerobench.report.decision import Decision
 from zerobench.report.plan.decided import Decided
 from zerobench.report.plan.rows import PlanRow, takes
@@ -37,7 +38,12 @@ def row_values(row: PlanRow) -> dict[str, Any]:
 
 def configuration_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
     """All that a document has of one configuration."""
-    return {**row_values(row), **_training_values(row, cluster, training), "categories": categories_of(row)}
+    needs = {
+        "start_up_needed_bytes": row.needs.get(StepKind.FIRST),
+        "steady_needed_bytes": row.needs.get(StepKind.STEADY),
+    }
+    totals = {name: need and need.total_bytes for name, need in needs.items()}
+    return {**row_values(row), **totals, **_training_values(row, cluster, training), "categories": categories_of(row)}
 
 
 def _training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:

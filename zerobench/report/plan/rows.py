@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.capacity import DeviceNeed, device_need, host_bytes_per_node
+from zerobench.report.capacity import DeviceNeed, device_needs, host_bytes_per_node, largest_need
 from zerobench.report.choice import Choice, Option, decide
 from zerobench.report.figures.name import TrialName
 from zerobench.report.fit import Fit, Space
@@ -29,7 +29,7 @@ class PlanRow:
     label: str
     trial: Trial
     device_bytes: int
-    """Memory of one GPU, as NVML reports its total."""
+    """Memory that CUDA hands out on one GPU."""
     host_bytes: int | None
     """Memory of one host that training may use; None: not judged."""
     bound: StepBound | None
@@ -76,9 +76,14 @@ class PlanRow:
         return None if first is None else first.total_bytes
 
     @cached_property
+    def needs(self) -> dict[StepKind, DeviceNeed]:
+        """What one GPU needs at start-up, and in steps, each in parts."""
+        return device_needs(self.trial)
+
+    @property
     def need(self) -> DeviceNeed | None:
-        """What one GPU needs at its worst, in parts."""
-        return device_need(self.trial)
+        """The larger of them: what has to fit."""
+        return largest_need(self.needs)
 
     @cached_property
     def fit(self) -> Fit:

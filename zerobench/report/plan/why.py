@@ -8,7 +8,7 @@ explained by a setting only where its bytes are what that setting gives (memory_
 from collections.abc import Iterator, Sequence
 
 from zerobench.records import Category, Status
-from zerobench.report.capacity import DeviceNeed, device_need, host_instant
+from zerobench.report.capacity import DeviceNeed, device_need, host_instant, total_needs, when_needed
 from zerobench.report.explain.topic import phase_words, signed_bytes
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, cause, reduce_buckets
@@ -57,8 +57,8 @@ def _does_not_fit(row: PlanRow) -> Iterator[str]:
     if need is not None and over_bytes > 0:
         yield (
             f"does not fit: needs {format_bytes(need.total_bytes)} of {format_bytes(capacity_bytes)} per GPU, "
-            f"{format_bytes(over_bytes)} too much"
-            + (f", in {phase_words(need.instant.step, need.instant.phase)}" if need.instant else "")
+            f"{format_bytes(over_bytes)} too much ({when_needed(total_needs(row.needs))})"
+            + (f", most tensors in {phase_words(need.instant.step, need.instant.phase)}" if need.instant else "")
         )
         if need.instant is not None:
             yield from _what_would_have_to_shrink(row.trial, need.instant, over_bytes)

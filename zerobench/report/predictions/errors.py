@@ -181,5 +181,5 @@ def capacity_bytes(pair: Pair) -> int | None:
     if gpu is None and sizes:
         return min(sizes)
     names = [gpu] if gpu is not None else [rank.device_name for rank in ranks if rank.device_type == "cuda"]
-    known = [entry.memory_bytes for name in dict.fromkeys(names) if (entry := find_gpu(name)) is not None]
+    known = [entry.capacity_bytes for name in dict.fromkeys(names) if (entry := find_gpu(name)) is not None]
     return min((size for size in known if size is not None), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from zerobench.report.capacity import total_needs, when_needed
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 from zerobench.report.decision import runner_up_words
 from zerobench.report.fit import ROOM
@@ -86,7 +87,8 @@ def _not_tried(rows: Sequence[PlanRow]) -> Iterator[str]:
 
 
 def _memory(best: PlanRow) -> str:
-    host, device = best.host, f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}"
+    host, when = best.host, when_needed(total_needs(best.needs))
+    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes, 'per GPU')}{when and f' {when}'}"
     if not best.offloads and (host.room is None or host.room > _HARDLY):
         return f"{device}."
     capacity, unknown = (None, "; give --host-memory to check it") if host.room is None else (host.capacity_bytes, "")
@@ -148,8 +150,12 @@ def _cost(training: Training, low: TrainingCost, middle: TrainingCost, high: Tra
 def _nearest(rows: Sequence[PlanRow]) -> str:
     nearest = max(rows, key=lambda row: row.room)
     needs = [
-        f"{format_bytes(space.needed_bytes)} of {place} memory, {format_bytes(space.capacity_bytes)} available"
-        for place, space in (("device", nearest.device), ("host", nearest.host))
+        f"{format_bytes(space.needed_bytes)} of {place} memory{when and f' {when}'}, "
+        f"{format_bytes(space.capacity_bytes)} available"
+        for place, space, when in (
+            ("device", nearest.device, when_needed(total_needs(nearest.needs))),
+            ("host", nearest.host, ""),
+        )
         if not space.has_room
     ]
     if len(rows) > 1:

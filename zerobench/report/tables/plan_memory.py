@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from zerobench.records import StepKind
 from zerobench.report.capacity import DeviceNeed
 from zerobench.report.column_units import MISSING, byte_unit, show_percent
 from zerobench.report.fit import ROOM
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.memory import category_columns
-from zerobench.report.tables.model import Column, Line, Table, of_part
+from zerobench.report.tables.model import Column, Line, Table
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 
@@ -50,14 +50,16 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         return lambda row: unit.show(None if row.need is None else size(row.need))
 
     def slack(row: PlanRow) -> str:
-        """No formula knows it."""
-        return unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else row.need.slack_bytes)
+        """Not known, and not in the total, without an allocator."""
+        return MISSING if row.lacks_allocator else part(lambda need: need.slack_bytes)(row)
+
+    def of_need(step: StepKind) -> Callable[[PlanRow], str]:
+        return lambda row: unit.show(row.needs[step].total_bytes if step in row.needs else None)
 
     columns: list[Column[PlanRow]] = [
-        Column(
-            "steady peak", of_part(lambda row: row.steady, lambda peak: unit.show(peak.total_bytes)), narrow="steady"
-        ),
-        Column("start-up peak", lambda row: unit.show(row.start_up_bytes), narrow="start"),
+        Column("start-up", of_need(StepKind.FIRST), narrow="start"),
+        Column("steps", of_need(StepKind.STEADY), narrow="steps"),
+        Column("tensors", part(lambda need: need.tensors_bytes), narrow="tensors"),
         Column("allocator slack", slack, narrow="slack"),
         Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
         Column("total", part(lambda need: need.total_bytes), narrow="total"),
@@ -77,7 +79,8 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
 
 def _fit_caption(cluster: Cluster, context: str) -> str:
     return (
-        f"{there_is(cluster)} total: larger peak + allocator slack + CUDA context and NCCL{context}. host: all ranks "
+        f"{there_is(cluster)} total: the larger of start-up and steps; tensors at its peak + allocator slack + CUDA "
+        f"context and NCCL{context} add up to it. host: all ranks "
         f"of a node. tight: fits with less than {ROOM:.0%} room."
     )
 
@@ -86,4 +89,5 @@ def there_is(cluster: Cluster) -> str:
     """The memory that needs are held against."""
     host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not checked (--host-memory)"
     device = format_bytes(cluster.device_memory_bytes)
-    return f"Device memory: {device} ({cluster.gpu.name}); host memory per node: {host}."
+    rule = f", {cluster.gpu.capacity_rule}" if cluster.gpu.capacity_rule else ""
+    return f"Device memory: {device} ({cluster.gpu.name}{rule}); host memory per node: {host}."

@@ -72,9 +72,9 @@ class SimulatedWorld(DevicelessWorld):
         """Memory of the simulated GPU."""
         gpu = self.trial.prediction.gpu
         known = None if gpu is None else find_gpu(gpu)
-        if known is None or known.memory_bytes is None:
+        if known is None or known.capacity_bytes is None:
             raise RuntimeError(f"prediction.gpu: the catalogue has no memory size for {gpu!r}")
-        return known.memory_bytes
+        return known.capacity_bytes
 
     @property
     def devices_per_node(self) -> int:
