@@ -19,6 +19,7 @@ from zerobench.report.capacity import (
     total_needs,
     when_needed,
 )
+from zerobench.report.explain.memory import peak_topic
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.trials import ended_trials
 from zerobench.search.formula import formula_trial
@@ -159,3 +160,13 @@ def test_a_13b_at_stage_2_needs_most_in_steps_and_says_what_start_up_needs() -> 
     [sample] = [one for one in ended_trials(load_run(EMULATED)) if one.spec.strategy == "zero2"]
     assert when_needed(total_needs(device_needs(sample))) == "in steps, start-up 56.29 GiB"
     assert known(device_need(sample)).total_bytes == pytest.approx(68.41 * GIB, abs=0.01 * GIB)
+
+
+def test_explain_says_what_the_allocator_reserves_at_start_up_and_in_steps() -> None:
+    allocator = [reserved(*FIRST_STEP, 21 * GIB), reserved(*STEADY, 15 * GIB)]
+    topic = known(peak_topic(trial(asked(), DEVICE, allocator=allocator, context=CONTEXT)))
+    [said] = [line.text for line in topic.lines if line.text.startswith("The allocator")]
+    assert said == (
+        "The allocator of rank 0 reserves up to 21.00 GiB at start-up and 15.00 GiB in steps, including what start-up "
+        "left; in addition CUDA context 1.00 GiB and NCCL 2.00 GiB."
+    )

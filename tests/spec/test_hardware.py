@@ -1,5 +1,6 @@
 """The catalogue of GPUs: names as drivers report them, dense peaks, and the user's own entries."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.at_least_one import at_least_one
+from tests.tools.imports import ROOT, python_files
 from tests.tools.known import known
 from tests.tools.refusals import one_line
 from zerobench.errors import UserError
@@ -274,3 +276,18 @@ def test_more_usable_memory_than_nvml_reports_is_refused_in_one_line(tmp_path: P
     )
     with one_line("usable_memory_bytes: 2147483648 exceeds memory_bytes, 1073741824"):
         load_catalogue(file)
+
+
+def test_only_tables_of_nvmls_total_read_it_and_all_that_must_fit_reads_the_capacity() -> None:
+    readers = {
+        str(file.relative_to(ROOT))
+        for file in python_files("zerobench")
+        if re.search(r"(?<!stage\.)\b(gpu|known|entry|catalogued)\.memory_bytes\b", file.read_text(encoding="utf-8"))
+    }
+    assert readers == {
+        "zerobench/cli/commands/models.py",
+        "zerobench/emulator/gpu.py",
+        "zerobench/search/changes.py",
+        "zerobench/spec/gpu_names.py",
+        "zerobench/spec/hardware.py",
+    }

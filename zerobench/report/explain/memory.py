@@ -125,23 +125,24 @@ def _outside(trial: Trial) -> Iterator[str]:
         shares = [f"{format_bytes(nbytes)} {what}" for what, nbytes in parts.items() if nbytes]
         yield f"NVML saw {format_bytes(seen.used_bytes)} used on rank {seen.rank}'s device: {', '.join(shares)}."
         return
-    reserved = {step: most for step in StepKind if (most := _most_reserved(trial, step)) is not None}
-    if not reserved:
+    rank = max(trial.ranks, key=lambda rank: max(_reserved(rank).values(), default=0), default=None)
+    if rank is None or not (reserved := _reserved(rank)):
         return
-    rank = max(reserved.values(), key=lambda most: most[0])[1]
     outside = rank.context
     known = {"CUDA context": outside.context_bytes, "NCCL": outside.collectives_bytes} if outside else {}
     beside = [f"{what} {format_bytes(nbytes)}" for what, nbytes in known.items() if nbytes]
     yield (
-        f"The allocator reserves up to {reserved_words({step: size for step, (size, _) in reserved.items()})} on "
-        f"rank {rank.rank}" + (f"; in addition {' and '.join(beside)}." if beside else ".")
+        f"The allocator of rank {rank.rank} reserves up to {reserved_words(reserved)}, including what start-up left"
+        + (f"; in addition {' and '.join(beside)}." if beside else ".")
     )
 
 
-def _most_reserved(trial: Trial, step: StepKind) -> tuple[int, RankRecord] | None:
-    """The largest reserved size at start-up or in steps, and its rank."""
-    rows = [(row.peak_reserved_bytes, rank) for rank in trial.ranks for row in rank.device_memory if row.step is step]
-    return max(rows, key=lambda row: row[0], default=None)
+def _reserved(rank: RankRecord) -> dict[StepKind, int]:
+    """The most that a rank's allocator reserved at start-up, and in steps."""
+    largest: dict[StepKind, int] = {}
+    for row in rank.device_memory:
+        largest[row.step] = max(row.peak_reserved_bytes, largest.get(row.step, 0))
+    return largest
 
 
 def categories_topic(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Topic:
