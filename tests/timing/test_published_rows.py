@@ -27,7 +27,7 @@ from benchmarks.timing.llm_foundry import (
     rows,
 )
 from tests.report.sample_run import SampleTrial
-from tests.timing.predicted_trials import expected, gpu, links, predicted
+from tests.timing.predicted_trials import gpu, links, predicted
 from tests.tools.at_least_one import at_least_one
 from tests.tools.imports import ROOT
 from tests.tools.known import known

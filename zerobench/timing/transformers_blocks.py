@@ -105,6 +105,6 @@ def as_run(
 
 
 def in_todays_loop(device: Device) -> Device:
-    """`device` with the time between steps of the loop that `as_run` times: that of the fitted runs is their program's."""
+    """`device` with the time between steps of the loop that `as_run` times, in place of the fitted programs'."""
     between = {"step_s": shipped_rates().today.step_s, "micro_batch_s": 0.0}
     return replace(device, rates=device.rates.model_copy(update=between))
