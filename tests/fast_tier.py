@@ -30,6 +30,7 @@ SLOWER = {
     "tests/benchmarks/test_overhead.py": "ranks",
     "tests/benchmarks/test_prediction.py::test_predictions_that_are_not_committed": "git",
     "tests/benchmarks/test_prediction.py::test_the_largest_process": "processes that are measured",
+    "tests/test_linear_patterns.py": "seconds of searches, which are timed",
     "tests/cli/test_app.py": "the command as a process",
     "tests/docs/test_site.py": "mkdocs",
     "tests/test_api.py::test_a_": "plans and runs, which ask the machine's programs",

@@ -72,6 +72,21 @@ def test_a_secret_is_taken_out_of_text_and_the_rest_stays(pattern: str, secret: 
     assert shown.split(MARK)[0] == pattern.format(MARK).split(MARK)[0][: len(shown.split(MARK)[0])]
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see.--token hunter22", f"see.--token {MARK}"),
+        ("run --verbose true --token hunter22 --lr 1", f"run --verbose true --token {MARK} --lr 1"),
+        ("--key 'two words' on", f"--key '{MARK}' on"),
+        ("-a.-b.--api-key  hunter22", f"-a.-b.--api-key  {MARK}"),
+        ("x_http://me:hunter22@host", f"x_http://{MARK}@host"),
+        ("--max_tokens 512", "--max_tokens 512"),
+    ],
+)
+def test_the_value_of_an_option_and_the_user_of_a_url_are_taken_out_and_no_more(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
+
+
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_resembles_a_secret_stays(text: str) -> None:
     assert redact_text(text) == text

@@ -36,7 +36,7 @@ _STAMPS = {"torch": "version.py", "deepspeed": "git_version_info_installed.py"}
 
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 """Compute capabilities to compile for, as torch reads them: `8.0;9.0a+PTX`."""
-_LETTERED = re.compile(r"(\d+\.\d+)[a-z](\+PTX)?")
+_LETTERED = re.compile(r"(\d{1,3}\.\d{1,3})[a-z](\+PTX)?")
 _READER = "compute_capability_args"
 """What reads them in DeepSpeed's builder (op_builder/builder.py), every time that a kernel is loaded."""
 

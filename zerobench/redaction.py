@@ -35,15 +35,18 @@ _PEM_START = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _PEM_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 _PEM = re.compile(rf"({_PEM_START.pattern}).*?({_PEM_END.pattern}|\Z)", re.DOTALL)
 
-_URL_USER = re.compile(r"\b([a-z][a-z0-9+.-]{0,20}://)[^\s\"'<>]*@", re.IGNORECASE)
-"""All between `//` and the last `@`: a password may hold slashes and an `@` of its own."""
+_SCHEME_OF_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
+_URL_TEXT = re.compile(r"[^\s\"'<>]+")
 _USER = re.compile(r"(?<![\w/.-])([\w.-]+):[^\s:/@\"']+@(?=[\w\[])")
 """`user:password@host`, as ssh lines and database clients have it."""
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{0,40}(?:key|token))([\"']?\s*[:=]\s*)[^\n\"']+", re.IGNORECASE
 )
 _SCHEME = re.compile(r"\b(bearer)(\s+)[\w.~+/-]{6,}=*|\b(basic)(\s+)(?:[\w+/]{20,}=*|[\w+/]{6,}=+)", re.IGNORECASE)
-_OPTION = re.compile(rf"(?<![\w-])(--?{_NAME}|--(?:{_SHORT_WORDS}))(\s+)(?!-)({_VALUE})", re.IGNORECASE)
+_WORD = re.compile(r"[\w.-]+")
+_OPTION_NAME = re.compile(rf"--?{_NAME}|--(?:{_SHORT_WORDS})", re.IGNORECASE)
+_OPTION_START = re.compile(r"(?<![\w-])-")
+_OPTION_VALUE = re.compile(rf"\s++(?!-)({_VALUE})")
 _ASSIGNED = re.compile(rf"(?<![\w.-])([\"']?)((?:--?)?{_NAME})\1(\]?\s*(?:=(?!=)|:(?!:))\s*)({_VALUE})", re.IGNORECASE)
 _AFTER_MARK = re.compile(rf"([?&;](?:{_SHORT_WORDS}|code)=)[^\s&;\"'<>#]+", re.IGNORECASE)
 """In a URL's query or a list of options, where `key=` alone is no variable of a program."""
@@ -92,15 +95,51 @@ def redact_text(text: str, known: Collection[str] = ()) -> str:
     if not any(hint in lowered for hint in _HINTS) and _RUN.search(text) is None:
         return text
     text = _PEM.sub(rf"\1{MARK}\2", text)
-    text = _URL_USER.sub(rf"\1{MARK}@", text)
+    text = replace_url_users(text, f"{MARK}@")
     text = _USER.sub(rf"\1:{MARK}@", text)
     text = _HEADER.sub(rf"\1\2{MARK}", text)
     text = _SCHEME.sub(lambda match: f"{match[1] or match[3]}{match[2] or match[4]}{MARK}", text)
-    text = _OPTION.sub(lambda match: f"{match[1]}{match[2]}{_marked(match[3])}", text)
+    text = _redact_options(text)
     text = _ASSIGNED.sub(lambda match: f"{match[1]}{match[2]}{match[1]}{match[3]}{_marked(match[4])}", text)
     text = _AFTER_MARK.sub(rf"\1{MARK}", text)
     text = _TOKEN.sub(MARK, text)
     return _LONG.sub(lambda match: MARK if _drawn_at_random(match[0]) else match[0], text)
+
+
+def replace_url_users(text: str, replacement: str, run: re.Pattern[str] = _URL_TEXT) -> str:
+    """Return `text` with user and password of each URL replaced, `@` included; a URL is within one `run`.
+
+    They are all between `//` and the last `@`: a password may hold slashes and an `@` of its own.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        url, at = match[0], match[0].rfind("@")
+        scheme = _SCHEME_OF_URL.search(url, 0, max(at, 0))
+        return url if scheme is None else f"{url[: scheme.end()]}{replacement}{url[at + 1 :]}"
+
+    return run.sub(replaced, text) if "@" in text else text
+
+
+def _redact_options(text: str) -> str:
+    """Return `text` with the values of options whose names promise a secret replaced.
+
+    A word is looked at once: a pattern that could begin at each dash of a word would take the square of its length.
+    """
+    pieces, done = [], 0
+    for word in _WORD.finditer(text):
+        if word.start() < done or not _is_secret_option(word[0]):
+            continue
+        value = _OPTION_VALUE.match(text, word.end())
+        if value is not None:
+            pieces += [text[done : value.start(1)], _marked(value[1])]
+            done = value.end()
+    return "".join([*pieces, text[done:]])
+
+
+def _is_secret_option(word: str) -> bool:
+    """Whether a word, or what of it stands behind a full stop, is an option for a secret."""
+    start = _OPTION_START.search(word)
+    return start is not None and _OPTION_NAME.fullmatch(word, start.start()) is not None
 
 
 def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:

@@ -4,15 +4,18 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Call
 from tests.report.compare.runs import lay_out
 from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, QUICKSTART
+from tests.report.explain.test_log import FIRST_UPDATE
 from tests.report.sample_run import failed_trial, spec
 from tests.tools.refusals import refused
 from zerobench.cli.explain import write
+from zerobench.errors import UserError
 from zerobench.records import Failure, Status
 from zerobench.spec.trial import OwnScript
 from zerobench.store import load_run
@@ -203,3 +206,63 @@ def test_changes_are_pointed_to_where_the_work_is_known_well_enough_to_predict_t
     code, out, _ = call("explain", str(run), refused.spec.trial_id)
     assert code == 0
     assert ("the same command with --changes" in out) is is_told
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}))
+    return path
+
+
+def test_a_failure_in_the_update_is_not_told_to_checkpoint_activations(
+    call: Call, tmp_path: Path, config: Path
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(FIRST_UPDATE)
+    code, out, err = call("explain", str(log), "--ds-config", str(config))
+    assert (code, err) == (0, "")
+    assert "ZeRO stage 2" in out
+    assert "activation checkpointing" not in out
+
+
+def test_a_prediction_is_made_of_the_logs_training_on_the_logs_gpu(
+    call: Call, tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def predict(trial: Any, cluster: Any, *_: Any, **told: Any) -> None:
+        asked.extend((trial, cluster, told))
+        raise UserError("seen")
+
+    monkeypatch.setattr("zerobench.cli.explain.predict_changes", predict)
+    log = tmp_path / "train.log"
+    log.write_text(FIRST_UPDATE)
+    words = [
+        "--model",
+        "qwen2.5-1.5b",
+        "--gpus",
+        "2",
+        "--gpu",
+        "h100",
+        "--micro-batch",
+        "4",
+        "--ds-config",
+        str(config),
+    ]
+    more = ["--activation-checkpointing", "--gradient-accumulation", "8", "--lora", "16"]
+    refused(call("explain", str(log), *words, *more), "seen")
+    trial, cluster, told = asked
+    assert cluster.device_memory_bytes == int(79.32 * 2**30)
+    assert (trial.micro_batch_size, trial.gradient_accumulation_steps) == (4, 8)
+    assert trial.activation_checkpointing
+    assert trial.adapter is not None
+    assert told == {"of_host": False, "has_activations": False}
+
+
+@pytest.mark.parametrize("words", [["--lora", "16"], ["--activation-checkpointing"], ["--gradient-accumulation", "2"]])
+def test_no_option_of_a_log_is_ignored(call: Call, tmp_path: Path, words: list[str]) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(FIRST_UPDATE)
+    refused(call("explain", str(log), *words), "--ds-config is missing")
+    refused(call("explain", "run", "zero2", *words), f"{words[0]} applies to logs")

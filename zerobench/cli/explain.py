@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from zerobench import store
@@ -14,9 +15,15 @@ from zerobench.cli.requests import ExplainRequest
 from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.changes import changes_topic, unchanged_topic
-from zerobench.report.environment_facts import Environment, cores_of_node, memory_of_node
+from zerobench.report.environment_facts import Environment, cores_of_node, memory_of_node, versions
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
+from zerobench.report.explain.logged import (
+    LoggedTraining,
+    contradictions_topic,
+    logged_training,
+    versions_topic,
+)
 from zerobench.report.explain.topic import Topic, as_data, as_text, in_brief, says
 from zerobench.report.explain.trial import explain as topics_of
 from zerobench.report.explain.what_if import what_if_topic
@@ -34,6 +41,11 @@ _WIDTHS = (40, 100)
 """Columns of a line: no wider than people read, however wide the terminal is."""
 
 
+_OF_LOGS = (
+    *("model", "ds_config", "gpus", "gpu", "micro_batch", "gradient_accumulation", "sequence_length"),
+    *("activation_checkpointing", "lora"),
+)
+"""Options that say what a log's training was."""
 _BESIDE = 3
 """Rows of a screen for the word about details, and for the prompt that follows."""
 _MOST_LOG_BYTES = 64 * 2**20
@@ -53,9 +65,11 @@ def explain(run: str, asked: ExplainRequest, of_log: PlanRequest) -> Answer:
     if trial is None:
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
-        topics = _of_log(run, reports)
+        text = _log_text(run, reports)
+        logged = logged_training(text)
+        topics = [*explain_log(text, Path(run).name), *versions_topic(logged)]
         if is_told:
-            topics += _of_file(of_log, of_host=any("killed" in topic.figures for topic in topics))
+            topics += _of_file(of_log, logged)
         return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
@@ -96,20 +110,30 @@ def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool
     return [*unchanged_topic(made.unchanged), changes_topic(made.changes)]
 
 
-def _of_file(request: PlanRequest, *, of_host: bool) -> list[Topic]:
-    """Changes of a log's training: predicted where enough is said of it, else those that its configuration allows."""
+def _of_file(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
+    """Changes of a log's training: predicted where enough is said of it, else those that its configuration allows.
+
+    The log's word goes before the catalogue's: its GPU has what the refusal says.
+    """
+    told = {"of_host": logged.of_host, "has_activations": logged.has_activations}
     missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
     if missing and request.ds_config is not None:
-        untried = changes_of_file(request.ds_config, of_host=of_host)
+        untried = changes_of_file(request.ds_config, **told)
         lines = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
         return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
     wanted = read_plan(request)
-    return _changes(wanted.planned[0].trial, wanted.cluster, request.reports, of_host=of_host)
+    catalogued = wanted.cluster.gpu
+    gpu = catalogued.model_copy(update={"memory_bytes": logged.capacity_bytes or catalogued.memory_bytes})
+    cluster = replace(wanted.cluster, gpu=gpu)
+    made = predict_changes(wanted.planned[0].trial, cluster, request.reports, prediction_view(), **told)
+    releases = dict(versions(store.load_run(made.run).environment))
+    contradictions = contradictions_topic(logged, made.unchanged, catalogued.memory_bytes, releases)
+    return [*unchanged_topic(made.unchanged), *contradictions, changes_topic(made.changes)]
 
 
 def _is_told(request: PlanRequest, trial: str | None) -> bool:
     """Whether options say what a log's training was. Raises UserError: they do not fit."""
-    given = [name for name in ("model", "ds_config", "gpus", "gpu") if getattr(request, name) is not None]
+    given = [name for name in _OF_LOGS if getattr(request, name)]
     if given and trial is not None:
         raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
     if given and request.ds_config is None:
@@ -117,13 +141,13 @@ def _is_told(request: PlanRequest, trial: str | None) -> bool:
     return bool(given)
 
 
-def _of_log(name: str, reports: Path) -> list[Topic]:
-    """What the log in file `name` says. Raises UserError: it is no file, or says nothing of memory."""
+def _log_text(name: str, reports: Path) -> str:
+    """The end of the log in file `name`. Raises UserError: it is no file."""
     path = Path(name)
     if not path.is_file():
         run = store.find_run(name, reports)
         raise UserError(f"TRIAL is missing: a trial of {run.name} as `zerobench show` names it")
-    return explain_log(_end_of(path), path.name)
+    return _end_of(path)
 
 
 def _of_own_log(run: store.Run, name: str) -> list[Topic]:

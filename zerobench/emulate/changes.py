@@ -37,14 +37,20 @@ class Candidate:
 
 
 def for_device(
-    start: Draft, *, in_pieces: bool = False, environ: Mapping[str, str] = os.environ
+    start: Draft,
+    *,
+    in_pieces: bool = False,
+    has_activations: bool = True,
+    environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Candidate]:
     """What to try where a GPU is too small: each change alone, the cheapest first, then more and more together.
 
-    `in_pieces`: there was room enough for what was refused, and not in one piece.
+    `in_pieces`: there was room enough for what was refused, and not in one piece. `has_activations`: activations were
+    held when memory ran out; without any, what makes them smaller does not help.
     """
     expandable = [partial(_expandable, environ=environ)] if in_pieces else []
-    first: list[Change] = [*expandable, _one_sequence, _checkpointing, _bf16]
+    fewer_activations = [_one_sequence, _checkpointing] if has_activations else []
+    first: list[Change] = [*expandable, *fewer_activations, _bf16]
     alone, together = (
         [_next_stage, _last_stage, _offload_optimizer],
         [_last_stage, _offload_optimizer, _offload_parameters],

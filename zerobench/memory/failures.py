@@ -91,5 +91,5 @@ def cpu_allocator_refusal(error: BaseException) -> int | None:
     """Bytes asked, when torch's CPU allocator refused (c10/core/impl/alloc_cpu.cpp throws a plain RuntimeError)."""
     if type(error) is not RuntimeError:
         return None
-    match = re.search(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", str(error))
+    match = re.search(r"DefaultCPUAllocator: .{0,200}?you tried to allocate (\d+) bytes", str(error))
     return int(match.group(1)) if match else None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerobench.redaction import long_lines, redact_text, secret_values
+from zerobench.redaction import long_lines, redact_text, replace_url_users, secret_values
 
 KEPT = (
     "CUDA_VISIBLE_DEVICES",
@@ -48,8 +48,8 @@ _SECRET_WORDS = re.compile(
 _SECRET_STARTS = re.compile(
     r"\b(AKIA|ASIA|AIza|gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk-|xox[a-z]-|eyJ|npm_|dckr_|nvapi-)"
 )
-_USERINFO_IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)\S*@", re.IGNORECASE)
-_USERINFO = re.compile(r"[^\s:/@]+:[^\s@]+@")
+_NAME_AND_PASSWORD = re.compile(r"[^\s:/@]:[^\s@]")
+_NO_SPACE = re.compile(r"\S+")
 _DEVICE = re.compile(
     r"(GPU-|MIG-)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(en|ib|wl)p\d+s\d+(f\d+)?(np\d+|d\d+)?\b", re.IGNORECASE
 )
@@ -80,15 +80,23 @@ def safe_value(name: str, value: str) -> str:
     """`value` without the user and password of URLs, or REFUSED where `name` or what is left looks like a secret."""
     if _SECRET_WORDS.search(name):
         return REFUSED
-    stripped = _USERINFO_IN_URL.sub(r"\1", value)
+    stripped = replace_url_users(value, "", _NO_SPACE)
     is_suspicious = (
         len(stripped) > _LONGEST
         or not stripped.isprintable()
-        or any(pattern.search(stripped) is not None for pattern in (_SECRET_WORDS, _SECRET_STARTS, _USERINFO))
+        or any(pattern.search(stripped) is not None for pattern in (_SECRET_WORDS, _SECRET_STARTS))
+        or _holds_user_info(stripped)
         or any(_random(run) for run in _RUN.findall(_DEVICE.sub("", stripped)))
         or redact_text(stripped) != stripped
     )
     return REFUSED if is_suspicious else stripped
+
+
+def _holds_user_info(text: str) -> bool:
+    """Return whether `text` has a `user:password@`."""
+    *before_ats, _ = text.split("@")
+    words = (part.split()[-1] for part in before_ats if part and not part[-1].isspace())
+    return any(_NAME_AND_PASSWORD.search(word) for word in words)
 
 
 def _random(run: str) -> bool:

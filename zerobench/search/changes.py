@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.ds_config import load_user_config, obeyed_only
-from zerobench.emulate.changes import UNLOCKED, for_device, for_host
+from zerobench.emulate.changes import UNLOCKED, Candidate, for_device, for_host
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.options import Option
 from zerobench.errors import UserError
@@ -67,17 +67,23 @@ def cluster_of(trial: Trial, host_memory_bytes: int | None = None) -> Cluster:
 
 
 def predict_changes(
-    trial: TrialSpec, cluster: Cluster, reports: Path, observer: Observer, *, of_host: bool = False
+    trial: TrialSpec,
+    cluster: Cluster,
+    reports: Path,
+    observer: Observer,
+    *,
+    of_host: bool = False,
+    has_activations: bool = True,
 ) -> ChangePredictions:
     """`trial` and what makes it smaller, on `cluster`; several changes together where too few single ones do.
 
-    `of_host`: it was host memory that ran out.
+    `of_host`: it was host memory that ran out. `has_activations`: activations were held then.
 
     Raises UserError: nothing of it can be changed from here.
     """
     if trial.zero_stage is None:
         raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
-    wanted = list(changed_trials(trial, cluster, reports, of_host=of_host))
+    wanted = list(changed_trials(trial, cluster, reports, of_host=of_host, has_activations=has_activations))
     single = [change for change in wanted if len(change[0]) <= 1]
     path, rows = _predicted(single, cluster, reports, observer)
     unchanged = rows.pop((), None)
@@ -103,7 +109,7 @@ def _predicted(
 
 
 def changed_trials(
-    trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool = False
+    trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool = False, has_activations: bool = True
 ) -> Iterator[tuple[tuple[str, ...], TrialSpec]]:
     """A trial of ZeRO's unchanged, and by each change with what it says: the cheapest first, then several together.
 
@@ -117,7 +123,7 @@ def changed_trials(
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
     start = Draft((), {**(user_config or {}), **_as_config(trial, user_config)}, options=(option,))
     yield (), trial
-    for candidate in for_host(start, counts_locks=True) if of_host else for_device(start):
+    for candidate in _candidates(start, of_host=of_host, has_activations=has_activations):
         says = tuple(words.partition(" (")[0] for words in candidate.says)
         made = obeyed_only(trial.model_copy(update=changed_fields(trial, start, candidate.draft)))
         if user_config is not None:
@@ -128,13 +134,17 @@ def changed_trials(
         yield says, made
 
 
-def changes_of_file(path: str, *, of_host: bool = False) -> list[str]:
+def _candidates(start: Draft, *, of_host: bool, has_activations: bool) -> Iterator[Candidate]:
+    return for_host(start, counts_locks=True) if of_host else for_device(start, has_activations=has_activations)
+
+
+def changes_of_file(path: str, *, of_host: bool = False, has_activations: bool = True) -> list[str]:
     """Single changes of the DeepSpeed configuration at `path`, the cheapest first: none of them tried.
 
     Raises UserError: the file is none.
     """
     start = Draft((), load_user_config(path), options=(_CHECKPOINTING,))
-    made = for_host(start, counts_locks=True) if of_host else for_device(start)
+    made = _candidates(start, of_host=of_host, has_activations=has_activations)
     return [draft.says[0].partition(" (")[0] for draft in made if len(draft.says) == 1]
 
 

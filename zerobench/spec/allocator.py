@@ -11,7 +11,7 @@ from collections.abc import Mapping
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 ROUNDING_LIMITS = ("pinned_max_round_threshold_mb", "pinned_max_cached_size_mb")
 """Above either one page-locked memory is taken as it is asked (torch 2.13; older ones know neither and refuse them)."""
-_SETTING = re.compile(r"\s*([^:,\[\]]+):(\[[^\]]*\]|[^,]*)")
+_SETTING = re.compile(r"(?<![^:,\[\]])([^:,\[\]]++):(\[[^\]]*+\]|[^,]*+)")
 
 
 def asked_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.usual_node import GPUS_PER_NODE, HOST_BANDWIDTH
 from zerobench.units import parse_bytes
 
-_TOKENS = re.compile(r"(.+?)\s*([KMBT]?)", re.IGNORECASE)
+_TOKENS = re.compile(r"(.*?\S)\s*([KMBT]?)", re.IGNORECASE)
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _MOST_TOKENS = 1e18
 

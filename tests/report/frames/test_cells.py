@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.versions import matrix
+from benchmarks.versions.cells import cells
 from tests.report.sample_run import completed_trial, failed_trial, model, sample_trials, spec, write_run
 from tests.tools.imports import ROOT
 from zerobench.records import Failure
@@ -78,10 +79,10 @@ def test_no_cell_of_any_table_of_a_hostile_run_is_a_formula(tmp_path: Path, text
     own = [path for path in write_tables(run) if path.suffix == ".csv"]
     joined = write_csv(run_frames([run]), tmp_path / "joined")
     assert {path.name for path in joined} >= {path.name for path in own} >= {"memory.csv", "trials.csv", "errors.csv"}
-    cells = [cell for path in (*own, *joined) for cell in texts(path)]
+    written = [cell for path in (*own, *joined) for cell in texts(path)]
     assert [path for path in (*own, *joined) if _unquoted(path) & {"\r"}] == []
-    assert [cell for cell in cells if cell[0] in STARTS] == []
-    assert cells.count(as_cell(text)) > 10
+    assert [cell for cell in written if cell[0] in STARTS] == []
+    assert written.count(as_cell(text)) > 10
     trials = pd.read_csv(run.folder.path / "trials.csv", dtype=str, keep_default_na=False)
     assert text in {as_text(name) for name in trials["model"]}
     assert text in {as_text(reason) for reason in trials["reason"]}
@@ -128,7 +129,7 @@ def test_committed_predictions_are_escaped_and_read_back() -> None:
 
 
 def test_failures_of_other_releases_are_escaped_and_read_back(tmp_path: Path) -> None:
-    cell = next(iter(matrix.cells()))
+    cell = next(iter(cells()))
     row = {"deepspeed": "0.19.8", "cell": cell, "failure": "=1+1", "device_bytes": "-5"}
     matrix._write(tmp_path / "peaks.csv", [row])
     assert "'=1+1,-5" in (tmp_path / "peaks.csv").read_text()

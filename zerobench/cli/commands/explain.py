@@ -25,6 +25,13 @@ _LOG = {
     "host_memory": typer.Option(metavar="SIZE", help="For a log: host memory per node."),
     "micro_batch": typer.Option(metavar="N", help="For a log: micro-batch size per GPU."),
     "sequence_length": typer.Option(metavar="N", help="For a log: sequence length."),
+    "gradient_accumulation": typer.Option(metavar="N", help="For a log: gradient accumulation steps."),
+    "activation_checkpointing": typer.Option(
+        "--activation-checkpointing", help="For a log: it recomputes activations."
+    ),
+    "lora": typer.Option(
+        metavar="RANK", help="For a log: rank of the LoRA adapters that it trains; in 4 bits: 16-nf4."
+    ),
     "reports": PLAN["reports"],
 }
 

@@ -9,24 +9,34 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_PROOFS = (
-    (r".*(?:Memory cgroup out of memory|Out of memory): Killed process \d+ \([^)]*\).*", "the kernel's own line"),
-    (r".*[Dd]etected \d+ oom[-_]kill event.*", "Slurm's own line"),
-    (r".*killed by the cgroup out-of-memory handler.*", "Slurm's own line"),
-    (r".*\bOOMKilled\b.*", "the container's own line"),
-    (r".*oom-kill:constraint=.*", "the kernel's own line"),
-    (r".*Memory on the node .*exceeds the memory usage threshold.*", "Ray's own line"),
-    (r".*[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\).*", "Ray's own line"),
-    (r".*killed due to the node running low on memory.*", "Ray's own line"),
+# NOTE: what may repeat is bounded: a log has lines of any length, and a search must not take their square.
+_PROOFS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), proof)
+    for pattern, proof in (
+        (
+            r"(?:Memory cgroup out of memory|Out of memory): Killed process \d{1,10} \([^)]{0,64}\)",
+            "the kernel's own line",
+        ),
+        (r"[Dd]etected \d{1,10} oom[-_]kill event", "Slurm's own line"),
+        (r"killed by the cgroup out-of-memory handler", "Slurm's own line"),
+        (r"\bOOMKilled\b", "the container's own line"),
+        (r"oom-kill:constraint=", "the kernel's own line"),
+        (r"\bexceeds the memory usage threshold", "Ray's own line"),
+        (r"[1-9]\d{0,9} Workers \(tasks / actors\) killed due to memory pressure \(OOM\)", "Ray's own line"),
+        (r"killed due to the node running low on memory", "Ray's own line"),
+    )
 )
-_SIGNALS = (
-    r".*exits with return code = -9\b.*",
-    r".*exitcode\s*: -9\b.*",
-    r".*Signal 9 \(SIGKILL\) received by PID.*",
-    r".*died with <Signals\.SIGKILL.*",
-    r".*exit(?:ed with)? (?:code|status)[ :=]+137\b.*",
-    r".*DataLoader worker \(pid.*\) is killed by signal: Killed.*",
-    r"\s*(?:.*: line \d+:\s+\d+ )?Killed\b.*",
+_SIGNALS: tuple[re.Pattern[str], ...] = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"exits with return code = -9\b",
+        r"exitcode\s{0,20}: -9\b",
+        r"Signal 9 \(SIGKILL\) received by PID",
+        r"died with <Signals\.SIGKILL",
+        r"exit(?:ed with)? (?:code|status)[ :=]{1,20}137\b",
+        r"DataLoader worker \(pid.{0,100}?\) is killed by signal: Killed",
+        r"(?:^\s*+|: line \d{1,10}:\s{1,20}\d{1,10} )Killed\b",  # a shell's own word, alone or behind its place
+    )
 )
 _RSS = re.compile(r"anon-rss:(\d+)kB")
 _READING = re.compile(r"CPU Virtual Memory:\s+used = ([\d.]+) GB, percent = ([\d.]+)%")
@@ -50,7 +60,7 @@ def killed_in(text: str) -> KilledProcess | None:
     """The first kill that a log tells of, by the strongest word that there is; None where it tells of none."""
     lines = text.splitlines()
     for pattern, proof in (*_PROOFS, *((pattern, None) for pattern in _SIGNALS)):
-        at = next((at for at, line in enumerate(lines) if re.match(pattern, line)), None)
+        at = next((at for at, line in enumerate(lines) if pattern.search(line)), None)
         if at is not None:
             rss = _RSS.search(lines[at])
             held = None if rss is None else int(rss[1]) * 1024

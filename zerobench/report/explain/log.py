@@ -18,7 +18,7 @@ _NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:cal
 """NCCL's own words where CUDA refuses it; the number is in newer releases only."""
 _OUTSIDE = re.compile(r"(?:CUDA|HIP) error: out of memory|\b(?:CU|HIP)[A-Z]+_STATUS_ALLOC_FAILED\b")
 _SHARED_MEMORY = re.compile(
-    r"is killed by signal: Bus error|unable to (?:allocate|write|open) .*(?:shared memory|</torch_)"
+    r"is killed by signal: Bus error|unable to (?:allocate|write|open) .{0,1000}?(?:shared memory|</torch_)"
     r"|creating shared memory segment"
 )
 _MUCH = 0.1

@@ -9,37 +9,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
+_SIZE = r"([\d.]{1,20}) (bytes|KiB|MiB|GiB|TiB)"
 _REFUSED = re.compile(r"\b(CUDA|HIP|XPU|NPU) out of memory\. Tried to allocate")
 _HOST_REFUSED = re.compile(
-    r"DefaultCPUAllocator: .*you tried to allocate (?P<torch>\d+) bytes"
-    r"|(?<![A-Za-z])(?:_Array)?MemoryError(?:: Unable to allocate (?P<numpy>[\d.]+ (?:bytes|[KMGT]iB))|:|$)"
-    r"|unable to mmap (?P<file>\d+) bytes from file .*Cannot allocate memory"
+    r"DefaultCPUAllocator: .{0,200}?you tried to allocate (?P<torch>\d{1,20}) bytes"
+    r"|(?<![A-Za-z])(?:_Array)?MemoryError(?:: Unable to allocate (?P<numpy>[\d.]{1,20} (?:bytes|[KMGT]iB))|:|$)"
+    r"|unable to mmap (?P<file>\d{1,20}) bytes from file .{0,1000}?Cannot allocate memory"
     r"|\bstd::bad_alloc\b|\[Errno 12\] Cannot allocate memory"
 )
-_FIGURES = {
-    "asked_bytes": rf"Tried to allocate {_SIZE}",
-    "total_bytes": rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity",
-    "free_bytes": rf"of which {_SIZE} is free|; {_SIZE} free",
-    "allowed_bytes": rf"{_SIZE} allowed",
-    "process_bytes": rf"this process has {_SIZE} memory in use",
-    "allocated_bytes": rf"Of the allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated",
-    "private_pools_bytes": rf"with {_SIZE} allocated in private pools",
-    "unallocated_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
-    "reserved_bytes": rf"{_SIZE} reserved in total by PyTorch",
+_FIGURES: dict[str, re.Pattern[str]] = {
+    name: re.compile(pattern)
+    for name, pattern in {
+        "asked_bytes": rf"Tried to allocate {_SIZE}",
+        "total_bytes": rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity",
+        "free_bytes": rf"of which {_SIZE} is free|; {_SIZE} free",
+        "allowed_bytes": rf"{_SIZE} allowed",
+        "process_bytes": rf"this process has {_SIZE} memory in use",
+        "allocated_bytes": rf"Of the allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated",
+        "private_pools_bytes": rf"with {_SIZE} allocated in private pools",
+        "unallocated_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
+        "reserved_bytes": rf"{_SIZE} reserved in total by PyTorch",
+    }.items()
 }
-_OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use")
-_RANK = re.compile(r"\[rank(\d+)\]: ?")
-_PROCESS = re.compile(r"\[rank\d+\]:|\(\w+ pid=\d+[^)]*\)")
+_OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+_RANK = re.compile(r"\[rank(\d{1,9})\]: ?")
+_PROCESS = re.compile(r"\[rank\d+\]:|\(\w{1,100} pid=\d{1,10}[^)]{0,200}\)")
 """What torchrun or DeepSpeed, and Ray, put before each line of a process."""
 _FRAMES = (
     re.compile(r'File "([^"]+)", line (\d+), in (\S+)'),
-    re.compile(r"^[│|\s]*(\S+\.py):(\d+) +in +(\S*?)[│|\s]*$"),  # rich; the function may stand in the next line
+    re.compile(r"^[│|\s]*+(\S+\.py):(\d+) +in +([^\s│|]*+)[│|\s]*+$"),  # rich; the function may be in the next line
     re.compile(r"\bFile (\S+\.py):(\d+), in (?:\w+\.)*(\w+)\("),  # notebooks
 )
+_MOST_LINES_BACK = 5_000
+"""A log of many refusals without tracebacks is not read again for each: no traceback of Python is as long."""
 _LINES_OF_A_MESSAGE = 4
 """A terminal or a notebook may have broken it."""
 
@@ -109,15 +114,17 @@ def messages_in(text: str) -> list[TorchMessage]:
     """All refusals that torch told in a log, in order, each once."""
     lines = text.splitlines()
     messages = [
-        _read(lines, at) for at, line in enumerate(lines) if _REFUSED.search(line) or _HOST_REFUSED.search(line)
+        (at, _read(lines, at)) for at, line in enumerate(lines) if _REFUSED.search(line) or _HOST_REFUSED.search(line)
     ]
-    return list({(message.rank, message.text): message for message in reversed(messages)}.values())[::-1]
+    first = {(message.rank, message.text): (at, message) for at, message in reversed(messages)}
+    return [replace(message, frames=frames_before(lines, at)) for at, message in reversed(first.values())]
 
 
 def _read(lines: Sequence[str], at: int) -> TorchMessage:
+    """The message at line `at`, without its traceback."""
     named = _RANK.search(lines[at])
     rank = int(named[1]) if named else None
-    frames = frames_before(lines, at)
+    frames: tuple[Frame, ...] = ()
     on_host = _HOST_REFUSED.search(lines[at])
     if on_host:
         number = on_host["torch"] or on_host["file"]
@@ -154,8 +161,8 @@ def _of_one_message(lines: Sequence[str], at: int) -> Iterator[str]:
         yield line
 
 
-def _size(pattern: str, text: str) -> int | None:
-    match = re.search(pattern, text)
+def _size(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
     parts = [part for part in match.groups() if part is not None] if match else []
     return _bytes(parts[0], parts[1]) if parts else None
 
@@ -174,7 +181,7 @@ def frames_before(lines: Sequence[str], at: int) -> tuple[Frame, ...]:
     process = _PROCESS.search(lines[at])
     frames: list[Frame] = []
     after = ""
-    for line in reversed(lines[:at]):
+    for line in reversed(lines[max(0, at - _MOST_LINES_BACK) : at]):
         if process is not None and process[0] not in line:
             continue
         if "Traceback (most recent call last)" in line:

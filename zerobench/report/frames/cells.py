@@ -8,7 +8,7 @@ apostrophe in front makes it text. Numbers are written by columns of numbers and
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 STARTS = "=+-@\t\r\n＝＋－＠"  # noqa: RUF001 -- the wide ones too: East Asian editions read them as the narrow ones
 ESCAPABLE = rf"^('*[{re.escape(STARTS)}])"
@@ -27,7 +27,7 @@ def as_text(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _ESCAPABLE.match(cell) else cell
 
 
-def quoting_of(values: Iterable[Any]) -> int:
+def quoting_of(values: Iterable[Any]) -> Literal[0, 2]:
     """Return how Python's csv is to quote `values`.
 
     Before 3.13 it leaves a carriage return unquoted where lines end otherwise, and spreadsheets begin a row there.

@@ -15,7 +15,7 @@ DRAWS = frozenset(
     | {"defs", "clipPath", "pattern", "linearGradient", "radialGradient", "stop", "marker", "mask"}
 )
 """Elements that draw or name; others (scripts, foreign markup, links, animations) are left out with all they hold."""
-_LOCAL = re.compile(r"url\(\s*[\"']?#([^\"')]+)[\"']?\s*\)")
+_LOCAL = re.compile(r"url\(\s*[\"']?#([^\"')\s]+)[\"']?\s*\)")
 _REFERENCE = re.compile(r"url\(|@import|javascript:|expression\(", re.IGNORECASE)
 
 ET.register_namespace("", SVG)

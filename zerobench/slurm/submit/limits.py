@@ -17,7 +17,7 @@ CLIENT_TIMEOUT_S = 10.0
 ACCOUNTING_TIMEOUT_S = 5.0
 """Accounting only makes the plan better, so nobody waits long for it."""
 
-_SETTING = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
+_SETTING = re.compile(r"^(\w+)[ \t]*+=(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_limits(options: SubmitOptions) -> Limits | None:
     text = run_client(["scontrol", "show", "config"], CLIENT_TIMEOUT_S)
     if text is None:
         return None
-    config = dict(_SETTING.findall(text))
+    config = {name: value.strip() for name, value in _SETTING.findall(text)}
     times = partition_times(run_client(["sinfo", "--noheader", "--all", "--format=%P|%l"], CLIENT_TIMEOUT_S) or "")
     return Limits(
         cluster=config.get("ClusterName") or None,
