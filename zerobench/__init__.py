@@ -9,25 +9,17 @@ are asked for.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
-
-def _guard_compilations() -> None:
-    from zerobench.tracking.compilations import guard_compilations  # noqa: PLC0415 -- `import zerobench` stays light
-
-    guard_compilations()
-
-
 if "torch" in sys.modules:  # a training script, whose engine may compile kernels before it is tracked
-    _guard_compilations()
+    import_module("zerobench.tracking.compilations").guard_compilations()
 
 
 def __getattr__(name: str) -> Any:
     """What is imported when it is asked for."""
-    from importlib import import_module  # noqa: PLC0415 -- `import zerobench` stays light
-
     homes = dict.fromkeys(("plan", "tune", "predict", "load", "run"), "zerobench.api")
     homes |= {"track": "zerobench.tracking.tracker", "TrainerCallback": "zerobench.tracking.trainer"}
     if name not in homes:

@@ -44,6 +44,15 @@ def test_what_was_found_within_a_day_stays(folders, tmp_path):
     assert (old.exists(), used.exists()) == (True, False)
 
 
+def test_what_a_build_that_was_killed_left_goes_after_a_day(folders, tmp_path):
+    left, fresh = (tmp_path / f".stand_ins-now.{name}" for name in ("left", "fresh"))
+    for folder in (left, fresh):
+        folder.mkdir()
+    os.utime(left, (time.time() - KEPT_S - 60,) * 2)
+    remove_outdated(folders[0], processes(tmp_path))
+    assert (left.exists(), fresh.exists()) == (False, True)
+
+
 def test_this_process_counts_among_those_that_are_looked_at(folders):
     now, old, used, _ = folders
     descriptor = os.open(used / "libcuda.so.1", os.O_RDWR)

@@ -158,7 +158,7 @@ def install(tmp_path, monkeypatch):
     def run(*hashes: str) -> Path:
         pins = tmp_path / "pins.txt"
         pins.write_text(" \\\n".join(["fable==1.0", *(f"    --hash=sha256:{one}" for one in hashes)]) + "\n")
-        target = tmp_path / "installed"
+        target = Path(tmp_path / "installed")
         pip = [sys.executable, "-m", "pip", "--isolated", "install", "--no-index", "--find-links", str(tmp_path)]
         step = Step("packages", [*pip, "--target", str(target)], requirements=pins, clears=target)
         monkeypatch.setattr(environment_setup, "steps", lambda _own, _jobs: [step])

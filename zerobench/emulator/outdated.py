@@ -34,6 +34,9 @@ def mark_found(stand_ins: Path) -> None:
 def remove_outdated(current: Path, proc: Path = Path("/proc")) -> None:
     """Remove the stand-ins next to `current` that no live process uses and that were not in use within a day."""
     others = (path for path in current.parent.glob(f"{PREFIX}*") if path != current)
+    for path in current.parent.glob(f".{PREFIX}*"):  # where a build was killed
+        if _age_s(path) > KEPT_S:
+            shutil.rmtree(path, ignore_errors=True)
     for path in _unnamed([path for path in others if _age_s(path) > KEPT_S], proc):
         shutil.rmtree(path, ignore_errors=True)
 
