@@ -14,8 +14,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-if "torch" in sys.modules:  # a training script, whose engine may compile kernels before it is tracked
-    import_module("zerobench.tracking.compilations").guard_compilations()
+_GUARD = ("zerobench.tracking.compilations", "guard_compilations")
+"""Called where torch is there already: in a training script, whose engine may compile kernels before it is tracked."""
+
+if "torch" in sys.modules:
+    getattr(import_module(_GUARD[0]), _GUARD[1])()
 
 
 def __getattr__(name: str) -> Any:

@@ -118,8 +118,9 @@ hold = "import os, sys; from torch.utils.file_baton import FileBaton; assert Fil
 hold += "print('held', flush=True); sys.stdin.read()"
 holder = subprocess.Popen([sys.executable, "-c", hold, sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 holder.stdout.readline()
-waiter = subprocess.Popen([sys.executable, "-c", sys.argv[3], sys.argv[1]])
-time.sleep(3)
+waiter = subprocess.Popen([sys.executable, "-c", sys.argv[3], sys.argv[1]], stdout=subprocess.PIPE)
+waiter.stdout.readline()
+time.sleep(2)  # it has found the lock by now
 holder.kill()
 sys.exit(waiter.wait())
 """
@@ -128,7 +129,8 @@ sys.exit(waiter.wait())
 def test_a_watched_script_does_not_wait_for_ever_for_a_compilation_that_dies_while_it_runs(
     lock: Path, source: Path, watch_python: Watcher
 ) -> None:
-    seen = watch_python(HOLDS_AND_DIES, str(source), str(lock), OF_A_USER)
+    waits = OF_A_USER.replace("load(", "print('about to load', flush=True); load(", 1)
+    seen = watch_python(HOLDS_AND_DIES, str(source), str(lock), waits)
     assert seen.watched.exit_code != 0
     outcome = "ranks that waited for it fail, and compile when started again"
     assert seen.screen.notes == [f"removed the lock of an interrupted compilation: {lock}; {outcome}"]
