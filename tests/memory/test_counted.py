@@ -15,6 +15,18 @@ from zerobench.records import Phase
 
 COUNTER = Path(__file__).with_name("counted_malloc.c")
 FEW_BYTES = 64 * 1024
+FOREIGN = [
+    "Diffusion",
+    "LstmLanguageModel",
+    "GraphNetwork",
+    "ImageClassifier",
+    "VariationalAutoencoder",
+    "Translation",
+    "StateSpace",
+    "Adversaries",
+    "Siamese",
+    "Averaged",
+]
 MODELS = ["moe", "bert", "t5", "vit", "cnn", "cnn-bf16", "threads"]
 
 Told = dict[str, Any]
@@ -46,6 +58,11 @@ def trained(counter: Path) -> list[Told]:
 
 
 @pytest.fixture(scope="module")
+def foreign(counter: Path) -> list[Told]:
+    return told(start(counter, "counted_foreign"))
+
+
+@pytest.fixture(scope="module")
 def communicated(counter: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
     store = str(tmp_path_factory.mktemp("store") / "store")
     ranks = [start(counter, "counted_gloo", store, str(rank)) for rank in range(2)]
@@ -63,6 +80,19 @@ def test_the_total_is_what_the_allocator_took_in_every_phase(trained, model):
     assert len(lines) == 7
     for line in lines:
         assert_counted(line)
+
+
+@pytest.mark.parametrize("model", FOREIGN)
+def test_of_ten_foreign_kinds_of_training_the_total_is_not_a_byte_off_in_any_phase(foreign, model):
+    lines = [line for line in foreign if line["model"] == model]
+    assert len(lines) == 7
+    assert [line["said"] for line in lines] == [line["counted"] for line in lines]
+
+
+def test_nothing_of_a_training_that_is_over_is_kept_for_the_next_one(foreign):
+    starts = {line["model"]: line["unattributed"] for line in foreign if line["phase"] == Phase.INIT}
+    average = 4 * (2 * 1000 * 128 + 1000 + 4 * 128 * 128 + 4 * 128 + 128)  # of the last one's own weights, unnamed
+    assert starts == {**dict.fromkeys(FOREIGN, 0), "Averaged": average}
 
 
 @pytest.mark.parametrize("model", ["vit", "cnn", "cnn-bf16"])

@@ -19,11 +19,13 @@ _KEEPER = "torch/utils/checkpoint.py"
 def told_of_random_states(tell: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """While open, `tell` each state that checkpointing takes of the CPU's generator; in all threads."""
     get_rng_state = torch.get_rng_state
+    listeners = [tell]
 
     def get_and_tell() -> torch.Tensor:
         state = get_rng_state()
         if sys._getframe(1).f_code.co_filename.endswith(_KEEPER):
-            tell(state)
+            for listener in listeners:
+                listener(state)
         return state
 
     torch.get_rng_state = get_and_tell
@@ -31,3 +33,4 @@ def told_of_random_states(tell: Callable[[torch.Tensor], None]) -> Iterator[None
         yield
     finally:
         torch.get_rng_state = get_rng_state
+        listeners.clear()  # a module imported meanwhile may have taken our function for good
