@@ -377,6 +377,8 @@ class Standing(Record):
     """By the class of the model's module: its parameters and gradients, and what its code allocated."""
     by_site: dict[str, int] = Field(default_factory=dict)
     """By the function that allocated it."""
+    by_holder: dict[str, int] = Field(default_factory=dict)
+    """By what keeps it alive, with the module that saved it where that is autograd; empty in older records."""
 
     def in_pieces(self, bytes_asked: int, bytes_free: int) -> bool:
         """Whether there was room for what was asked in all, and not in one piece."""
@@ -395,6 +397,7 @@ class HostStanding(Record):
     by_module: dict[str, int] = Field(default_factory=dict)
     """As those of `Standing`, of the tensors alone."""
     by_site: dict[str, int] = Field(default_factory=dict)
+    by_holder: dict[str, int] = Field(default_factory=dict)
     address_space_bytes: int | None = None
     """Addresses that the process had taken; None where nothing but memory limits them."""
     address_limit_bytes: int | None = None

@@ -84,7 +84,7 @@ def test_choosing_a_gpu_makes_no_context_and_a_refusal_tells_what_stood_on_it(
     assert said["current"] > 400 * MIB
     assert said["bytes_asked"] == 2**20 * MIB
     stood = {"allocated_bytes": 24 * MIB, "reserved_bytes": 36 * MIB, "largest_free_bytes": 12 * MIB}
-    assert said["plain"] == stood | {"by_category": {}, "by_module": {}, "by_site": {}}
+    assert said["plain"] == stood | {"by_category": {}, "by_module": {}, "by_site": {}, "by_holder": {}}
     assert {name: said["named"][name] for name in stood} == {
         "allocated_bytes": 20 * MIB,
         "reserved_bytes": 36 * MIB,

@@ -126,6 +126,18 @@ def test_activations_of_a_users_own_model_are_held_by_autograd_in_the_module_tha
     assert held_bytes(found, Holder.AUTOGRAD) == 4 * ROWS * WIDTH * 4
 
 
+def test_a_refusal_says_which_modules_autograd_holds_memory_for() -> None:
+    from zerobench.memory.ledger import Ledger
+
+    model = Classifier()
+    ledger = Ledger(torch.device("cpu"), list)
+    with ledger.tracking(model), ledger.phase(StepKind.STEADY, Phase.FORWARD):
+        logits = model(torch.randn(ROWS, WIDTH))
+        held = ledger.held(Phase.FORWARD).by_holder
+    assert logits.numel()
+    assert held["autograd: blocks.*.layer (Linear)"] + held["autograd: blocks.* (Block)"] > 0
+
+
 def test_nothing_that_autograd_saved_is_kept_alive_by_being_named() -> None:
     counter = StorageCounter()
     names = Names(counter)

@@ -99,3 +99,15 @@ def test_a_prediction_tells_what_the_host_holds_where_a_node_has_too_little(room
     assert bool(list(stood(trial))) is is_told
     topic = ending_topic(trial, ())
     assert (topic is not None and topic.title == "Does not fit the host") is is_told
+
+
+def test_a_post_mortem_says_who_held_the_memory() -> None:
+    held = HELD.model_copy(update={"by_holder": {"autograd: layers.*.mlp (LlamaMLP)": 30 * GIB, "engine": 15 * GIB}})
+    refused = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="out of memory", standing=held))
+    rows = {(share.by, share.name): share.size_bytes for share in stood(refused)}
+    assert rows["holder", "autograd: layers.*.mlp (LlamaMLP)"] == 30 * GIB
+    topic = ending_topic(refused, ())
+    assert topic is not None
+    said = [line.text for line in topic.lines]
+    assert "At the failed allocation, by holder:" in said
+    assert "engine: 15.00 GiB, 25.0%" in said

@@ -1,4 +1,4 @@
-"""What tensors hold at one instant, by what for, by module, and by who allocated it: asked when memory is refused."""
+"""What tensors hold at one instant, by category, module, allocation site and holder: asked when memory is refused."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ _NODE = re.compile(r"^autograd:")
 
 @dataclass
 class Holdings:
-    """Bytes by each of the three; each sums to what was seen, modules to the part that a module has."""
+    """Bytes by each of the four; each sums to what was seen, modules and holders to the part that has one."""
 
     by_category: Counter[Category] = field(default_factory=Counter)
     by_module: Counter[str] = field(default_factory=Counter)
     by_site: Counter[str] = field(default_factory=Counter)
+    by_holder: Counter[str] = field(default_factory=Counter)
     sizes: Counter[int] = field(default_factory=Counter)
     """How many storages there are of each size."""
 
-    def add(self, nbytes: int, category: Category, born: Site | None) -> None:
-        """One storage; `born` is None where nobody saw its birth."""
+    def add(self, nbytes: int, category: Category, born: Site | None, holder: str | None = None) -> None:
+        """One storage; `born` is None where nobody saw its birth, `holder` where there is no evidence of one."""
         self.by_category[category] += nbytes
         self.sizes[nbytes] += 1
         self.by_site[UNSEEN if born is None else _NODE.sub("backward of ", born.name)] += nbytes
         if born is not None and born.module is not None:
             self.by_module[born.module] += nbytes
+        if holder is not None:
+            self.by_holder[holder] += nbytes
 
     def add_states(self, model: torch.nn.Module, device_type: str) -> None:
         """Parameters, gradients and optimizer states of the model's modules, also where many lie in one storage."""
@@ -46,9 +49,10 @@ class Holdings:
                 self.by_module[owner] += numel * tensor.element_size()
 
     @property
-    def largest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """The largest modules and sites."""
-        return dict(self.by_module.most_common(_MOST_SITES)), dict(self.by_site.most_common(_MOST_SITES))
+    def largest(self) -> dict[str, dict[str, int]]:
+        """The largest modules, sites and holders, by the names of a record's fields."""
+        counters = {"by_module": self.by_module, "by_site": self.by_site, "by_holder": self.by_holder}
+        return {name: dict(counter.most_common(_MOST_SITES)) for name, counter in counters.items()}
 
 
 def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostStanding:
@@ -56,8 +60,7 @@ def host_standing(held: Holdings, at: str, rest_of_process: int | None) -> HostS
     categories = dict(held.by_category.most_common())
     if rest_of_process is not None and rest_of_process > 0:
         categories[Category.REST_OF_PROCESS] = rest_of_process
-    modules, sites = held.largest
-    return HostStanding(at=at, by_category=categories, by_module=modules, by_site=sites)
+    return HostStanding(at=at, by_category=categories, **held.largest)
 
 
 def standing(device: torch.device, held: Holdings | None) -> Standing:
@@ -78,8 +81,7 @@ def standing(device: torch.device, held: Holdings | None) -> Standing:
     categories |= {Category.WORKSPACES: workspaces} if workspaces else {}
     rest = allocated - held.by_category.total() - workspaces
     categories[Category.UNATTRIBUTED] = max(categories.get(Category.UNATTRIBUTED, 0) + rest, 0)
-    modules, sites = held.largest
-    return totals.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
+    return totals.model_copy(update={"by_category": categories, **held.largest})
 
 
 def unowned(sizes: Iterable[int], given_out: Mapping[int, int], owned: Mapping[int, int]) -> int:

@@ -217,7 +217,8 @@ class Ledger:
     ) -> Holdings:
         held = Holdings()
         for part, nbytes in parts:
-            held.add(nbytes, _category(part, category_of) or Category.UNATTRIBUTED, _seen_birth(part[0]))
+            category = _category(part, category_of) or Category.UNATTRIBUTED
+            held.add(nbytes, category, _seen_birth(part[0]), self.names.holder_words(part[0], category))
         model = None if self._model is None else self._model()
         if model is not None:
             held.add_states(model, device_type)

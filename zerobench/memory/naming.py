@@ -143,6 +143,15 @@ class Names:
         """The module whose forward pass saved the storage for backward, else the one that allocated it."""
         return self._savers.get(storage) or ModulePath(storage.birth.module)
 
+    def holder_words(self, storage: Storage, category: Category) -> str | None:
+        """`autograd: layers.*.mlp (LlamaMLP)`, `engine`; None without evidence."""
+        holders = self.holders(storage, category)
+        saver = self._savers.get(storage)
+        names = " and ".join(holders)
+        if Holder.AUTOGRAD not in holders or saver is None or saver.module is None:
+            return names or None
+        return f"{names}: {saver.module if saver.path is None else f'{saver.path} ({saver.module})'}"
+
     def is_placed(self, storage: Storage) -> bool:
         """Whether there is evidence, beyond its device, of the memory that this storage belongs to."""
         known = self._identity.get(storage)

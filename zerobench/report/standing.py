@@ -1,4 +1,4 @@
-"""Memory held at the failed allocation, in lines: by what for, by module, by who allocated it, and what lay free."""
+"""Memory held at the failed allocation, in lines: by category, holder, module and site, and what lay free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST = 0.01
 
 @dataclass(frozen=True)
 class HeldShare:
-    """One line of what stood: told by category, module or allocation site."""
+    """One line of what stood: told by category, holder, module or allocation site."""
 
     by: str
     """Or `free`; of the host, `host` before it."""
@@ -104,6 +104,7 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
 def _stood(standing: Standing | HostStanding, total_bytes: int) -> Iterator[HeldShare]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
         ("category", {name.words: size for name, size in standing.by_category.items()}),
+        ("holder", standing.by_holder),
         ("module", standing.by_module),
         ("allocation site", standing.by_site),
     )

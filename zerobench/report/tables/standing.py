@@ -11,7 +11,7 @@ from zerobench.report.tables.model import Column, Table, figures_of, lines_of, u
 
 TITLE = "Memory held at the failed allocation"
 HOW_TO_READ = (
-    "Rank with the failed allocation: torch's allocations by category, by module class and by allocating function; "
+    "Rank with the failed allocation: torch's allocations by category, holder, module class and allocating function; "
     "the six largest of each, from 1% on. Free: reserved by torch and not given out; fragmentation, where its pieces "
     "are small. Host: its tensors, and the rest of the process as the kernel counts it; where the kernel killed the "
     "rank, the last account before. A prediction is listed where a node needs more than it has."
