@@ -22,7 +22,8 @@ from zerobench.running.observer import Observer
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, read_plan
 from zerobench.search.plan_request import PlanRequest
-from zerobench.search.searched import WIDTH, Rounds, searched
+from zerobench.search.played_rounds import Rounds
+from zerobench.search.searched import WIDTH, searched
 
 FAR_TOO_LARGE = 1.3
 FILE = Path(__file__).with_name("figures.csv")
@@ -104,7 +105,7 @@ def _step_s(row: PlanRow) -> float:
 def of_tune(case: Case, world: str, reports: Path) -> Iterator[Figure]:
     """What tune tried, its choice first."""
     plan = asked(case, world)
-    search = searched(plan, reports, Observer(), WIDTH)
+    search = searched(plan, Rounds(plan, reports, Observer()), Observer(), WIDTH)
     if search.best is None:
         return
     yield figure(case, world, "tune", search.best, tried=True)

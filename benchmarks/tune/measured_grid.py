@@ -25,6 +25,7 @@ from zerobench.search.formula import formula_row
 from zerobench.search.measured_best import MeasuredRow, measure, measure_best
 from zerobench.search.plan import read_plan
 from zerobench.search.plan_request import PlanRequest
+from zerobench.search.played_rounds import Rounds
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.trial import Offload
@@ -126,8 +127,9 @@ def main(reports: Path) -> None:
         sys.stdout.write("\n".join(one.text for one in measured) + "\n")
         sys.stdout.flush()
 
+    plan = read_plan(asked())
     tuned = measure_best(
-        searched(read_plan(asked()), reports, Observer(), WIDTH), MEASURED, machine, reports, Observer()
+        searched(plan, Rounds(plan, reports, Observer()), Observer(), WIDTH), MEASURED, machine, reports, Observer()
     )
     keep(TUNE, tuned.rows)
     if tuned.best is None:

@@ -140,3 +140,13 @@ def test_a_decision_is_out_of_date_once_the_run_has_other_trials(capsys: pytest.
     RunFolder(newest()).decision.write_text(other.model_copy(update={"judged": other.judged[1:]}).model_dump_json())
     [made] = api.load(str(newest())).decisions
     assert (made.configuration, made.reason) == (decision.configuration, decision.reason)
+
+
+def test_the_page_holds_the_others_against_the_decision_that_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    called(capsys, *PLAN)
+    decision, run = kept(newest()), load_run(newest())
+    [zero2] = [one for one in run.trials() if one.spec.strategy == "zero2" and not one.spec.offloaded_to]
+    assert zero2.spec.trial_id != decision.trial_id
+    other = decision.model_copy(update={"trial_id": zero2.spec.trial_id, "configuration": "zero2"})
+    RunFolder(newest()).decision.write_text(other.model_dump_json())
+    assert "compared with zero2" in page_html(run_figures([load_run(newest())]), [])
