@@ -11,10 +11,11 @@ import pytest
 from tests.tools.known import known
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
+from zerobench.report.choice import AS_FAST
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow
 from zerobench.running.observer import Observer
-from zerobench.search.fastest import AS_FAST, Cell, fastest, search
+from zerobench.search.fastest import Cell, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, read_plan
 from zerobench.search.plan_request import PlanRequest

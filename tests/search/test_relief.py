@@ -117,3 +117,27 @@ def test_each_stage_is_offloaded_to_host_memory_as_far_as_deepspeed_does(stage: 
     assert len(variants) == count
     assert {variant.offload_optimizer for variant in variants} <= {"none", "cpu"}
     assert all(variant.offloaded_to for variant in variants)
+
+
+def test_work_without_a_closed_form_is_checkpointed_and_then_split_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerobench.search.relief.asked_of_formulas", lambda *_: [])
+    made = planned(replace(ON_ONE, micro_batch="64", sequence_length="1024", host_memory="4GB"), tmp_path)
+    spec = best(made)
+    assert (spec.activation_checkpointing, spec.micro_batch_size, spec.gradient_accumulation_steps) == (True, 1, 64)
+    assert known(made.decided.relief).needed == "activation checkpointing and micro batch 1"
+    tried = [(one.micro_batch_size, one.activation_checkpointing) for one in trials_in(made)]
+    assert tried.index((64, True)) < tried.index((1, True))
+
+
+def test_a_sweep_whose_points_do_not_fit_is_relieved_in_its_own_run(tmp_path: Path) -> None:
+    (tmp_path / "large.yaml").write_text(
+        "name: large\naxes: {model: gpt2-774m, strategy: [zero1, zero2], micro_batch_size: 64, sequence_length: 1024}\n"
+    )
+    request = PlanRequest(sweep=str(tmp_path / "large.yaml"), gpus="1", gpu="rtx 4090", evidence="formula")
+    made = planned(request, tmp_path / "reports")
+    assert made.path.name.startswith("large_")
+    assert best(made).global_batch_size == 64
+    assert known(made.decided.relief).needed
+    assert {spec.strategy for spec in trials_in(made)} == {"zero1", "zero2"}
