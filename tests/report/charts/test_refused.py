@@ -40,7 +40,7 @@ def test_its_model_states_stand_beside_the_paper_s(drawn: dict[str, Figure]) -> 
 
 def test_the_headline_says_how_much_it_needs(frames: RunFrames) -> None:
     first = headline(frames)[0]
-    assert "zero0 (99.00 GiB) does not fit" in first
+    assert "zero0 (99.00 GiB in steps) does not fit" in first
 
 
 def test_the_refusal_s_own_words_are_not_repeated_behind_the_count(frames: RunFrames) -> None:
