@@ -514,6 +514,9 @@ class RankRecord(Record):
     device_uuid: str | None = None
     backend: str | None = None
     parameters: ParameterTensor | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Releases that acted in its process, by package: torch, deepspeed, transformers, peft, accelerate. Empty in older
+    records, by formula, and of ranks without torch."""
     micro_batch_size: int
     flops_per_step: float | None = None
     """Model FLOPs of this rank for one optimizer step, by the formula named in `flops_formula`."""

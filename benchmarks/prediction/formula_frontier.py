@@ -25,7 +25,7 @@ from zerobench.folder import write_whole
 from zerobench.formulas import formula_record
 from zerobench.records import RankRecord
 from zerobench.report.capacity import device_need
-from zerobench.report.choice import ROOM
+from zerobench.report.fit import ROOM
 from zerobench.search.rounds import WITHIN
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.frontier import Frontier, Search, search, search_together, slope

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.predicted_trial import asked
+from tests.report.sample_run import SampleTrial
+from tests.report.sample_run import trial_record as sample_record
 from tests.tools.rank_records import ledger_row, rank_record
 from zerobench.cli.emulate import as_plain, decide, exit_code, lines
 from zerobench.emulate.drafts import Draft
@@ -331,6 +334,14 @@ def test_programs_get_bytes_and_none_for_what_is_not_known():
         121 * GIB,
     )
     assert (rank["needed_bytes"], rank["start_peak_bytes"], told["host"]["node_bytes"]) == (None, None, None)
+
+
+def test_the_releases_that_acted_in_the_script_are_named_to_people_and_to_programs():
+    ranks = [record().model_copy(update={"versions": {"torch": "2.13.0", "peft": "0.14.0"}})]
+    kept = SampleTrial(asked(evidence="emulated"), sample_record(asked(evidence="emulated")), ranks)
+    made = emulation(account(), record())
+    assert "predicted with: torch 2.13.0, PEFT 0.14.0; other releases may differ" in list(lines(made, [kept]))
+    assert as_plain(made, [kept])["versions"] == {"torch": "2.13.0", "peft": "0.14.0"}
 
 
 def test_lines_are_wrapped_at_words_for_the_terminal(monkeypatch):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from zerobench import store
 from zerobench.cli.answer import Answer
 from zerobench.cli.live_predictions import Doing
 from zerobench.cli.paths import shortest
@@ -22,9 +23,11 @@ from zerobench.report.explain.topic import phase_words
 from zerobench.report.figures.predicted_speed import work_of
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.render.terminal import in_width
+from zerobench.report.software import logits_notes, predicted_with, releases
 from zerobench.report.standing import host_standing_lines, standing_lines
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.plan_answer import expected_speed
+from zerobench.report.trials import Trial, ended_trials
 from zerobench.report.verdict import CHANGES, change_line
 from zerobench.search.tried import script_row, tried_slower, why_no_work
 from zerobench.units import counted, format_bytes
@@ -43,7 +46,8 @@ def emulate_command(request: EmulationRequest) -> Answer:
     with Doing() as view:
         made = emulate(request, view.say)
     decide(made).keep(made.run)
-    return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
+    kept = list(ended_trials(store.load_run(made.run.path)))
+    return Answer(lambda: as_plain(made, kept), lambda: sys.stdout.write(in_width(lines(made, kept))), exit_code(made))
 
 
 def exit_code(made: Emulation) -> int:
@@ -56,14 +60,19 @@ def exit_code(made: Emulation) -> int:
     return FITS_NOT if made.verdict.fits is False else FITS
 
 
-def lines(made: Emulation) -> Iterator[str]:
-    """The figures, then the answer that they come to: it is on the screen when the command ends."""
+def lines(made: Emulation, kept: Sequence[Trial] = ()) -> Iterator[str]:
+    """The figures, then the answer that they come to: it is on the screen when the command ends.
+
+    `kept`: the trial as its run holds it, which says of which releases the figures are.
+    """
     verdict = made.verdict
     for rank in verdict.ranks:
         yield from _rank(rank)
     yield from _host(verdict)
     yield from _speed(made)
     yield from _tries(made)
+    yield from predicted_with({}, kept)
+    yield from (f"note: {note}" for trial in kept for note in logits_notes(trial))
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     yield ""
     yield _answer(made)
@@ -321,7 +330,7 @@ def _of(needed: int, has: int) -> str:
     return f"needs {needed / _GIB:.2f} GiB of {has / _GIB:.2f} GiB"
 
 
-def as_plain(made: Emulation) -> dict[str, Any]:
+def as_plain(made: Emulation, kept: Sequence[Trial] = ()) -> dict[str, Any]:
     """The same for programs: bytes, None for what is unknown."""
     verdict, cluster = made.verdict, made.request.cluster
     failed, row = verdict.failed, _row(made)
@@ -360,6 +369,7 @@ def as_plain(made: Emulation) -> dict[str, Any]:
             for attempt in verdict.tries
         ],
         "not_tried": verdict.not_tried,
+        "versions": releases(kept),
         "run": str(made.run.path),
     }
 

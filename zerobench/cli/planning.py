@@ -25,6 +25,7 @@ from zerobench.report.plan.document import configuration_values, decision_values
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import PlanView, plan_view
 from zerobench.report.render.terminal import Console, print_parts, screen_width
+from zerobench.report.software import releases
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_answer import shortened
@@ -82,6 +83,7 @@ def plan(request: PlanRequest) -> Answer:
         last = [
             *measured,
             *(f"note: {note}" for note in notes),
+            *(f"{line[0].upper()}{line[1:]}." for line in view.software),
             *_written_lines(best, request),
             f"Run: {shortest(result.folder.path)}{more}",
         ]
@@ -96,6 +98,7 @@ def plan(request: PlanRequest) -> Answer:
             **decision_values(decision),
             "ds_config": None if written is None else str(written),
             "configurations": [configuration_values(row, asked.cluster, training) for row in made.decided.rows],
+            "versions": releases(row.trial for row in made.decided.rows),
             "search": str(result.folder.path / _SEARCH),
             "measured": None if proved is None else proved.document,
             "notes": notes,

@@ -143,7 +143,7 @@ def decide(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[
     if choice.is_timed and unsure:
         return replace(choice, runner_up=min(unsure, key=lambda item: option(item).rank))
     second = choose(rest, option)
-    return replace(choice, runner_up=second and second.best)
+    return replace(choice, runner_up=None if second is None else second.best)
 
 
 def is_surely_slower(one: Option, best: Option) -> bool:

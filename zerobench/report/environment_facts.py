@@ -2,11 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Evidence, TrialSpec
 
 Environment = Mapping[str, Any]
 
@@ -81,29 +80,6 @@ def versions(environment: Environment) -> Iterator[tuple[str, str | None]]:
     releases = at(environment, "versions")
     for name, version in releases.items() if isinstance(releases, Mapping) else ():
         yield plain(str(name)), text(version)
-
-
-def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list[str]:
-    """A line with the engine that predictions ran, where there are any: they hold for its release alone."""
-    releases = dict(versions(environment))
-    engine = [f"{name} {releases[key]}" for name, key in _ENGINE.items() if releases.get(key)]
-    evidences = {spec.evidence for spec in specs}
-    emulated = text(at(environment, "emulator", "torch")) if Evidence.EMULATED in evidences else None
-    lines = {
-        f"predicted with: {', '.join(engine)}": engine and evidences & set(_ENGINE_RUNS),
-        f"emulated with: torch {emulated}": emulated,
-        f"by formula: for {FORMULAS_OF}": Evidence.FORMULA in evidences,
-    }
-    return [f"{line}; other releases may differ" for line, applies in lines.items() if applies]
-
-
-FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"
-"""Whose source the closed forms were read in (zerobench.formulas)."""
-
-_ENGINE_RUNS = (Evidence.SOLO, Evidence.EMULATED, Evidence.SIMULATED)
-"""The predictions in which it does."""
-
-_ENGINE = {"DeepSpeed": "deepspeed", "torch": "torch", "transformers": "transformers"}
 
 
 def commit(repository: Any) -> str | None:

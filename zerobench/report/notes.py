@@ -6,6 +6,7 @@ from typing import Any
 from zerobench.records import NvmlSummary
 from zerobench.report.labels import brief
 from zerobench.report.nodes import node_name
+from zerobench.report.software import logits_notes
 from zerobench.report.trials import Trial
 
 _PARTITIONED = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm")
@@ -48,6 +49,7 @@ def sentences(trial: Trial) -> Iterator[str]:
     yield from (sentence for rank in ranks for sentence in rank.departures)
     yield from (sentence for rank in ranks for sentence in rank.notes)
     yield from trial.record.notes
+    yield from logits_notes(trial)
     for summary in trial.record.nvml:
         yield from _nvml_sentences(summary, node_name(trial, summary))
 

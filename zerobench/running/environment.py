@@ -29,6 +29,7 @@ PACKAGES = (
     "deepspeed",
     "transformers",
     "accelerate",
+    "peft",
     "triton",
     "flash-attn",
     "numpy",

@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 
 from zerobench.folder import TrialFolder, write_whole
+from zerobench.memory.acting_versions import acting_versions
 from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
@@ -67,6 +68,7 @@ class WorkFacts:
     context: ContextMemory | None
     parameters: ParameterTensor
     backward: BackwardPass | None
+    versions: dict[str, str]
 
     @classmethod
     def of(cls, work: Work, trial: TrialSpec) -> Self:
@@ -80,6 +82,7 @@ class WorkFacts:
             work.context(),
             parameters,
             backward_pass(weights_built(work.module)),
+            acting_versions(work.module),
         )
 
 
@@ -216,6 +219,7 @@ def _rank_record(tracked: TrackedRank, facts: WorkFacts, device: Device, more_no
         backend=device.backend,
         context=facts.context,
         parameters=parameters,
+        versions=facts.versions,
         micro_batch_size=trial.micro_batch_size,
         flops_per_step=flops,
         flops_formula=formula,

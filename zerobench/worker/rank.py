@@ -17,6 +17,7 @@ from zerobench.ds_config.build import batch_keys
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
 from zerobench.formulas.deepspeed.departures import departures
+from zerobench.memory.acting_versions import acting_versions
 from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
@@ -197,6 +198,7 @@ class RankRun:
         self._tell_peak()
         record, trial = self.record, self.trial
         record.parameters = strategy.whole_parameters or count_parameters_built(strategy.module)
+        record.versions = acting_versions(strategy.module)
         record.effective_config = strategy.effective_config()
         if trial.cross_entropy is not CrossEntropy.FULL:
             record.effective_config["cross_entropy"] = effective_loss(strategy.module)

@@ -21,12 +21,12 @@ from tests.tools.golden import as_looked_at
 from tests.tools.known import known
 from tests.tools.printed import printed, without_trailing_blanks
 from zerobench.records import Category, Place, Status
-from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
 from zerobench.report.plan.decided import decided
 from zerobench.report.plan.rows import PlanRow, recommended, takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.terminal import print_parts
+from zerobench.report.software import FORMULAS_OF
 from zerobench.report.tables.plan_answer import answer, shortened
 from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
@@ -334,8 +334,10 @@ def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
     text, _ = shown(tmp_path, plan_trials(place), place)
     assert "predicted with" not in text
     (tmp_path / "run" / "environment.json").write_text('{"versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}}')
+    view = plan_view(tmp_path / "run", place)
+    assert view.software[0] == "predicted with: DeepSpeed 0.19.8, torch 2.13.0"
     said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may differ"
-    assert said in printed(partial(print_parts, plan_view(tmp_path / "run", place).details), 140)
+    assert said in printed(partial(print_parts, view.details), 140)
 
 
 def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from zerobench.report.labels import evidence_text
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.notes import listed
 from zerobench.report.plan.why import name_of
+from zerobench.report.software import logits_notes, predicted_with, releases
 from zerobench.report.trials import completed, refusing_impossible_values
 from zerobench.units import counted
 
@@ -93,6 +94,8 @@ def _heading(labelled: NamedTrial) -> Topic:
     if where:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
+    figures["trial"] |= {"versions": releases([labelled.trial])}
+    lines += says(*predicted_with({}, [labelled.trial]), *logits_notes(labelled.trial))
     notes = record.notes if completed(labelled.trial) else ()
     return Topic(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*notes)], figures, brief)
 

@@ -21,7 +21,18 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.store import Run
 from zerobench.units import counted, format_bytes
 
-_VERSIONS = ("torch", "deepspeed", "transformers", "zerobench", "python", "triton", "flash-attn", "numpy")
+_VERSIONS = (
+    "torch",
+    "deepspeed",
+    "transformers",
+    "accelerate",
+    "peft",
+    "zerobench",
+    "python",
+    "triton",
+    "flash-attn",
+    "numpy",
+)
 _SYSTEM = ("os", "kernel", "architecture")
 _PINNED = ("torch", "deepspeed", "transformers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!]*(\+[0-9A-Za-z.]+)?").fullmatch

@@ -7,6 +7,7 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.node_facts import node_differences, node_list
 from zerobench.report.notes import listed
 from zerobench.report.page.environment import utc_text
+from zerobench.report.software import installed
 from zerobench.report.tables.outcomes import tally
 from zerobench.spec.trial import Evidence
 from zerobench.units import counted
@@ -34,6 +35,8 @@ def facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterator
     devices = dict.fromkeys(filter(None, ran))
     if devices:
         yield "Devices", listed(list(devices))
+    if any(trial.spec.evidence.plays_one_rank for trial in trials):
+        yield "Predicted with", listed(list(dict.fromkeys(filter(None, (installed(run.environment) for run in runs)))))
     hosts = dict.fromkeys(str(run.began_on["hostname"]) for run in runs if run.began_on.get("hostname"))
     if hosts:
         yield "Started on", listed(list(hosts))

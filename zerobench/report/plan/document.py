@@ -10,6 +10,7 @@ from zerobench.report.decision import Decision
 from zerobench.report.plan.decided import Decided
 from zerobench.report.plan.rows import PlanRow, takes
 from zerobench.report.plan.view import read_plan
+from zerobench.report.software import releases
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.training import Training
@@ -83,6 +84,7 @@ def plan_document(
             **decision_values(decision),
             "ds_config": made.best and _config_of(path, made.best.trial.spec),
             "configurations": [configuration_values(row, cluster, training) for row in rows],
+            "versions": releases(row.trial for row in rows),
             "without_figures": [
                 {"trial_id": record.trial_id, "status": record.status.value, "reason": record.reason}
                 for record in others

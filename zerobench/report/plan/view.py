@@ -11,12 +11,13 @@ from typing import Any
 from zerobench import store
 from zerobench.records import Status
 from zerobench.report.column_units import plain
-from zerobench.report.environment_facts import Environment, predicted_with
+from zerobench.report.environment_facts import Environment
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.decided import Decided, decided
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.plan.why import why_not
+from zerobench.report.software import OTHERS_DIFFER, logits_notes, predicted_with
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
 from zerobench.report.tables.model import Table
@@ -89,6 +90,8 @@ class PlanView:
     details: Sequence[Part | Table[Any]]
     best: PlanRow | None
     """None where nothing fits with room."""
+    software: Sequence[str] = ()
+    """Of which releases it is, and what others need."""
 
 
 def plan_view(path: Path, cluster: Cluster, training: Training | None = None, made: Decided | None = None) -> PlanView:
@@ -107,7 +110,12 @@ def plan_view(path: Path, cluster: Cluster, training: Training | None = None, ma
         environment = store.load_run(path).environment
         details = list(_details(shown, made.rows, made.best, cluster, training, environment))
         answered = answer(made, cluster, others, training) if made.rows else None
-        return PlanView(answered, plan_table(made.rows) if made.rows else None, details, made.best)
+        # Short, since answer and table share one screen.
+        software = [
+            line.removesuffix(OTHERS_DIFFER) for line in predicted_with(environment, [row.trial for row in made.rows])
+        ]
+        software += [] if made.best is None else logits_notes(made.best.trial)
+        return PlanView(answered, plan_table(made.rows) if made.rows else None, details, made.best, software)
 
 
 def _others(shown: Sequence[Named]) -> list[str]:
@@ -160,7 +168,7 @@ def _header(shown: Sequence[Named], rows: Sequence[PlanRow], environment: Enviro
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
     specs = [trial.spec for _, trial in shown]
-    words = (*shared_lines(specs), *predicted_with(environment, specs))
+    words = (*shared_lines(specs), *predicted_with(environment, [trial for _, trial in shown]))
     return Part("Plan", ", ".join(counts), text=list(words))
 
 

@@ -43,7 +43,7 @@ def comparison_parts(comparison: Comparison, *, details: bool = True) -> Iterato
 def document_parts(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[Part]:
     """All of it for a file: the answer, which is last in the terminal, where the eye is, comes first."""
     answer = answer_part(comparison, verdicts)
-    return [replace(answer, text=(), points=[*answer.text, *answer.points]), *comparison_parts(comparison)]
+    return [replace(answer, text=(), points=[*map(str, answer.text), *answer.points]), *comparison_parts(comparison)]
 
 
 def answer_part(comparison: Comparison, verdicts: Sequence[Verdict]) -> Part:

@@ -10,7 +10,6 @@ from zerobench import store
 from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
 from zerobench.report.energy import energies
-from zerobench.report.environment_facts import predicted_with
 from zerobench.report.figures.runs import run_figures
 from zerobench.report.figures.trial import TrialFigures, trial_figures
 from zerobench.report.headline.sentences import headline
@@ -23,6 +22,7 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.recovery import loss_distance
 from zerobench.report.render.terminal import Console, print_lines, rendered
+from zerobench.report.software import predicted_with
 from zerobench.report.strategies.rows import compare
 from zerobench.report.tables.model import Line, Table
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
@@ -135,7 +135,7 @@ def _header(
     num_pending = len(run.plan.trials) - len(trials)
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{counted(len(run.plan.trials), 'trial')}: {', '.join([*ended, *pending])}"
-    engine = predicted_with(run.environment, (trial.spec for trial in head))
+    engine = predicted_with(run.environment, head)
     first, *rest = [*answer, total]
     lines = [*rest, *shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
     return Part(f"Run {plain(run.run_id)}", first, text=lines, warnings=disbelieved(figures))
