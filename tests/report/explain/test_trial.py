@@ -62,6 +62,18 @@ def test_arithmetic_is_shown_with_what_was_seen_beside_it() -> None:
     assert "Unexplained by closed forms: 2.01 MiB, 0.16% of the peak" in said
 
 
+def test_a_prediction_is_explained_with_the_releases_that_it_is_of(tmp_path: Path) -> None:
+    found = trial(asked("zero2"), {(StepKind.STEADY, Phase.BACKWARD): {Category.LOGITS_AND_LOSS: 9 * MIB}})
+    acted = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
+    found = replace(found, ranks=[rank.model_copy(update={"versions": acted}) for rank in found.ranks])
+    write_run(tmp_path, [found])
+    said = text(tmp_path, found.spec.trial_id)
+    assert "predicted with: DeepSpeed 0.19.8, torch 2.13.0, transformers 5.23.0; other releases may differ" in said
+    assert "transformers 4.x needs up to 196.32 MiB more for logits" in said
+    known_of: Any = data(tmp_path, found.spec.trial_id)["trial"]
+    assert known_of["versions"] == acted
+
+
 def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
     seen = peak(QUICKSTART, "zero3")
     more = {**seen.categories, Category.PARAMETERS: seen.categories[Category.PARAMETERS] + 5 * MIB}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from zerobench import store
 from zerobench.records import Category, Place, StepKind, TrialRecord
 from zerobench.report.column_units import plain
-from zerobench.report.environment_facts import at
+from zerobench.report.environment_facts import Environment, at
 from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_topic
@@ -40,7 +40,7 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
         known = named_trials(run)
         first = find_trial(name, known)
         if other is None:
-            return explain_trial(first, known)
+            return explain_trial(first, known, run.environment)
         second_run, second_name = other
         second = find_trial(second_name, known if second_run is run else named_trials(second_run))
         if first.label == second.label and second_run is not run:
@@ -61,13 +61,18 @@ def _software(a: store.Run, b: store.Run) -> list[Topic]:
     return [Topic("Their runs differ in", lines, brief=heads(lines, 2))] if changes else []
 
 
-def explain_trial(labelled: NamedTrial, known: Sequence[NamedTrial] = ()) -> list[Topic]:
-    """One trial: its ending, its peak by category, what would change it, host memory and time."""
+def explain_trial(
+    labelled: NamedTrial, known: Sequence[NamedTrial] = (), environment: Environment | None = None
+) -> list[Topic]:
+    """One trial: its ending, its peak by category, what would change it, host memory and time.
+
+    `environment`: its run's, for records that do not name the releases they are of.
+    """
     trial = labelled.trial
     work = trial.spec.config_hash
     alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not labelled)
     answer = trial_answer(trial, labelled.label)
-    topics = [answer, _heading(labelled), ending_topic(trial, alike), peak_topic(trial)]
+    topics = [answer, _heading(labelled, environment or {}), ending_topic(trial, alike), peak_topic(trial)]
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is not None:
         topics += [categories_topic(Explainer(trial, seen.rank), seen), knobs_topic(trial, seen)]
@@ -77,7 +82,7 @@ def explain_trial(labelled: NamedTrial, known: Sequence[NamedTrial] = ()) -> lis
     return [topic for topic in topics if topic is not None]
 
 
-def _heading(labelled: NamedTrial) -> Topic:
+def _heading(labelled: NamedTrial, environment: Environment) -> Topic:
     spec, record = labelled.trial.spec, labelled.trial.record
     figures: dict[str, dict[str, object]] = {
         "trial": {"trial_id": labelled.trial.trial_id, "label": labelled.label, "status": record.status.value}
@@ -94,8 +99,8 @@ def _heading(labelled: NamedTrial) -> Topic:
     if where:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
-    figures["trial"] |= {"versions": releases([labelled.trial])}
-    lines += says(*predicted_with({}, [labelled.trial]), *logits_notes(labelled.trial))
+    figures["trial"] |= {"versions": releases([labelled.trial], environment)}
+    lines += says(*predicted_with(environment, [labelled.trial]), *logits_notes(labelled.trial))
     notes = record.notes if completed(labelled.trial) else ()
     return Topic(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*notes)], figures, brief)
 
