@@ -77,7 +77,7 @@ TRIALS: dict[str, TrialSpec] = {
 
 PROVEN: tuple[tuple[Category | Origin, str, str], ...] = (
     (Category.REDUCE_BUFFERS, "zero2", "deepspeed/runtime/zero/stage_1_and_2.py:setup_buckets"),
-    (Category.REDUCE_BUFFERS, "zero3", "zerobench/worker/simulation/shortcuts.py:_reduce_scatter_coalesced"),
+    (Category.REDUCE_BUFFERS, "zero3", "deepspeed/runtime/comm/coalesced_collectives.py:reduce_scatter_coalesced"),
     (Category.REDUCE_BUFFERS, "fsdp", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:foreach_reduce"),
     (Category.GRADIENTS, "zero2", "deepspeed/runtime/zero/stage_1_and_2.py:copy_grads_in_partition"),
     (Category.GRADIENTS, "zero3", "deepspeed/runtime/zero/stage3.py:partition_grads"),
