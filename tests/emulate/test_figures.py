@@ -37,7 +37,7 @@ def record(
     memory: list[MemoryRow], on_device: tuple[DeviceMemory, ...] = (), host: HostStanding | None = None
 ) -> RankRecord:
     figures = {"memory": memory, "device_memory": list(on_device), "host_peak": host}
-    return RankRecord.model_construct(**figures)  # type: ignore[call-arg, arg-type] # no more is read of it
+    return RankRecord.model_construct(**figures)  # type: ignore[arg-type] # no more is read of it
 
 
 def standing(size: int) -> HostStanding:

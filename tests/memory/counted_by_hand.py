@@ -70,7 +70,7 @@ def llama(c: Any, mlp: int | None = None, qkv_bias: int = 0, norms: int = 2, mor
 
 def experts(c: Any, number: int, inner: int) -> int:
     """Gated MLPs, and the router that chooses among them."""
-    return number * gated(c.hidden_size, inner) + c.hidden_size * number
+    return number * (gated(c.hidden_size, inner) + int(c.hidden_size))
 
 
 def gpt2(c: Any) -> Counts:

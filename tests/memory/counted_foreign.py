@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -145,7 +146,7 @@ class VisionTransformer(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, 10)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.positions
         return self.head(self.encoder(x)[:, 0])
@@ -177,7 +178,7 @@ class Vae(nn.Module):
         self.encode = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 64))
         self.decode = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 784))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         mean, log_variance = self.encode(x).chunk(2, -1)
         drawn = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
@@ -194,7 +195,7 @@ class VariationalAutoencoder(Training):
     def build(self) -> nn.Module:
         return Vae()
 
-    def forward(self) -> torch.Tensor:
+    def forward(self) -> Any:
         first = self.model(torch.rand(64, 784))
         return first + self.model(torch.rand(64, 784))
 
@@ -205,7 +206,7 @@ class Seq2Seq(nn.Module):
         self.shared = nn.Embedding(VOCABULARY, WIDTH)
         self.transformer = nn.Transformer(WIDTH, 4, 2, 2, 256, dropout=0.1, batch_first=True)
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> Any:
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         hidden = self.transformer(self.shared(source), self.shared(target), tgt_mask=mask)
         return hidden @ self.shared.weight.t()  # tied
@@ -233,7 +234,7 @@ class Scan(nn.Module):
         self.project, self.gates = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, 3 * 16)
         self.decay, self.out = nn.Parameter(torch.zeros(WIDTH, 16)), nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         value, gate = self.project(x).chunk(2, -1)
         step, into, out = self.gates(value).chunk(3, -1)
         state = value.new_zeros(len(x), WIDTH, 16)
@@ -314,7 +315,7 @@ class Attention(nn.Module):
         self.attend = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
         self.norm = nn.RMSNorm(WIDTH)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         hidden = self.norm(self.embed(x))
         attended, self.weights = self.attend(hidden, hidden, hidden)
         return self.head(hidden + attended)

@@ -56,7 +56,7 @@ def test_of_emulated_trials_the_cuda_build_that_they_ran_is_named_once() -> None
     ("evidence", "begins"), [("measured", []), ("solo", ["predicted with"]), ("simulated", ["predicted with"])]
 )
 def test_what_was_measured_is_no_prediction(evidence: str, begins: list[str]) -> None:
-    prediction = {} if evidence == "simulated" else {"prediction": {}}
+    prediction: dict[str, Any] = {} if evidence == "simulated" else {"prediction": {}}
     said = predicted_with(ENVIRONMENT, [predicted(OWN, evidence=evidence, **prediction)])
     assert [line.partition(":")[0] for line in said] == begins
 

@@ -125,7 +125,7 @@ def test_all_causal_models_of_transformers_are_asked_and_only_one_looks_into_its
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     types = causal_model_types()
-    assert types == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    assert types == frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     method = "_check_and_adjust_attn_implementation"
     usual = getattr(PreTrainedModel, method)
     assert [name for name in types if getattr(class_of(name), method) is not usual] == ["hrm_text"]
