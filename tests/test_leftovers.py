@@ -18,8 +18,8 @@ DEAD = 999_999_999
     [
         (f".memory.parquet.{DEAD}.tmp", True),
         (f".record.json.{DEAD}.0123abcd.tmp", True),
-        (f".memory.parquet.{os.getpid()}.tmp", False),
-        (f".record.json.{os.getpid()}.0123abcd.tmp", False),
+        (".memory.parquet.{own}.tmp", False),
+        (".record.json.{own}.0123abcd.tmp", False),
         (f".record.json.{DEAD}.ffff-0123abcd.tmp", False),  # another machine's
         (f"record.json.{DEAD}.tmp", False),
         (".hidden.tmp", False),
@@ -30,9 +30,10 @@ def test_only_the_temporary_files_of_dead_processes_of_this_machine_are_left_ove
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_left_over: bool
 ) -> None:
     monkeypatch.setattr("zerobench.leftovers._this_machine", lambda: "0123")
-    (tmp_path / name).touch()
-    assert remove_leftovers(tmp_path) == [tmp_path / name] * is_left_over
-    assert (tmp_path / name).exists() is not is_left_over
+    path = tmp_path / name.format(own=os.getpid())
+    path.touch()
+    assert remove_leftovers(tmp_path) == [path] * is_left_over
+    assert path.exists() is not is_left_over
 
 
 def test_what_a_killed_process_of_this_machine_left_is_known_by_its_name(tmp_path: Path) -> None:
