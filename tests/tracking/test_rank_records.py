@@ -75,3 +75,4 @@ def test_flops_of_frozen_weights_are_those_that_are_computed(
     norms = 2 * (2 * 2 + 1) * 64 * SEQUENCE * MICRO_BATCH * ACCUMULATED  # in the formula's N and in no product
     assert rank.flops_formula == FROZEN_FORMULA
     assert rank.flops_per_step == pytest.approx(counted + norms, rel=1e-5)
+    assert {"torch", "deepspeed", "transformers"} == set(rank.versions)

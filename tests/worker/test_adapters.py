@@ -1,5 +1,6 @@
 """Adapters and partly frozen models train alike under every strategy, and only what is trained has states."""
 
+import importlib.metadata
 from typing import Any
 
 import pytest
@@ -234,6 +235,14 @@ def test_states_are_of_the_adapters_alone_and_the_frozen_model_is_parameters(ran
     )
     assert held(rank, Category.PARAMETERS) == pytest.approx(4 * weights, rel=0.01)
     assert 0 < most(rank, Category.GRADIENTS) <= 2 * 4 * TRAINED * 1.01
+
+
+@pytest.mark.parametrize("strategy", ["single", "zero2"])
+def test_a_record_names_the_releases_that_its_rank_ran(ran: RunTrial, strategy: str) -> None:
+    trial = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA)
+    rank = ran(trial)[0]
+    assert {"torch", "transformers"} <= set(rank.versions) <= {"torch", "transformers", "deepspeed"}
+    assert rank.versions == {name: importlib.metadata.version(name) for name in rank.versions}
 
 
 def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTrial) -> None:
