@@ -139,8 +139,8 @@ def _fit_lines(predicted: Sequence[Figure], ran: Sequence[Trial]) -> list[str]:
 
 
 def _capacity(trial: Trial) -> int | None:
-    """The device's memory as NVML saw it, or as the catalogue has it of one that was emulated."""
+    """The device's memory as NVML saw it, or as CUDA hands it out of one that was emulated."""
     if trial.spec.prediction.gpu is not None:
-        return known_gpu(trial.spec.prediction.gpu).memory_bytes
+        return known_gpu(trial.spec.prediction.gpu).capacity_bytes
     sizes = [device.total_bytes for node in trial.record.nvml for device in node.devices]
     return min((size for size in sizes if size is not None), default=None)
