@@ -226,6 +226,7 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "largest_free_bytes": GIB // 2,
         "by_module": {"LlamaMLP": 80 * GIB},
         "by_site": {},
+        "by_holder": {},
     }
 
 

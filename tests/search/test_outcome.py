@@ -121,7 +121,7 @@ def test_a_measured_run_is_decided_alike_wherever_it_is_shown(tmp_path: Path) ->
     [decision] = api.load(str(path)).decisions
     assert not RunFolder(path).decision.exists()
     assert missing(shown(path), known(decision.configuration), decision.reason, known(decision.runner_up)) == []
-    assert decision.reason == "least device memory of 2 equally fast trials, 12.22 GiB"
+    assert decision.reason == "least device memory of 2 equally fast trials, 12.22 GiB in steps"
 
 
 def test_a_run_without_a_kept_decision_is_decided_by_the_same_rule(capsys: pytest.CaptureFixture[str]) -> None:

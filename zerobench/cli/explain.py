@@ -123,11 +123,11 @@ def _of_file(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
         return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
     wanted = read_plan(request)
     catalogued = wanted.cluster.gpu
-    gpu = catalogued.model_copy(update={"memory_bytes": logged.capacity_bytes or catalogued.memory_bytes})
+    gpu = catalogued.model_copy(update={"usable_memory_bytes": logged.capacity_bytes or catalogued.capacity_bytes})
     cluster = replace(wanted.cluster, gpu=gpu)
     made = predict_changes(wanted.planned[0].trial, cluster, request.reports, prediction_view(), **told)
     releases = dict(versions(store.load_run(made.run).environment))
-    contradictions = contradictions_topic(logged, made.unchanged, catalogued.memory_bytes, releases)
+    contradictions = contradictions_topic(logged, made.unchanged, catalogued.capacity_bytes, releases)
     return [*unchanged_topic(made.unchanged), *contradictions, changes_topic(made.changes)]
 
 
