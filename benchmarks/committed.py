@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from zerobench.errors import UserError
+from zerobench.common.errors import UserError
 
 
 def commit_of(path: Path) -> str:

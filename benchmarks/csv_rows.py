@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zerobench.errors import UserError
-from zerobench.report.frames.cells import as_text, escaped_row, quoting_of
+from zerobench.common.errors import UserError
+from zerobench.report.words.cells import as_text, escaped_row, quoting_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -13,11 +13,12 @@ import numpy as np
 from benchmarks import standin_driver
 from benchmarks.processes import run_ranks
 from tests.nvml_standin.standin import Standin
-from zerobench.ds_config import build_ds_config
-from zerobench.folder import TrialFolder
-from zerobench.memory.nvml import why_unavailable
-from zerobench.records import RankRecord
-from zerobench.running.launcher import (
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.derived.machine import Machine
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import DataKind, DataSpec, Precision, StepsSpec, TrialSpec
+from zerobench.launch.run.launcher import (
     MARK,
     NO_HOSTFILE,
     PINNED_MALLOC,
@@ -26,11 +27,10 @@ from zerobench.running.launcher import (
     free_port,
     launch_environment,
 )
-from zerobench.running.setup import lay_out_trial
-from zerobench.spec.machine import Machine
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.optimizers import Optimizer
-from zerobench.spec.trial import DataKind, DataSpec, Precision, StepsSpec, TrialSpec
+from zerobench.launch.run.setup import lay_out_trial
+from zerobench.rank.nvml.nvml import why_unavailable
+from zerobench.records.folder import TrialFolder
+from zerobench.records.records import RankRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 WARMUP_STEPS = 2

@@ -14,9 +14,9 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from benchmarks.blocks import Training, run_blocks
-from zerobench.memory.engine_tensors import walk_deepspeed
-from zerobench.memory.ledger import Ledger
-from zerobench.records import Phase, StepKind
+from zerobench.common.vocabulary import Phase, StepKind
+from zerobench.rank.ledger.engine_tensors import walk_deepspeed
+from zerobench.rank.ledger.ledger import Ledger
 
 
 def ledger_block(training: Training, _pair: int) -> tuple[float, int]:

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.prediction.simulated import origin, table
-from zerobench.memory.nvml import DeviceReader, list_devices
+from zerobench.rank.nvml.nvml import DeviceReader, list_devices
 
 _RARE = 20
 """One in so many of the calls asked for, of those that take milliseconds."""

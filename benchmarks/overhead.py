@@ -39,11 +39,11 @@ from benchmarks.overhead_tables import (
     watched_table,
 )
 from benchmarks.watched_runs import VIEWS, watched_run
-from zerobench.errors import UserError
-from zerobench.running.this_machine import detect_machine
-from zerobench.spec.machine import Accelerator
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Precision
+from zerobench.common.errors import UserError
+from zerobench.config.derived.machine import Accelerator
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import Precision
+from zerobench.launch.machine.this_machine import detect_machine
 
 ZERO_STRATEGIES = ("zero0", "zero1", "zero2", "zero3")
 PARTS = ("a", "b", "c", "d", "e")

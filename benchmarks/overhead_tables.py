@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks import standin_driver
 from benchmarks.launches import Launch
-from zerobench.report.stats import median_interval
+from zerobench.report.figures.stats import median_interval
 
 GOAL_STEPS = 0.99
 GOAL_PROCESS = 1.1

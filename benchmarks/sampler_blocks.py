@@ -18,9 +18,9 @@ import torch
 
 from benchmarks.blocks import Training, run_blocks
 from benchmarks.processes import cpu_seconds
-from zerobench.folder import TrialFolder
-from zerobench.memory.nvml import list_devices
-from zerobench.memory.sampler import Sampler
+from zerobench.rank.nvml.nvml import list_devices
+from zerobench.rank.nvml.sampler import Sampler
+from zerobench.records.folder import TrialFolder
 
 PATIENCE_S = 60.0
 

@@ -25,9 +25,9 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 from benchmarks.processes import cpu_seconds
-from zerobench.folder import TrialFolder
-from zerobench.memory.nvml import list_devices
-from zerobench.memory.sampler import Sampler
+from zerobench.records.folder import TrialFolder
+from zerobench.rank.nvml.nvml import list_devices
+from zerobench.rank.nvml.sampler import Sampler
 folder, seconds = TrialFolder(Path(sys.argv[1])), float(sys.argv[2])
 uuids = [device.uuid for device in list_devices().devices]
 sampler = Sampler.start(folder, 0, uuids)

@@ -37,24 +37,24 @@ from tests.report.sample_run import (  # noqa: E402 -- needs the path above
     spec,
     write_run,
 )
-from zerobench.records import Category, StepKind  # noqa: E402
-from zerobench.store import Plan, PlanEntry  # noqa: E402
+from zerobench.common.vocabulary import Category, StepKind  # noqa: E402
+from zerobench.records.store import Plan, PlanEntry  # noqa: E402
 
 SHOW = """
 import sys
-from zerobench.cli import main
+from zerobench.app.terminal.app import main
 main(["show", sys.argv[1]])
 """
 TABLES = """
 from pathlib import Path; import sys
-from zerobench.report.frames.tidy_tables import write_tables
-from zerobench.store import load_run
+from zerobench.report.export.tidy_tables import write_tables
+from zerobench.records.store import load_run
 write_tables(load_run(Path(sys.argv[1])))
 """
 RESUME = SHOW.replace('"show", sys', '"run", "--resume", sys')
 REPORT = SHOW.replace('"show", sys.argv[1]', '"report", sys.argv[1]')
 JSON = REPORT.replace("sys.argv[1]", 'sys.argv[1], "--json"')
-NOTHING = "import rich.console, zerobench.store"
+NOTHING = "import rich.console, zerobench.records.store"
 FIGURES = {"show": SHOW, "write_tables": TABLES, "resume": RESUME, "report": REPORT, "report --json": JSON}
 """A resume comes behind the tables, which then stand."""
 MOST_FULL = 1000

@@ -28,9 +28,9 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.slurm.standins import install  # noqa: E402 -- needs the path above
-from zerobench.folder import RunFolder  # noqa: E402
-from zerobench.slurm.jobs import read_submission, read_tasks  # noqa: E402
+from tests.launch.slurm.standins import install  # noqa: E402 -- needs the path above
+from zerobench.launch.slurm.jobs import read_submission, read_tasks  # noqa: E402
+from zerobench.records.folder import RunFolder  # noqa: E402
 
 GOAL_S = 5.0
 _STRATEGIES = ["zero0", "zero1", "zero2", "zero3"]

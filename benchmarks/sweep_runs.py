@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerobench.cli.requests import RunRequest
-from zerobench.cli.run import start
-from zerobench.errors import UserError
-from zerobench.report.trials import completed
-from zerobench.spec.trial import Evidence
-from zerobench.store import Trial, load_run
+from zerobench.app.terminal.requests import RunRequest
+from zerobench.app.terminal.run import start
+from zerobench.common.errors import UserError
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.store import Trial, load_run
+from zerobench.records.trials import completed
 
 
 def run_whole(sweep: Path, world: Evidence, reports: Path) -> list[Trial]:

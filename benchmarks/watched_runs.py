@@ -11,8 +11,8 @@ import yaml
 
 from benchmarks.launches import ROOT, Bench
 from tests.tools.terminal import on_a_terminal, terminal_environment
-from zerobench.folder import RunFolder
-from zerobench.records import RankRecord
+from zerobench.records.folder import RunFolder
+from zerobench.records.records import RankRecord
 
 VIEWS = ("live", "piped")
 ZEROBENCH = "zerobench"

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.report.page.browser import Browser  # noqa: E402 -- the checkout is no package
+from tests.report.documents.page.browser import Browser  # noqa: E402 -- the checkout is no package
 
 HEIGHT = 1000
 

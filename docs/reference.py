@@ -11,16 +11,16 @@ from typing import Any
 
 import typer
 
-from zerobench.cli import fields
-from zerobench.cli.app import app
-from zerobench.records import Category
-from zerobench.report.frames import schema
-from zerobench.spec.architecture import dimensions
-from zerobench.spec.hardware import load_catalogue
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.presets import PRESETS, family_of, resolve_model
-from zerobench.spec.strategy import STRATEGIES
-from zerobench.sweeping import sweep
+from zerobench.app.terminal import fields
+from zerobench.app.terminal.app import app
+from zerobench.common.vocabulary import Category
+from zerobench.config.derived.strategy import STRATEGIES
+from zerobench.config.hardware.hardware import load_catalogue
+from zerobench.config.models.architecture import dimensions
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.models.presets import PRESETS, family_of, resolve_model
+from zerobench.config.sweep import sweep
+from zerobench.report.export import schema
 
 
 def pages() -> dict[str, str]:

@@ -27,13 +27,14 @@ from tests.tools import forked_launcher
 from tests.tools.emulated import emulated, emulator, of_all  # noqa: F401
 from tests.tools.kept_simulator import kept_simulator, simulate  # noqa: F401
 from tests.tools.rank_forker import rank_forker
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.trial.trial import Evidence
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
-from zerobench.running.launcher import PINNED_MALLOC
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.trial import Evidence
-from zerobench.store import Run, Trial, load_run
+from zerobench.launch.run.launcher import PINNED_MALLOC
+from zerobench.records.records import MemoryRow, RankRecord
+from zerobench.records.store import Run, Trial, load_run
 
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 # As in an environment that was activated. Else some processes would compile DeepSpeed's kernels with its ninja and some

@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from zerobench.collection import no_collection
+from zerobench.common.collection import no_collection
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -20,17 +20,24 @@ import pytest
 from tests.fast_tier import MARKER, holds_fast_tests, is_fast
 
 ALONE = {
-    "tests/memory/test_sampler.py": "intervals of milliseconds, kept by a process of its own",
+    "tests/rank/nvml/test_sampler.py": "intervals of milliseconds, kept by a process of its own",
     "tests/benchmarks/test_sampler_cost.py": "processor time of one sampler",
-    "tests/report/page/test_scale.py": "a page opens in a second",
-    "tests/running/test_tree.py": "half a second of patience, neither less nor much more",
+    "tests/report/documents/page/test_scale.py": "a page opens in a second",
+    "tests/launch/run/test_tree.py": "half a second of patience, neither less nor much more",
 }
 """What runs by itself, and why: the beginnings of test names."""
 
 SLURM = "slurm"
 """Marker of the tests of one cluster, and the name of their group. They wait more than they compute."""
 
-WITHOUT_KERNELS = ("tests/running", "tests/worker", "tests/report", "tests/memory", "tests/trials/test_plan.py")
+WITHOUT_KERNELS = (
+    "tests/launch/run",
+    "tests/launch/machine",
+    "tests/launch/setup",
+    "tests/rank",
+    "tests/report",
+    "tests/trials/test_plan.py",
+)
 """The longest of what needs no kernels: it runs while they are compiled."""
 
 WITH_KERNELS = (
@@ -38,15 +45,15 @@ WITH_KERNELS = (
     "tests/trials/test_parity.py",
     "tests/trials/test_checkpoints.py",
     "tests/trials/test_frontier.py",
-    "tests/tracking/test_tracker.py",
-    "tests/worker/test_one_rank.py",
+    "tests/launch/tracking/test_tracker.py",
+    "tests/rank/strategies/test_one_rank.py",
     "tests/trials/test_worlds.py",
-    "tests/ds_config/test_shipped_run.py",
+    "tests/config/deepspeed/test_shipped_run.py",
     "tests/trials/test_offload.py",
     "tests/benchmarks/test_overhead.py",
-    "tests/worker/test_grad_norms.py",
-    "tests/memory/test_engine_walks.py",
-    "tests/memory/test_engine_tensors.py",
+    "tests/rank/training/test_grad_norms.py",
+    "tests/rank/ledger/test_engine_walks.py",
+    "tests/rank/ledger/test_engine_tensors.py",
 )
 """Real ranks. The last ones need kernels that are compiled last. Files of the folders above are among them: while they
 waited for a compiler, up to five minutes, their process did nothing else."""
@@ -54,13 +61,13 @@ waited for a compiler, up to five minutes, their process did nothing else."""
 THEN = (
     "tests/emulator/test_scripts.py",
     "tests/trials",
-    "tests/timing",
+    "tests/estimate/time",
     "tests/benchmarks/mutants",
-    "tests/cli",
-    "tests/search",
-    "tests/tracking",
+    "tests/app/terminal",
+    "tests/app/search",
+    "tests/launch/tracking",
     "tests/emulator",
-    "tests/formulas",
+    "tests/estimate/memory",
     "tests/benchmarks",
 )
 """The longest of what is left, so that the last ones are short: what ends later than the others ends alone."""
@@ -71,7 +78,7 @@ ORDER = (*WITHOUT_KERNELS, SLURM, *WITH_KERNELS, *THEN)
 LONGEST_S = 1800.0
 """When one of those counts as hung: a sweep may take 1500 s (conftest.py), and more where it compiles first."""
 
-ONE_AFTER_ANOTHER = ("tests/running/test_attempt.py", "tests/running/test_logs.py")
+ONE_AFTER_ANOTHER = ("tests/launch/run/test_attempt.py", "tests/launch/run/test_logs.py")
 """Never beside each other: the one has the kernel kill for want of memory, by whose counter the other's dead rank would
 be taken for killed."""
 

@@ -8,7 +8,7 @@ import pytest
 from tests.tools import again
 
 RANKS = [f"tests/trials/test_parity.py::test_{name}" for name in "abcd"]
-FAST = "tests/spec/test_batch.py::test_a"
+FAST = "tests/config/derived/test_batch.py::test_a"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_nobody_but_the_worker_imports_the_worker() -> None:
     strangers = [
         found.where
         for found in all_imports()
-        for worker in ("zerobench.worker", "zerobench.worker_tensorflow")
+        for worker in ("zerobench.rank.loop", "zerobench.rank.tensorflow")
         if belongs(found.name, worker) and not belongs(module_name(found.path), worker)
     ]
     assert strangers == []
@@ -157,7 +157,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_no_package_imports_itself_by_way_of_others() -> None:
     """What a trial is knows neither DeepSpeed's keys nor how trials come about, which know it: and so for all."""
     graph = import_graph(lambda module: ".".join(module.split(".")[:2]))
-    assert {"zerobench.spec", "zerobench.ds_config"} <= graph["zerobench.sweeping"]
+    assert {"zerobench.config.trial", "zerobench.config.deepspeed"} <= graph["zerobench.config.sweep"]
     assert circles(graph) == []
 
 
@@ -201,20 +201,26 @@ def test_a_circle_of_imports_is_found_with_the_way_round() -> None:
 
 
 def test_run_and_report_do_not_know_each_other() -> None:
-    assert imports_from("zerobench.running", "zerobench.report") == []
-    assert imports_from("zerobench.report", "zerobench.running") == []
+    assert imports_from("zerobench.launch.run", "zerobench.report") == []
+    assert imports_from("zerobench.report", "zerobench.launch.run") == []
 
 
 def test_searches_join_run_and_report_and_know_no_command_line() -> None:
-    assert imports_from("zerobench.search", "zerobench.cli") == []
-    lower = ("zerobench.running", "zerobench.report", "zerobench.spec", "zerobench.sweeping", "zerobench.slurm")
-    assert [line for low in lower for line in imports_from(low, "zerobench.search")] == []
+    assert imports_from("zerobench.app.search", "zerobench.app.terminal") == []
+    lower = (
+        "zerobench.launch.run",
+        "zerobench.report",
+        "zerobench.config.trial",
+        "zerobench.config.sweep",
+        "zerobench.launch.slurm",
+    )
+    assert [line for low in lower for line in imports_from(low, "zerobench.app.search")] == []
 
 
 def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_slurm() -> None:
     lower = ("running", "spec", "sweeping", "memory", "worker", "tracking")
-    assert [line for low in lower for line in imports_from(f"zerobench.{low}", "zerobench.slurm")] == []
-    assert imports_from("zerobench.slurm", "zerobench.report") == []
+    assert [line for low in lower for line in imports_from(f"zerobench.{low}", "zerobench.launch.slurm")] == []
+    assert imports_from("zerobench.launch.slurm", "zerobench.report") == []
 
 
 def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
@@ -223,7 +229,7 @@ def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
     assert [
         line for low in lower for high in upper for line in imports_from(f"zerobench.{low}", f"zerobench.{high}")
     ] == []
-    assert imports_from("zerobench.spec", "zerobench.memory") == []
+    assert imports_from("zerobench.config.trial", "zerobench.rank.ledger") == []
 
 
 @pytest.mark.parametrize(

@@ -12,27 +12,27 @@ import pytest
 
 from tests.tools.hostile_lines import hostile_lines, superlinear
 from tests.tools.imports import ROOT
-from zerobench.cli.explain import _log_text
-from zerobench.errors import UserError
-from zerobench.redaction import redact_arguments, redact_text
+from zerobench.app.terminal.explain import _log_text
+from zerobench.common.errors import UserError
+from zerobench.common.redaction import redact_arguments, redact_text
+from zerobench.config.trial.allocator import asked_settings
+from zerobench.launch.machine.variables import safe_value
 from zerobench.report.explain.kill_message import killed_in
 from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.printed import printed_lines
 from zerobench.report.explain.torch_message import messages_in
-from zerobench.running.variables import safe_value
-from zerobench.spec.allocator import asked_settings
 
-_NEED_TORCH = ("worker", "worker_tensorflow", "emulator/inside", "emulate/inside")
+_NEED_TORCH = ("worker", "worker_tensorflow", "emulator/inside", "launch/emulate/inside")
 """Their patterns are searched for in names of functions and modules that zerobench itself imported."""
 _METHODS = ("search", "match", "fullmatch", "sub", "split", "findall", "finditer")
 _CALLED = re.compile(rf"\b([A-Z_]+)\.({'|'.join(_METHODS)})\b")
 _MADE_FROM_NAMES = {
     "zerobench/emulator/build.py",  # CUDA's headers and metadata of installed packages, by a prefix of theirs
     "zerobench/report/charts/render.py",  # an attribute of SVG that zerobench draws
-    "zerobench/running/installed.py",  # one requirement, by the name of its package
-    "zerobench/redaction.py",  # one set of characters
-    "zerobench/running/variables.py",  # the same
-    "zerobench/spec/tensors.py",  # the user's own pattern
+    "zerobench/launch/machine/installed.py",  # one requirement, by the name of its package
+    "zerobench/common/redaction.py",  # one set of characters
+    "zerobench/launch/machine/variables.py",  # the same
+    "zerobench/config/models/tensors.py",  # the user's own pattern
 }
 
 

@@ -25,8 +25,8 @@ from typer.main import get_command
 
 from tests.report.sample_run import sample_trials, write_run
 from tests.tools.imports import ROOT
-from zerobench.cli.app import app
-from zerobench.records import Status
+from zerobench.app.terminal.app import app
+from zerobench.common.vocabulary import Status
 
 PAGE = ROOT / "slurm" / "CLUSTER.md"
 SHORT_LIST = ROOT / "slurm" / "requirements-login.txt"

@@ -19,7 +19,7 @@ HEAVY = {"torch", "deepspeed", "transformers", "pandas"}
 
 NOTHING_HEAVY_PROBE = """
 import json, sys
-from zerobench.cli import main
+from zerobench.app.terminal.app import main
 try:
     main(sys.argv[1:])
 except SystemExit as end:
@@ -28,7 +28,7 @@ print(json.dumps({"code": code, "modules": sorted({name.partition(".")[0] for na
 """
 SHIPPED_PROBE = """
 import json, sys
-from zerobench.resources import shipped
+from zerobench.common.resources import shipped
 folder = shipped(sys.argv[1])
 files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 print(json.dumps({"folder": str(folder), "files": files}))
@@ -136,7 +136,7 @@ def test_help_and_plans_import_neither_a_training_framework_nor_pandas(
 
 
 def test_the_worker_starts_from_the_installed_package(installed: Installed) -> None:
-    said = installed.run("python", "-m", "zerobench.worker", "--help")
+    said = installed.run("python", "-m", "zerobench.rank.loop", "--help")
     assert said.returncode == 0, said.stderr
     assert "--trial-folder" in said.stdout
 

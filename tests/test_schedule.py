@@ -35,10 +35,10 @@ def test_all_that_is_scheduled_is_there() -> None:
     assert [name for name in ORDER if name != SLURM and not (ROOT / name).exists()] == []
 
 
-FILE_OF_FAST_TESTS = "tests/spec/test_batch.py"
+FILE_OF_FAST_TESTS = "tests/config/derived/test_batch.py"
 
 
-@pytest.mark.parametrize("path", ["tests/memory/test_ledger.py", FILE_OF_FAST_TESTS])
+@pytest.mark.parametrize("path", ["tests/rank/ledger/test_ledger.py", FILE_OF_FAST_TESTS])
 def test_every_file_can_be_named_to_the_fast_tier(path: str) -> None:
     ended = collect(path, "-m", "fast")
     assert ended.returncode == (0 if path == FILE_OF_FAST_TESTS else 5), ended.stdout  # 5: none is selected
@@ -46,7 +46,7 @@ def test_every_file_can_be_named_to_the_fast_tier(path: str) -> None:
 
 
 def test_an_order_that_is_drawn_holds_the_same_tests_and_is_repeated_by_its_number() -> None:
-    files = ["tests/spec/test_batch.py", "tests/spec/test_plain.py"]
+    files = ["tests/config/derived/test_batch.py", "tests/config/trial/test_plain.py"]
     usual, drawn, again, other = (names(collect(*files, *more)) for more in ((), *(("--shuffle", n) for n in "778")))
     assert drawn == again
     assert len({tuple(usual), tuple(drawn), tuple(other)}) == 3

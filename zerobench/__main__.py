@@ -1,5 +1,5 @@
 """`python -m zerobench` is the same as the console script."""
 
-from zerobench.cli import main
+from zerobench.app.terminal.app import main
 
 main()

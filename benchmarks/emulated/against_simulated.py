@@ -21,13 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.csv_rows import as_csv
 from benchmarks.prediction.simulated import simulate
-from zerobench.errors import UserError
-from zerobench.folder import write_whole
-from zerobench.records import Category, DeviceMemory, Place, RankRecord
-from zerobench.running.this_machine import detect_machine
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.sweeping.expand import expand
-from zerobench.sweeping.sweep import load_sweep
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Category, Place
+from zerobench.config.sweep.expand import expand
+from zerobench.config.sweep.sweep import load_sweep
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.launch.machine.this_machine import detect_machine
+from zerobench.records.folder import write_whole
+from zerobench.records.records import DeviceMemory, RankRecord
 
 HERE = Path(__file__).resolve().parent
 SWEEPS = (

@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.peak_memory import PeakMemory
 from benchmarks.prediction.simulated import GPU, TINY, gpu_trial, origin, play, table
-from zerobench.folder import write_whole
-from zerobench.records import TrialRecord
-from zerobench.spec.cluster import read_cluster
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.sweeping.plan import cells
-from zerobench.sweeping.sweep import load_sweep
+from zerobench.config.derived.cluster import read_cluster
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.sweep.plan import cells
+from zerobench.config.sweep.sweep import load_sweep
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.records.folder import write_whole
+from zerobench.records.records import TrialRecord
 
 MEMORY_GOAL_BYTES = 10**9
 JOBS = 2

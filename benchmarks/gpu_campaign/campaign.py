@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.gpu_campaign.parts import PARTS, ROOT, Part, part_names
 from benchmarks.gpu_campaign.state import Outcome, State
-from zerobench.errors import UserError, unknown_choice
-from zerobench.folder import write_whole
+from zerobench.common.errors import UserError, unknown_choice
+from zerobench.records.folder import write_whole
 
 ENDING_S = 25.0
 """What is kept of the time for ending what runs and for the archive."""

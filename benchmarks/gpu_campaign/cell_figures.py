@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zerobench.records import Category
-from zerobench.report.capacity import device_need
-from zerobench.report.labels import labels
-from zerobench.report.predictions.figures import figures
-from zerobench.report.trials import Trial
+from zerobench.common.vocabulary import Category
+from zerobench.records.trials import Trial
+from zerobench.report.figures.capacity import device_need
+from zerobench.report.figures.predictions.figures import figures
+from zerobench.report.words.labels import labels
 
 NEEDED = "needed"
 """What decides whether a cell fits: tensors, the allocator's slack, CUDA context and NCCL, at the worst instant."""

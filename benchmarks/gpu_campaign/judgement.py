@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure
 from benchmarks.prediction.simulated import origin, table
-from zerobench.records import Status
-from zerobench.report.column_units import show_error
-from zerobench.report.predictions.figures import Quantity
-from zerobench.report.trials import Trial
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Status
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.trials import Trial
+from zerobench.report.figures.predictions.figures import Quantity
+from zerobench.report.words.column_units import show_error
 
 GOALS: dict[str, tuple[float | None, float]] = {
     Quantity.PEAK: (0.005, 0.03),

@@ -17,13 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import origin, table
-from zerobench.errors import UserError
-from zerobench.report.memory_view import device_peak_bytes
-from zerobench.report.speed import Speed, speed_of
-from zerobench.report.trials import Trial, completed
-from zerobench.spec.trial import TrialSpec
-from zerobench.store import load_run
-from zerobench.units import format_bytes
+from zerobench.common.errors import UserError
+from zerobench.common.units import format_bytes
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.instants import device_peak_bytes
+from zerobench.records.store import load_run
+from zerobench.records.trials import Trial, completed
+from zerobench.report.figures.speed import Speed, speed_of
 
 SETTINGS = (
     "strategy",

@@ -28,12 +28,12 @@ from rich.console import Console
 from benchmarks.launches import ROOT, Bench, Launch
 from benchmarks.overhead import say
 from benchmarks.prediction.simulated import origin, table
-from zerobench.running.this_machine import detect_machine
-from zerobench.spec.flops import MODEL_FORMULA, model_flops_per_token
-from zerobench.spec.hardware import peak_flops
-from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.optimizers import Optimizer
-from zerobench.spec.presets import resolve_model
+from zerobench.config.derived.flops import MODEL_FORMULA, model_flops_per_token
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.hardware.hardware import peak_flops
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.launch.machine.this_machine import detect_machine
 
 STRATEGY = "zero1"
 

@@ -23,11 +23,11 @@ from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.gpu_campaign.cell_figures import Figure, figures_of_cells
 from benchmarks.gpu_campaign.judgement import as_markdown
 from benchmarks.sweep_runs import beside, run_whole
-from zerobench.errors import UserError
-from zerobench.folder import write_whole
-from zerobench.report.trials import completed
-from zerobench.spec.trial import Evidence
-from zerobench.store import find_run, load_run
+from zerobench.common.errors import UserError
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.folder import write_whole
+from zerobench.records.store import find_run, load_run
+from zerobench.records.trials import completed
 
 EMULATED = Path(__file__).resolve().parent.parent / "emulated"
 """Where judgements of emulated runs lie."""

@@ -35,8 +35,8 @@ from transformers.initialization import no_init_weights
 
 from benchmarks.gpu_campaign.chip import Chip
 from benchmarks.gpu_campaign.measured import CELLS, Cell
-from zerobench.report.frames.cells import as_cell, escaped_row
-from zerobench.spec.presets import resolve_model
+from zerobench.config.models.presets import resolve_model
+from zerobench.report.words.cells import as_cell, escaped_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WARMUP, TIMED, PHASED = 4, 8, 4

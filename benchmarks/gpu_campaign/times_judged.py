@@ -27,26 +27,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.gpu_campaign.measured import CELLS, Kernel, read
 from benchmarks.prediction.simulated import gpu_trial, table
-from zerobench.grouped import grouped
-from zerobench.report.calibrated_time import TimedStep, fitted_steps
-from zerobench.report.figures.predicted_speed import usual_cluster
-from zerobench.report.step_time.expected import parts_of, published_step, timed_work
-from zerobench.report.step_time.known import assumptions
-from zerobench.report.trials import Trial
-from zerobench.search.formula import formula_trial
-from zerobench.spec.architecture import dimensions
-from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.links import Links
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.overheads import CalibratedSteps, StepConstants
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
-from zerobench.store import load_run
-from zerobench.timing.device import Device, device_of
-from zerobench.timing.host import block_issue
-from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
-from zerobench.timing.passes import (
+from zerobench.app.search.formula import formula_trial
+from zerobench.common.grouped import grouped
+from zerobench.config.hardware.hardware import Gpu, find_gpu
+from zerobench.config.hardware.links import Links
+from zerobench.config.hardware.overheads import CalibratedSteps, StepConstants
+from zerobench.config.models.architecture import dimensions
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import Evidence, Offload, Precision, PredictionSpec, TrialSpec
+from zerobench.estimate.time.device import Device, device_of
+from zerobench.estimate.time.expected import parts_of, published_step, timed_work
+from zerobench.estimate.time.host import block_issue
+from zerobench.estimate.time.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
+from zerobench.estimate.time.known import assumptions
+from zerobench.estimate.time.passes import (
     Decoder,
     decoder_of,
     elementwise_bytes,
@@ -54,8 +50,12 @@ from zerobench.timing.passes import (
     loss_bytes,
     passes,
 )
-from zerobench.timing.rates import shipped_rates
-from zerobench.timing.transformers_blocks import as_run, words_of, words_over_width
+from zerobench.estimate.time.predicted_speed import usual_cluster
+from zerobench.estimate.time.rates import shipped_rates
+from zerobench.estimate.time.transformers_blocks import as_run, words_of, words_over_width
+from zerobench.records.store import load_run
+from zerobench.records.trials import Trial
+from zerobench.report.figures.calibrated_time import TimedStep, fitted_steps
 
 Known = TypeVar("Known")
 

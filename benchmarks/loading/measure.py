@@ -25,8 +25,8 @@ import torch
 
 from benchmarks.csv_rows import as_csv
 from benchmarks.loading.rank import WAYS
-from zerobench.running.launcher import free_port
-from zerobench.worker.loading import write_checkpoint
+from zerobench.launch.run.launcher import free_port
+from zerobench.rank.training.loading import write_checkpoint
 
 FILE = Path(__file__).with_name("figures.csv")
 _EVERY_S = 0.005

@@ -5,20 +5,20 @@ import it only in a process that they start, or lie nearer by imports than those
 from __future__ import annotations
 
 _ALONE = (
-    "tests/worker/test_one_rank.py"
+    "tests/rank/strategies/test_one_rank.py"
     "::test_a_strategy_alone_takes_the_plain_steps_holds_what_it_names_and_goes_on_from_its_file"
 )
-_MARKED = "tests/worker/test_grad_norms.py::test_gradients_twice_too_large_are_marked"
-_DRIVEN = ("tests/worker/test_rpc_pipeline.py",)
-_LOOP = ("tests/worker/test_torch_loop.py",)
-_SAMPLER = ("tests/memory/test_sampler_process.py", "tests/memory/test_sampler_record.py")
+_MARKED = "tests/rank/training/test_grad_norms.py::test_gradients_twice_too_large_are_marked"
+_DRIVEN = ("tests/rank/strategies/test_rpc_pipeline.py",)
+_LOOP = ("tests/rank/strategies/test_torch_loop.py",)
+_SAMPLER = ("tests/rank/nvml/test_sampler_process.py", "tests/rank/nvml/test_sampler_record.py")
 
 
 def _alone(*ways: str) -> tuple[str, ...]:
     return tuple(f"{_ALONE}[{way}]" for way in ways)
 
 
-_PART = "tests/worker/test_one_of_many.py::test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte"
+_PART = "tests/rank/worlds/test_one_of_many.py::test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte"
 
 
 def _part(*parts: str) -> tuple[str, ...]:
@@ -34,16 +34,16 @@ _SERVER = _part("parameter-server 0 of 3 ", "parameter-server 0 of 3 consistency
 _DDP = _alone("ddp", "ddp fp16_0", "ddp onebit", "ddp powersgd 1048576")
 _PLAIN = _alone("ddp", "fsdp", "tensor", "pipeline", "pipeline gpipe fp16", "pipeline deepspeed", "zero0")
 _UNCLIPPED = (
-    "tests/worker/test_one_rank.py"
+    "tests/rank/strategies/test_one_rank.py"
     "::test_without_clipping_norms_are_told_by_whom_they_cost_nothing_and_else_in_warm_up_steps"
 )
-_SCALED = "tests/worker/test_one_rank.py::test_gradients_are_scaled_down_to_the_largest_norm_and_never_up"
+_SCALED = "tests/rank/strategies/test_one_rank.py::test_gradients_are_scaled_down_to_the_largest_norm_and_never_up"
 _TORCH = _alone("pipeline", "pipeline gpipe fp16")
 _IN_ENGINE = _alone("pipeline deepspeed", "pipeline deepspeed bf16")
 _ENGINE = _alone("zero0", "zero0 bf16 fused_adamw", "zero0 fp16", "zero2", "zero3")
 
 _PHYSICS = tuple(
-    f"tests/timing/test_physics.py::test_{name}"
+    f"tests/estimate/time/test_physics.py::test_{name}"
     for name in (
         "more_stages_never_raise_the_efficiency",
         "more_ranks_never_make_the_passes_shorter",
@@ -61,117 +61,142 @@ _PHYSICS = tuple(
 )
 _TIMED = (
     *(
-        f"tests/timing/test_{name}.py"
+        f"tests/estimate/time/test_{name}.py"
         for name in ("kernels", "roofline", "replay", "trace", "pipeline", "transformers_blocks")
     ),
-    "tests/report/step_time/test_tuned.py",
+    "tests/estimate/time/test_step_time_tuned.py",
     *_PHYSICS,
 )
 _STEP = (
-    *(f"tests/report/step_time/test_{name}.py" for name in ("engines", "larger", "bound")),
-    "tests/report/exporters/test_step_timeline.py",
+    *(f"tests/estimate/time/test_{name}.py" for name in ("engines", "larger", "bound")),
+    "tests/report/export/test_step_timeline.py",
     *_TIMED,
 )
-_RULES = ("tests/sweeping/test_strategy_rules.py", "tests/sweeping/test_rules.py")
-_INSTANTS = tuple(f"tests/formulas/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
+_RULES = ("tests/config/rules/test_strategy_rules.py", "tests/config/rules/test_rules.py")
+_INSTANTS = tuple(f"tests/estimate/memory/test_{name}.py" for name in ("deepspeed_instants", "departures", "deepspeed"))
 
 JUDGES: dict[str, tuple[str, ...]] = {
-    "ds_config/facts.py": tuple(f"tests/ds_config/test_{name}.py" for name in ("obedience", "conditions", "user_file")),
-    "ds_config/reading.py": ("tests/ds_config/test_reading.py", "tests/spec/test_optimizers.py"),
-    "formulas/allocator.py": ("tests/formulas/test_allocator.py",),
-    "formulas/deepspeed/stage_3.py": _INSTANTS,
-    "formulas/deepspeed/stage_3_offload.py": _INSTANTS,
-    "formulas/deepspeed/swapped.py": _INSTANTS,
-    "formulas/deepspeed/swapping.py": _INSTANTS,
-    "memory/cuda.py": ("tests/memory/test_cuda.py", "tests/memory/test_cuda_ledger.py"),
-    "memory/device.py": ("tests/memory/test_device.py",),
-    "memory/engine_config.py": ("tests/memory/test_engine_config.py", *_alone("zero2")),
-    "memory/engine_tensors.py": ("tests/memory/test_engine_walks.py", "tests/memory/test_engine_tensors.py"),
-    "memory/expandable_segments.py": ("tests/memory/test_expandable_segments.py",),
-    "memory/held.py": ("tests/memory/test_held.py", "tests/memory/test_device.py"),
-    "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
-    "memory/ledger.py": (
-        "tests/memory/test_ledger_process.py",
-        "tests/memory/test_ledger.py::test_states_are_counted_to_the_byte",
+    "report/export/compare_document.py": ("tests/app/terminal/test_json.py",),
+    "config/deepspeed/facts.py": tuple(
+        f"tests/config/deepspeed/test_{name}.py" for name in ("obedience", "conditions", "user_file")
     ),
-    "memory/model_sites.py": ("tests/memory/test_model_sites.py",),
-    "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
-    "memory/recorder.py": ("tests/memory/test_recorder.py", "tests/memory/test_failures.py"),
-    "memory/sampler.py": _SAMPLER,
-    "memory/sampler_process.py": _SAMPLER,
-    "memory/sites.py": ("tests/memory/test_sites.py",),
-    "memory/storages.py": ("tests/memory/test_storages.py", "tests/memory/test_cpu_book.py"),
-    "memory/topology.py": ("tests/memory/test_topology.py",),
-    "report/step_time/engines.py": _STEP,
-    "report/step_time/expected.py": ("tests/report/test_calibrate.py", *_STEP),
-    "report/step_time/larger.py": _STEP,
-    "report/step_time/replayed.py": _STEP,
-    "report/step_time/stages.py": _STEP,
-    "report/step_time/terms.py": _STEP,
-    "report/step_time/transfers.py": _STEP,
-    "spec/availability.py": ("tests/sweeping/test_strategy_rules.py",),
-    "spec/cluster.py": ("tests/sweeping/test_plan.py", "tests/spec/test_training.py", "tests/spec/test_varied.py"),
-    "spec/host_memory.py": ("tests/sweeping/test_rules.py", "tests/spec/test_pipeline.py", "tests/spec/test_roles.py"),
-    "spec/tensors.py": (
-        *(f"tests/spec/test_{name}.py" for name in ("tensors", "presets", "parameters")),
-        "tests/formulas/test_torch_strategies.py",
+    "config/deepspeed/reading.py": ("tests/config/deepspeed/test_reading.py", "tests/config/trial/test_optimizers.py"),
+    "estimate/memory/allocator.py": ("tests/estimate/memory/test_allocator.py",),
+    "estimate/memory/deepspeed/stage_3.py": _INSTANTS,
+    "estimate/memory/deepspeed/stage_3_offload.py": _INSTANTS,
+    "estimate/memory/deepspeed/swapped.py": _INSTANTS,
+    "estimate/memory/deepspeed/swapping.py": _INSTANTS,
+    "rank/ledger/cuda.py": ("tests/rank/ledger/test_cuda.py", "tests/rank/ledger/test_cuda_ledger.py"),
+    "rank/ledger/device.py": ("tests/rank/ledger/test_device.py",),
+    "rank/ledger/engine_config.py": ("tests/rank/ledger/test_engine_config.py", *_alone("zero2")),
+    "rank/ledger/engine_tensors.py": (
+        "tests/rank/ledger/test_engine_walks.py",
+        "tests/rank/ledger/test_engine_tensors.py",
     ),
-    "spec/toolchain.py": ("tests/running/test_this_machine.py",),
-    "spec/trial.py": ("tests/spec/test_trial.py", "tests/sweeping/test_axes.py", "tests/sweeping/test_speed_rules.py"),
-    "spec/usual_node.py": ("tests/sweeping/test_plan.py",),
-    "spec/sharding.py": ("tests/sweeping/test_zeropp_rules.py", "tests/formulas/test_deepspeed.py"),
-    "spec/links.py": ("tests/spec/test_links.py", "tests/report/step_time/test_links.py"),
-    "sweeping/axis_words.py": ("tests/sweeping/test_axis_words.py", "tests/sweeping/test_axes.py"),
-    "sweeping/overlay.py": ("tests/sweeping/test_sweep.py",),
-    "sweeping/paths.py": ("tests/sweeping/test_paths.py", "tests/sweeping/test_sweep.py"),
-    "sweeping/rules.py": (*_RULES, "tests/sweeping/test_optimizer_rules.py", "tests/sweeping/test_evidence_axes.py"),
-    "sweeping/adapter_rules.py": ("tests/spec/test_adapter.py", *_RULES),
-    "sweeping/checkpoint_rules.py": ("tests/spec/test_checkpoint.py", *_RULES),
-    "sweeping/pipeline_rules.py": ("tests/spec/test_pipeline.py", *_RULES),
-    "sweeping/ramp_rules.py": ("tests/spec/test_batch_ramp.py", *_RULES),
-    "timing/device.py": _TIMED,
-    "timing/host.py": _TIMED,
-    "timing/kernels.py": _TIMED,
-    "timing/latency.py": _TIMED,
-    "timing/passes.py": _TIMED,
-    "timing/pipeline.py": _TIMED,
-    "timing/rates.py": _TIMED,
-    "timing/replay.py": _TIMED,
-    "timing/roofline.py": _TIMED,
-    "timing/step.py": _TIMED,
-    "timing/trace.py": _TIMED,
-    "timing/transformers_blocks.py": _TIMED,
-    "timing/tuned.py": _TIMED,
-    "worker/strategies/__init__.py": _PLAIN,
-    "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
-    "worker/strategies/checkpoint_states.py": _LOOP,
-    "worker/strategies/compression.py": _DDP,
-    "worker/strategies/ddp.py": (*_DDP, *_part("ddp 1 of 2 ")),
-    "worker/strategies/deepspeed_pipeline.py": (
+    "estimate/allocator/expandable_segments.py": ("tests/estimate/allocator/test_expandable_segments.py",),
+    "rank/ledger/held.py": ("tests/rank/ledger/test_held.py", "tests/rank/ledger/test_device.py"),
+    "rank/ledger/host.py": ("tests/rank/ledger/test_host.py", "tests/rank/ledger/test_storages.py"),
+    "rank/ledger/ledger.py": (
+        "tests/rank/ledger/test_ledger_process.py",
+        "tests/rank/ledger/test_ledger.py::test_states_are_counted_to_the_byte",
+    ),
+    "rank/ledger/model_sites.py": ("tests/rank/ledger/test_model_sites.py",),
+    "rank/nvml/nvml_driver.py": ("tests/rank/nvml/test_device_track.py", "tests/rank/nvml/test_nvml.py"),
+    "rank/ledger/recorder.py": ("tests/rank/ledger/test_recorder.py", "tests/rank/ledger/test_failures.py"),
+    "rank/nvml/sampler.py": _SAMPLER,
+    "rank/nvml/sampler_process.py": _SAMPLER,
+    "rank/ledger/sites.py": ("tests/rank/ledger/test_sites.py",),
+    "rank/ledger/storages.py": ("tests/rank/ledger/test_storages.py", "tests/rank/ledger/test_cpu_book.py"),
+    "rank/nvml/topology.py": ("tests/rank/nvml/test_topology.py",),
+    "estimate/time/engines.py": _STEP,
+    "estimate/time/expected.py": ("tests/report/export/test_calibrate.py", *_STEP),
+    "estimate/time/larger.py": _STEP,
+    "estimate/time/replayed.py": _STEP,
+    "estimate/time/stages.py": _STEP,
+    "estimate/time/terms.py": _STEP,
+    "estimate/time/transfers.py": _STEP,
+    "config/derived/availability.py": ("tests/config/rules/test_strategy_rules.py",),
+    "config/derived/cluster.py": (
+        "tests/config/sweep/test_plan.py",
+        "tests/config/derived/test_training.py",
+        "tests/config/derived/test_varied.py",
+    ),
+    "config/derived/host_memory.py": (
+        "tests/config/rules/test_rules.py",
+        "tests/config/derived/test_pipeline.py",
+        "tests/config/derived/test_roles.py",
+    ),
+    "config/models/tensors.py": (
+        *(f"tests/config/models/test_{name}.py" for name in ("tensors", "presets", "parameters")),
+        "tests/estimate/memory/test_torch_strategies.py",
+    ),
+    "config/hardware/toolchain.py": ("tests/launch/machine/test_this_machine.py",),
+    "config/trial/trial.py": (
+        "tests/config/trial/test_trial.py",
+        "tests/config/axes/test_axes.py",
+        "tests/config/rules/test_speed_rules.py",
+    ),
+    "config/hardware/usual_node.py": ("tests/config/sweep/test_plan.py",),
+    "config/derived/sharding.py": (
+        "tests/config/rules/test_zeropp_rules.py",
+        "tests/estimate/memory/test_deepspeed.py",
+    ),
+    "config/hardware/links.py": ("tests/config/hardware/test_links.py", "tests/estimate/time/test_links.py"),
+    "config/axes/axis_words.py": ("tests/config/axes/test_axis_words.py", "tests/config/axes/test_axes.py"),
+    "config/sweep/overlay.py": ("tests/config/sweep/test_sweep.py",),
+    "config/sweep/paths.py": ("tests/config/sweep/test_paths.py", "tests/config/sweep/test_sweep.py"),
+    "config/rules/rules.py": (
+        *_RULES,
+        "tests/config/rules/test_optimizer_rules.py",
+        "tests/config/sweep/test_evidence_axes.py",
+    ),
+    "config/rules/adapter_rules.py": ("tests/config/trial/test_adapter.py", *_RULES),
+    "config/rules/checkpoint_rules.py": ("tests/config/trial/test_checkpoint.py", *_RULES),
+    "config/rules/pipeline_rules.py": ("tests/config/derived/test_pipeline.py", *_RULES),
+    "config/rules/ramp_rules.py": ("tests/config/trial/test_batch_ramp.py", *_RULES),
+    "estimate/time/device.py": _TIMED,
+    "estimate/time/host.py": _TIMED,
+    "estimate/time/kernels.py": _TIMED,
+    "estimate/time/latency.py": _TIMED,
+    "estimate/time/passes.py": _TIMED,
+    "estimate/time/pipeline.py": _TIMED,
+    "estimate/time/rates.py": _TIMED,
+    "estimate/time/replay.py": _TIMED,
+    "estimate/time/roofline.py": _TIMED,
+    "estimate/time/step.py": _TIMED,
+    "estimate/time/trace.py": _TIMED,
+    "estimate/time/transformers_blocks.py": _TIMED,
+    "estimate/time/timing_tuned.py": _TIMED,
+    "rank/strategies/__init__.py": _PLAIN,
+    "rank/strategies/base.py": (*_LOOP, "tests/rank/strategies/test_stages.py"),
+    "rank/strategies/checkpoint_states.py": _LOOP,
+    "rank/strategies/compression.py": _DDP,
+    "rank/strategies/ddp.py": (*_DDP, *_part("ddp 1 of 2 ")),
+    "rank/strategies/deepspeed_pipeline.py": (
         *_IN_ENGINE,
         *_part("pipeline 0 of 2 gradient_accumulation_steps pipeline_schedule"),
         f"{_MARKED}[pipeline deepspeed]",
-        "tests/worker/test_pipeline.py::test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits[deepspeed]",
+        "tests/rank/strategies/test_pipeline.py::test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits[deepspeed]",
     ),
-    "worker/strategies/engine_checkpoint.py": _alone("zero0", "pipeline deepspeed bf16"),
-    "worker/strategies/engine_norm.py": (_UNCLIPPED, *_ENGINE),
-    "worker/strategies/fsdp.py": (*_alone("fsdp", "fsdp bf16"), *_part("fsdp 0 of 4 mics_shard_size")),
-    "worker/strategies/horovod.py": ("tests/extras/test_horovod_alone.py",),
-    "worker/strategies/one_bit.py": ("tests/worker/test_one_bit.py",),
-    "worker/strategies/parameter_server.py": _SERVER,
-    "worker/strategies/phased_stage.py": (
+    "rank/strategies/engine_checkpoint.py": _alone("zero0", "pipeline deepspeed bf16"),
+    "rank/strategies/engine_norm.py": (_UNCLIPPED, *_ENGINE),
+    "rank/strategies/fsdp.py": (*_alone("fsdp", "fsdp bf16"), *_part("fsdp 0 of 4 mics_shard_size")),
+    "rank/strategies/horovod.py": ("tests/extras/test_horovod_alone.py",),
+    "rank/strategies/one_bit.py": ("tests/rank/strategies/test_one_bit.py",),
+    "rank/strategies/parameter_server.py": _SERVER,
+    "rank/strategies/phased_stage.py": (
         *_TORCH,
         *_STAGES,
-        "tests/worker/test_one_of_many.py::test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it",
+        "tests/rank/worlds/test_one_of_many.py::test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it",
     ),
-    "worker/strategies/pipeline.py": (_SCALED, *_TORCH, *_STAGES),
-    "worker/strategies/rpc_optimizer.py": ("tests/worker/test_rpc_optimizer.py",),
-    "worker/strategies/rpc_pipeline.py": _DRIVEN,
-    "worker/strategies/rpc_stage.py": _DRIVEN,
-    "worker/strategies/server_link.py": _SERVER,
-    "worker/strategies/stages.py": ("tests/worker/test_stages.py",),
-    "worker/strategies/tensor.py": (_SCALED, *_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
-    "worker/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),
-    "worker/strategies/zero.py": _ENGINE,
+    "rank/strategies/pipeline.py": (_SCALED, *_TORCH, *_STAGES),
+    "rank/strategies/rpc_optimizer.py": ("tests/rank/strategies/test_rpc_optimizer.py",),
+    "rank/strategies/rpc_pipeline.py": _DRIVEN,
+    "rank/strategies/rpc_stage.py": _DRIVEN,
+    "rank/strategies/server_link.py": _SERVER,
+    "rank/strategies/stages.py": ("tests/rank/strategies/test_stages.py",),
+    "rank/strategies/tensor.py": (_SCALED, *_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
+    "rank/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),
+    "rank/strategies/zero.py": _ENGINE,
 }
 """By module, from `zerobench/`: files of tests, or one test of a file."""

@@ -29,17 +29,23 @@ class Package:
 
 
 PACKAGES = (
-    Package("formulas", needs_torch=True),
-    Package("spec", needs_torch=True),
-    Package("sweeping", needs_torch=True),
-    Package("ds_config", needs_torch=False),
-    Package("report/frames", needs_torch=False),
-    Package("report/step_time", needs_torch=False),
-    Package("running/outcome.py", needs_torch=False),
-    Package("emulate/figures.py", needs_torch=False),
-    Package("timing", needs_torch=False),
-    Package("memory", needs_torch=True),
-    Package("worker/strategies", needs_torch=True),
+    Package("estimate/memory", needs_torch=True),
+    Package("config/trial", needs_torch=True),
+    Package("config/models", needs_torch=True),
+    Package("config/hardware", needs_torch=True),
+    Package("config/derived", needs_torch=True),
+    Package("config/axes", needs_torch=True),
+    Package("config/rules", needs_torch=True),
+    Package("config/sweep", needs_torch=True),
+    Package("config/deepspeed", needs_torch=False),
+    Package("report/export", needs_torch=False),
+    Package("launch/run/outcome.py", needs_torch=False),
+    Package("launch/emulate/figures.py", needs_torch=False),
+    Package("estimate/time", needs_torch=False),
+    Package("estimate/allocator", needs_torch=True),
+    Package("rank/ledger", needs_torch=True),
+    Package("rank/nvml", needs_torch=True),
+    Package("rank/strategies", needs_torch=True),
 )
 
 

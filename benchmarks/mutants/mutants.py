@@ -29,8 +29,8 @@ from benchmarks.mutants.table import Row, survivors, table
 from benchmarks.mutants.trial import SECONDS, Case, Round, Verdict, begin, verdict_of
 from tests.fast_tier import MARKER, is_fast
 from tests.tools.imports import ROOT, module_name
-from zerobench.errors import UserError, unknown_choice
-from zerobench.folder import write_whole
+from zerobench.common.errors import UserError, unknown_choice
+from zerobench.records.folder import write_whole
 
 VERDICTS = ROOT / "reports" / "mutants.jsonl"
 SLOWER_TESTS = f"not {MARKER} and not alone"

@@ -25,7 +25,7 @@ from benchmarks.mutants.mirror import mirror_of
 from benchmarks.mutants.table import GOAL, Rate
 from benchmarks.mutants.trial import Case, Round, Verdict, begin, verdict_of
 from tests.tools.imports import ROOT, module_name
-from zerobench.folder import write_whole
+from zerobench.records.folder import write_whole
 
 FAULTS = Path(__file__).with_name("planted.toml")
 MARKERS = "not alone and not extra"

@@ -3,8 +3,9 @@
     python benchmarks/prediction/block_courses.py [--check]
 
 Simulates models of five and six blocks of each kind with and without checkpointing, writes what happens in a steady
-step as a course of sections (zerobench/formulas/course.py says how one is read) to zerobench/formulas/courses.json, and
-with `--check` only says whether what is written there is still so. What repeats from block to block is found, not told.
+step as a course of sections (zerobench/estimate/memory/course.py says how one is read) to
+zerobench/estimate/memory/courses.json, and with `--check` only says whether what is written there is still so. What
+repeats from block to block is found, not told.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import GPU, gpu_trial
-from zerobench.ds_config import build_ds_config
-from zerobench.ds_config.case import Case
-from zerobench.folder import TrialFolder, write_whole
-from zerobench.formulas.course import BUCKET, COURSES, GRADIENT, KINDS, sizes_of
-from zerobench.records import Phase, StepKind
-from zerobench.running.setup import lay_out_trial
-from zerobench.spec.overheads import workspace_of
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.worker.forked_trial import run_trial
-from zerobench.worker.simulator import import_everything
+from zerobench.common.vocabulary import Phase, StepKind
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.deepspeed.case import Case
+from zerobench.config.hardware.overheads import workspace_of
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.estimate.memory.course import BUCKET, COURSES, GRADIENT, KINDS, sizes_of
+from zerobench.launch.run.setup import lay_out_trial
+from zerobench.rank.loop.forked_trial import run_trial
+from zerobench.rank.loop.simulator import import_everything
+from zerobench.records.folder import TrialFolder, write_whole
 
 BLOCKS = (5, 6)
 PASSES = (Phase.FORWARD, Phase.BACKWARD)
@@ -92,7 +93,7 @@ def recorded(trials: Sequence[TrialSpec]) -> Iterator[Recorded]:
 
 
 def _play(folder: TrialFolder, file: Path) -> int:
-    from zerobench.worker.simulation.allocator import SimulatedRows as rows  # noqa: N813, PLC0415 -- imports torch
+    from zerobench.rank.worlds.simulation.allocator import SimulatedRows as rows  # noqa: N813, PLC0415 -- imports torch
 
     kept: dict[str, list[tuple[int, int]]] = {}
     waiting: list[tuple[int, int]] = []

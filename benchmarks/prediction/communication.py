@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.prediction.communication_lines import REGATHERED, Cell, causes
 from benchmarks.prediction.paper_lines import LEFT_OVER, setting_of
 from benchmarks.prediction.simulated import TINY, gpu_trial, num_params, origin, simulate, table
-from zerobench.folder import write_whole
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import TrialSpec
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.folder import write_whole
 
 WORLD_SIZE = 64
 MODELS: tuple[str | dict[str, object], ...] = (TINY, "llama-7b")

@@ -10,11 +10,12 @@ from functools import cached_property
 
 from benchmarks.prediction.paper_lines import LEFT_OVER, setting_of
 from benchmarks.prediction.simulated import num_params
-from zerobench.formulas.deepspeed.stage_3 import persistent_elements
-from zerobench.formulas.zero_paper import communication_elements
-from zerobench.records import Phase, RankRecord
-from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
-from zerobench.spec.trial import TrialSpec
+from zerobench.common.vocabulary import Phase
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.deepspeed.stage_3 import persistent_elements
+from zerobench.estimate.memory.terms.zero_paper import communication_elements
+from zerobench.estimate.time.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
+from zerobench.records.records import RankRecord
 
 PHASES = tuple(phase for phase in Phase if phase is not Phase.INIT)
 REGATHERED = "parameters kept from forward to backward (-), gathered once more to recompute (+)"

@@ -21,18 +21,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.prediction.simulated import GPU, attempt
-from zerobench.folder import write_whole
-from zerobench.formulas import formula_record
-from zerobench.records import RankRecord
-from zerobench.report.capacity import device_need
-from zerobench.report.fit import ROOM
-from zerobench.search.rounds import WITHIN
-from zerobench.spec.cluster import read_cluster
-from zerobench.spec.frontier import Frontier, Search, search, search_together, slope
-from zerobench.spec.frontier_axes import MOST_SEQUENCES
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, Offload, StepsSpec, TrialSpec
-from zerobench.sweeping.plan import cells
+from zerobench.app.search.rounds import WITHIN
+from zerobench.config.derived.cluster import read_cluster
+from zerobench.config.derived.frontier import Frontier, Search, search, search_together, slope
+from zerobench.config.derived.frontier_axes import MOST_SEQUENCES
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.sweep.plan import cells
+from zerobench.config.trial.trial import Evidence, Offload, StepsSpec, TrialSpec
+from zerobench.estimate.memory import formula_record
+from zerobench.records.folder import write_whole
+from zerobench.records.records import RankRecord
+from zerobench.report.figures.capacity import device_need
+from zerobench.report.figures.fit import ROOM
 
 FOUND = Path(__file__).with_name("formula_frontier.csv")
 CLUSTER = read_cluster(gpu=GPU, gpus="8", host_memory="2TB")

@@ -21,9 +21,9 @@ from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.prediction.held_out_table import Figure, error_lines, figures, join
 from benchmarks.prediction.simulated import origin
 from benchmarks.sweep_runs import beside, run_whole
-from zerobench.errors import UserError
-from zerobench.folder import write_whole
-from zerobench.spec.trial import Evidence
+from zerobench.common.errors import UserError
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.folder import write_whole
 
 RANK = 0
 """The rank that is predicted."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from benchmarks.prediction.simulated import device_rows, table
-from zerobench.errors import UserError
-from zerobench.records import Category, Phase, RankRecord, StepKind
-from zerobench.report.column_units import show_error
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Category, Phase, StepKind
+from zerobench.config.trial.trial import Offload, TrialSpec
+from zerobench.records.records import RankRecord
+from zerobench.report.words.column_units import show_error
 
 MEDIAN_GOAL, WORST_GOAL, UNDER_GOAL = 0.005, 0.03, 0.01
 """Of the device's peak, per phase: median and worst error at most, and under-prediction at most."""

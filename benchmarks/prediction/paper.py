@@ -25,9 +25,9 @@ from benchmarks.prediction.paper_lines import (
     from_formula_to_ledger,
 )
 from benchmarks.prediction.simulated import TINY, gb, gpu_trial, num_params, origin, simulate, table
-from zerobench.folder import write_whole
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import TrialSpec
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.folder import write_whole
 
 MODEL: dict[str, object] = {
     "family": "gpt2",

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.prediction.simulated import device_rows, num_params
-from zerobench.ds_config import build_ds_config
-from zerobench.ds_config.case import Case
-from zerobench.formulas.deepspeed import Setting
-from zerobench.formulas.zero_paper import ModelStates, model_states
-from zerobench.records import Category, Phase, RankRecord, StepKind
-from zerobench.spec.tensors import parameter_tensors
-from zerobench.spec.trial import TrialSpec
+from zerobench.common.vocabulary import Category, Phase, StepKind
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.deepspeed.case import Case
+from zerobench.config.models.tensors import parameter_tensors
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.deepspeed import Setting
+from zerobench.estimate.memory.terms.zero_paper import ModelStates, model_states
+from zerobench.records.records import RankRecord
 
 Lines = Mapping[str, float]
 """Bytes by what they are, in order."""

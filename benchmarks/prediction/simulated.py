@@ -12,20 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from zerobench.ds_config import build_ds_config
-from zerobench.errors import UserError
-from zerobench.folder import TrialFolder
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind, TrialRecord
-from zerobench.running.environment import capture_environment
-from zerobench.running.setup import lay_out_trial
-from zerobench.running.simulations import predict
-from zerobench.running.stop import stop_on_signals
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.optimizers import Optimizer
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
-from zerobench.store import read_record
-from zerobench.units import format_bytes
+from zerobench.common.errors import UserError
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.launch.machine.environment import capture_environment
+from zerobench.launch.run.setup import lay_out_trial
+from zerobench.launch.run.simulations import predict
+from zerobench.launch.run.stop import stop_on_signals
+from zerobench.records.folder import TrialFolder
+from zerobench.records.records import MemoryRow, RankRecord, TrialRecord
+from zerobench.records.store import read_record
 
 GPU = "h200"
 GPUS_PER_NODE = 8

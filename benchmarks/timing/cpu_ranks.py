@@ -3,7 +3,7 @@
     python benchmarks/timing/cpu_ranks.py measure             # cells that cpu_ranks.csv lacks, one after the other
     python benchmarks/timing/cpu_ranks.py measure --cells 4   # the first few of them
     python benchmarks/timing/cpu_ranks.py alone               # the run of one rank: cpu_ranks_alone.csv
-    python benchmarks/timing/cpu_ranks.py rates               # what that says: zerobench/timing/cpu_ranks.yaml
+    python benchmarks/timing/cpu_ranks.py rates               # what that says: zerobench/estimate/time/cpu_ranks.yaml
     python benchmarks/timing/cpu_ranks.py judge               # simulate what was measured; prints the table
 
 One run of one rank says how fast a thread multiplies matrices, how fast it moves bytes, and how long each engine's
@@ -39,15 +39,12 @@ import yaml
 
 import zerobench
 from benchmarks.prediction.simulated import origin, simulate, table
-from zerobench.errors import UserError
-from zerobench.records import Phase, RankRecord, Status
-from zerobench.report.frames.cells import as_cell, as_text
-from zerobench.report.speed import Speed, speed_of
-from zerobench.report.trials import completed, ended_trials
-from zerobench.spec.architecture import dimensions
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import TrialSpec
-from zerobench.timing.cpu_ranks import (
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Phase, Status
+from zerobench.config.models.architecture import dimensions
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.time.cpu_ranks import (
     RANKS,
     RATES_FILE,
     Between,
@@ -60,9 +57,13 @@ from zerobench.timing.cpu_ranks import (
     threads,
     timed,
 )
-from zerobench.timing.pipeline import StageTimes, passes_s
-from zerobench.timing.replay import Timeline
-from zerobench.timing.trace import Call, Host, Kernels, PageMapping, StepTrace, unpack
+from zerobench.estimate.time.pipeline import StageTimes, passes_s
+from zerobench.estimate.time.replay import Timeline
+from zerobench.estimate.time.trace import Call, Host, Kernels, PageMapping, StepTrace, unpack
+from zerobench.records.records import RankRecord
+from zerobench.records.trials import completed, ended_trials
+from zerobench.report.figures.speed import Speed, speed_of
+from zerobench.report.words.cells import as_cell, as_text
 
 FILE = Path(__file__).with_name("cpu_ranks.csv")
 RESTLESS = 0.2

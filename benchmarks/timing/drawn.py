@@ -23,17 +23,18 @@ from pydantic import ValidationError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import attempt, gpu_trial, table
-from zerobench.errors import UserError
-from zerobench.records import RankRecord, Status
-from zerobench.report.step_time.expected import TimedWork, parts_of, timed_work
-from zerobench.report.trials import UnsavedTrial
-from zerobench.running.trial_record import trial_record
-from zerobench.spec.hardware import find_gpu
-from zerobench.spec.links import links_of
-from zerobench.spec.optimizers import Optimizer
-from zerobench.spec.shapes import Shape
-from zerobench.spec.trial import StepsSpec, TrialSpec
-from zerobench.timing.step import TENTH
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Status
+from zerobench.config.hardware.hardware import find_gpu
+from zerobench.config.hardware.links import links_of
+from zerobench.config.models.shapes import Shape
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import StepsSpec, TrialSpec
+from zerobench.estimate.time.expected import TimedWork, parts_of, timed_work
+from zerobench.estimate.time.step import TENTH
+from zerobench.launch.run.trial_record import trial_record
+from zerobench.records.records import RankRecord
+from zerobench.records.trials import UnsavedTrial
 
 _JOBS = 2
 _SHOWN = 12

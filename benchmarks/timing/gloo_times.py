@@ -1,6 +1,6 @@
 """What gloo's collectives of two ranks take by themselves on this machine, and memory that is mapped anew.
 
-    python benchmarks/timing/gloo_times.py    # writes zerobench/timing/gloo.csv: two minutes on an idle machine
+    python benchmarks/timing/gloo_times.py    # writes zerobench/estimate/time/gloo.csv: two minutes on an idle machine
 
 No training: each collective by kind and size, the median of 21 after a barrier, in the calmer of two rounds; between
 two sizes a straight line. A collective takes more than what gloo copies: where there are no more processors than ranks
@@ -26,7 +26,7 @@ import torch
 from torch import distributed
 
 from benchmarks.csv_rows import as_csv
-from zerobench.timing.cpu_ranks import COLLECTIVES_FILE, MAPPING, RANKS, Timed
+from zerobench.estimate.time.cpu_ranks import COLLECTIVES_FILE, MAPPING, RANKS, Timed
 
 _TIMES, _ROUNDS = 21, 2
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 25, 40_000_000, 1 << 26)

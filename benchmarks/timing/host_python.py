@@ -1,4 +1,4 @@
-"""Microseconds of Python that the host needs a block, by engine: `issue` in zerobench/timing/rates.yaml.
+"""Microseconds of Python that the host needs a block, by engine: `issue` in zerobench/estimate/time/rates.yaml.
 
     python benchmarks/timing/host_python.py [gpt2] [ENGINE ...]    # half a minute each, by `zerobench setup emulator`
 
@@ -38,8 +38,8 @@ TENSORS = {"llama": 9, "gpt2": 12}
 
 def main() -> None:
     """Each engine's Python beside what is shipped."""
-    from zerobench.timing.host import block_issue  # noqa: PLC0415 -- not in the emulator's environment
-    from zerobench.timing.rates import shipped_rates  # noqa: PLC0415
+    from zerobench.estimate.time.host import block_issue  # noqa: PLC0415 -- not in the emulator's environment
+    from zerobench.estimate.time.rates import shipped_rates  # noqa: PLC0415
 
     family, *engines = sys.argv[1:] if "gpt2" in sys.argv[1:2] else ["llama", *sys.argv[1:]]
     for engine in engines or [name for name in shipped_rates().issue if "-" not in name]:
@@ -55,9 +55,9 @@ def main() -> None:
 
 def _measured(family: str, engine: str, layers: int) -> dict[str, float]:
     """Microseconds of a step's phases, and of one operation, in a process on the emulated GPU."""
+    from zerobench.config.hardware.gpu_names import known_gpu  # noqa: PLC0415
     from zerobench.emulator.emulator import find_emulator  # noqa: PLC0415
     from zerobench.emulator.gpu import EmulatedGpu  # noqa: PLC0415
-    from zerobench.spec.gpu_names import known_gpu  # noqa: PLC0415
 
     emulator = find_emulator()
     with tempfile.TemporaryDirectory() as folder:

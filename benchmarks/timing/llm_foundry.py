@@ -27,24 +27,24 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.timing.fsdp_trace import Fsdp
-from zerobench.report.step_time.collectives import KindTraffic
-from zerobench.report.step_time.links import transfer_s
-from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.links import Links
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import ParameterCounts, count_parameters
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.shapes import Shape
-from zerobench.spec.trial import Precision
-from zerobench.timing.device import Device, device_of
-from zerobench.timing.host import block_issue, launch_seconds
-from zerobench.timing.kernels import WORD_BYTES, moved_s
-from zerobench.timing.latency import latency_s
-from zerobench.timing.passes import Decoder, decoder_of, passes
-from zerobench.timing.rates import Rates, kind_rates, rates_of
-from zerobench.timing.replay import Pace, replay
-from zerobench.timing.step import Phases, expected, replayed, step
-from zerobench.timing.trace import BACKWARD, FORWARD, Call
+from zerobench.config.hardware.hardware import Gpu, find_gpu
+from zerobench.config.hardware.links import Links
+from zerobench.config.models.parameters import ParameterCounts, count_parameters
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.models.shapes import Shape
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import Precision
+from zerobench.estimate.time.collectives import KindTraffic
+from zerobench.estimate.time.device import Device, device_of
+from zerobench.estimate.time.host import block_issue, launch_seconds
+from zerobench.estimate.time.kernels import WORD_BYTES, moved_s
+from zerobench.estimate.time.latency import latency_s
+from zerobench.estimate.time.links import transfer_s
+from zerobench.estimate.time.passes import Decoder, decoder_of, passes
+from zerobench.estimate.time.rates import Rates, kind_rates, rates_of
+from zerobench.estimate.time.replay import Pace, replay
+from zerobench.estimate.time.step import Phases, expected, replayed, step
+from zerobench.estimate.time.trace import BACKWARD, FORWARD, Call
 
 FILE = Path(__file__).with_name("llm_foundry.csv")
 JUDGED = Path(__file__).with_name("judged_only.csv")

@@ -27,15 +27,15 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import gpu_trial, table
-from zerobench.grouped import grouped
-from zerobench.report.step_time.expected import TimedWork, parts_of, published_step, timed_work
-from zerobench.report.step_time.order import least_ratio
-from zerobench.search.formula import formula_trial
-from zerobench.spec.hardware import find_gpu
-from zerobench.spec.links import links_of
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import Compile, Offload, PredictionSpec, TrialSpec
-from zerobench.timing.step import ExpectedStep
+from zerobench.app.search.formula import formula_trial
+from zerobench.common.grouped import grouped
+from zerobench.config.hardware.hardware import find_gpu
+from zerobench.config.hardware.links import links_of
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import Compile, Offload, PredictionSpec, TrialSpec
+from zerobench.estimate.time.expected import TimedWork, parts_of, published_step, timed_work
+from zerobench.estimate.time.order import least_ratio
+from zerobench.estimate.time.step import ExpectedStep
 
 FILE = Path(__file__).with_suffix(".csv")
 TABLE = Path(__file__).with_suffix(".md")

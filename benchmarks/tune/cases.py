@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.trial import Offload, TrialSpec
-from zerobench.sweeping.plan import cells, read_work
+from zerobench.config.derived.cluster import Cluster, read_cluster
+from zerobench.config.sweep.plan import cells, read_work
+from zerobench.config.trial.trial import Offload, TrialSpec
 
 SHARE = 32
 """Sequences of the global batch that each GPU trains, in every case."""

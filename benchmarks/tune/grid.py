@@ -17,13 +17,13 @@ from pathlib import Path
 
 from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.tune.cases import CASES, HOST_MEMORY, SHARE, Case, grid
-from zerobench.report.plan.rows import PlanRow
-from zerobench.running.observer import Observer
-from zerobench.search.formula import formula_row
-from zerobench.search.plan import Plan, read_plan
-from zerobench.search.plan_request import PlanRequest
-from zerobench.search.played_rounds import Rounds
-from zerobench.search.searched import WIDTH, searched
+from zerobench.app.search.formula import formula_row
+from zerobench.app.search.plan import Plan, read_plan
+from zerobench.app.search.plan_request import PlanRequest
+from zerobench.app.search.played_rounds import Rounds
+from zerobench.app.search.searched import WIDTH, searched
+from zerobench.launch.run.observer import Observer
+from zerobench.report.explain.rows import PlanRow
 
 FAR_TOO_LARGE = 1.3
 FILE = Path(__file__).with_name("figures.csv")

@@ -18,18 +18,18 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.csv_rows import as_csv
-from zerobench.report.plan.rows import PlanRow
-from zerobench.running.observer import Observer
-from zerobench.running.this_machine import detect_machine
-from zerobench.search.formula import formula_row
-from zerobench.search.measured_best import MeasuredRow, measure, measure_best
-from zerobench.search.plan import read_plan
-from zerobench.search.plan_request import PlanRequest
-from zerobench.search.played_rounds import Rounds
-from zerobench.search.searched import WIDTH, searched
-from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.trial import Offload
-from zerobench.sweeping.plan import cells, read_work
+from zerobench.app.search.formula import formula_row
+from zerobench.app.search.measured_best import MeasuredRow, measure, measure_best
+from zerobench.app.search.plan import read_plan
+from zerobench.app.search.plan_request import PlanRequest
+from zerobench.app.search.played_rounds import Rounds
+from zerobench.app.search.searched import WIDTH, searched
+from zerobench.config.derived.cluster import Cluster, read_cluster
+from zerobench.config.sweep.plan import cells, read_work
+from zerobench.config.trial.trial import Offload
+from zerobench.launch.machine.this_machine import detect_machine
+from zerobench.launch.run.observer import Observer
+from zerobench.report.explain.rows import PlanRow
 
 FILE = Path(__file__).with_name("measured_grid.csv")
 MODEL, RANKS, GPU = "llama-10m", 2, "L40S"

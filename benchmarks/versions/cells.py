@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from benchmarks.prediction.simulated import gpu_trial
-from zerobench.records import Place, RankRecord, StepKind
-from zerobench.report.memory_view import GROUPS, peak_instant
-from zerobench.spec.trial import PredictionSpec, TrialSpec
+from zerobench.common.vocabulary import Place, StepKind
+from zerobench.config.trial.trial import PredictionSpec, TrialSpec
+from zerobench.records.instants import GROUPS, peak_instant
+from zerobench.records.records import RankRecord
 
 _ROOMY = "b200"
 """The GPU only has to hold all of them but the largest: what is allocated does not depend on it."""

@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.prediction.simulated import attempt  # noqa: E402 -- as a script it is started from anywhere
 from benchmarks.versions.cells import cells, figures  # noqa: E402
-from zerobench.records import RankRecord  # noqa: E402
-from zerobench.report.frames.cells import as_cell, as_text, quoting_of  # noqa: E402
+from zerobench.records.records import RankRecord  # noqa: E402
+from zerobench.report.words.cells import as_cell, as_text, quoting_of  # noqa: E402
 
 PEAKS = Path(__file__).with_name("peaks.csv")
 _KEYS = ("deepspeed", "cell", "failure")

@@ -11,9 +11,9 @@ from pathlib import Path
 import altair as alt
 
 from benchmarks.prediction.simulated import gb, table
+from zerobench.records.instants import GROUPS
 from zerobench.report.charts.render import data, drawing, layered
-from zerobench.report.memory_view import GROUPS
-from zerobench.report.palette import resolved
+from zerobench.report.words.palette import resolved
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = _DOCS / "deepspeed-versions.md"

@@ -5,7 +5,7 @@ import sys
 
 from benchmarks.emulated.speed import Clock, Timing, large_cells, rows, warm_cells
 from tests.tools.imports import ROOT
-from zerobench.spec.trial import Evidence
+from zerobench.config.trial.trial import Evidence
 
 IMPORTS = Clock(wall_s=30.0, processor_s=10.0, peak_rss_bytes=5 * 10**8)
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.loading.measure import Figure, table
-from zerobench.worker.loading import INDEX, write_checkpoint
+from zerobench.rank.training.loading import INDEX, write_checkpoint
 
 SHAPE = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 512}
 SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import launches, overhead, watched_runs
 from tests.tools import forked_zerobench
-from zerobench.running import launcher
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.presets import resolve_model
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.models.presets import resolve_model
+from zerobench.launch.run import launcher
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEWEST = ["--pairs", "1", "--steps", "1", "--blocks", "1", "--block-steps", "1", "--strategies", "zero3"]

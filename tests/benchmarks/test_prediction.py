@@ -12,15 +12,16 @@ from benchmarks.prediction import communication_lines, held_out, paper, paper_li
 from benchmarks.prediction.held_out_table import Figure, error_lines, figures, join
 from benchmarks.prediction.simulated import TINY, gpu_trial, table
 from benchmarks.prediction.speed import Timing, rows
-from zerobench.errors import UserError
-from zerobench.formulas.record import formula_record
-from zerobench.formulas.zero_paper import model_states
-from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
-from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.presets import PRESETS, resolve_model
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.sweeping.expand import expand
-from zerobench.sweeping.sweep import load_sweep
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Phase, StepKind
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.models.presets import PRESETS, resolve_model
+from zerobench.config.sweep.expand import expand
+from zerobench.config.sweep.sweep import load_sweep
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.estimate.memory.record import formula_record
+from zerobench.estimate.memory.terms.zero_paper import model_states
+from zerobench.records.records import CollectiveTraffic, RankRecord
 
 FOLDER = Path(held_out.__file__).parent
 CPU_MACHINE = Machine(accelerator=Accelerator.CPU, cpu_cores=2)

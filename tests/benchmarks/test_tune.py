@@ -13,8 +13,8 @@ from benchmarks.tune.beside_autotuner import Figure as Side
 from benchmarks.tune.beside_autotuner import table
 from benchmarks.tune.cases import CASES, MICRO_BATCHES, PLACES, SHARE, grid
 from benchmarks.tune.grid import Figure, committed, figure
-from zerobench.report.fit import ROOM
-from zerobench.search.formula import formula_row
+from zerobench.app.search.formula import formula_row
+from zerobench.report.figures.fit import ROOM
 
 FIGURES = {key: list(rows) for key, rows in groupby(committed(), lambda one: (one.world, one.case))}
 TUNE_PAGE = Path("docs/tune.md").read_text(encoding="utf-8")

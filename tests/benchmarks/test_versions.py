@@ -3,7 +3,7 @@
 from benchmarks.versions.cells import cells
 from benchmarks.versions.matrix import PEAKS, read
 from benchmarks.versions.pages import PAGE, columns, jumps, with_tables
-from zerobench.report.memory_view import GROUPS
+from zerobench.records.instants import GROUPS
 
 
 def row(release: str, cell: str, first: int, steady: int, failure: str = "") -> dict[str, str]:

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from tests.tools.at_least_one import at_least_one
 from tests.tools.imports import ROOT
-from zerobench.cli.app import app
+from zerobench.app.terminal.app import app
 
 ERRANDS = ROOT / "docs" / "errands.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "slurm" / "CLUSTER.md"]

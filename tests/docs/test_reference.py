@@ -4,12 +4,12 @@ import pytest
 from typer.main import get_command
 
 from docs import reference
-from zerobench.cli.app import app
-from zerobench.cli.fields import FIELDS
-from zerobench.records import Category
-from zerobench.report.frames import schema
-from zerobench.spec.presets import PRESETS
-from zerobench.spec.strategy import STRATEGIES
+from zerobench.app.terminal.app import app
+from zerobench.app.terminal.fields import FIELDS
+from zerobench.common.vocabulary import Category
+from zerobench.config.derived.strategy import STRATEGIES
+from zerobench.config.models.presets import PRESETS
+from zerobench.report.export import schema
 
 PAGES = reference.pages()
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.tools.emulated import Emulated
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.overheads import overhead_of
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.overheads import overhead_of
 
 MIB, GIB = 1 << 20, 1 << 30
 GPU = EmulatedGpu.of(known_gpu("A100 SXM 80GB"))

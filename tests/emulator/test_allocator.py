@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.tools.emulated import Emulated
-from zerobench.memory.allocator_settings import takes_latest
-from zerobench.spec.overheads import overhead_of
+from zerobench.config.hardware.overheads import overhead_of
+from zerobench.estimate.allocator.allocator_settings import takes_latest
 
 TOTAL = 143156 << 20
 CONTEXT = overhead_of("H200", 1).context_bytes

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tests.tools.emulated import Emulated
-from zerobench.memory.allocator_settings import allocator_model
+from zerobench.estimate.allocator.allocator_settings import allocator_model
 
 ENDLESS = 10**15
 
 TRAINING_LIKE = """
 import json, random, torch
-from zerobench.memory.cuda import start_phase
-from zerobench.memory.occupied import peak_occupied
+from zerobench.rank.ledger.cuda import start_phase
+from zerobench.rank.ledger.occupied import peak_occupied
 SIZES = (500, 3_000, 700_000, 2**20, 2**20 + 1, 3 << 20, 9 << 20, 11 << 20, 33_333_333, 70 << 20, 200 << 20, 555 << 20)
 def play(seed):
     rng, live, steps = random.Random(seed), {}, []

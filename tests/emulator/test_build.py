@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.common.errors import UserError
 from zerobench.emulator import build as builder
 from zerobench.emulator.build import declared_functions, sources_digest, stem_of, wanted_libraries
 from zerobench.emulator.compiler import C
 from zerobench.emulator.elf import wanted_by
-from zerobench.errors import UserError
 
 
 def compiled(out: Path, source: str, *options: str) -> Path:

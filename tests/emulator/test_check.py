@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.tools.known import known
+from zerobench.common.environments import environment
+from zerobench.common.errors import UserError
+from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.emulator.compiler import C
 from zerobench.emulator.emulator import ENVIRONMENT, Emulator
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.environments import environment
-from zerobench.errors import UserError
-from zerobench.spec.gpu_names import known_gpu
 
 H200 = EmulatedGpu.of(known_gpu("H200"))
 
@@ -75,7 +75,7 @@ def test_a_program_on_the_emulated_gpu_goes_on_through_a_setup_by_another_interp
         other.write_text(f'#!/bin/sh\nexec {emulator.python} "$@"\n')
         other.chmod(0o755)
         set_up = (
-            "import sys; from pathlib import Path; from zerobench.running.environment_setup import set_up\n"
+            "import sys; from pathlib import Path; from zerobench.launch.setup.environment_setup import set_up\n"
             "sys.executable = sys.argv[1]; set_up('emulator', Path(sys.argv[2]), print)"
         )
         folder = environment(ENVIRONMENT).path.parent

@@ -35,9 +35,9 @@ def test_a_compiled_function_runs_forward_and_backward_with_kernels_for_that_gpu
 ENGINE = """
 import json, deepspeed, torch
 import torch.distributed as dist
-from zerobench.ds_config.build import build_ds_config
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import TrialSpec
+from zerobench.config.deepspeed.build import build_ds_config
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import TrialSpec
 trial = TrialSpec.model_validate(
     {"model": resolve_model("gpt2-10m"), "strategy": "zero1", "optimizer": "adamw", "compile": "model"}
 )

@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
+from zerobench.common.errors import UserError
 from zerobench.emulator.compiler import CPP, C
-from zerobench.errors import UserError
 
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch) -> None:

@@ -12,21 +12,21 @@ import pytest
 
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
+from zerobench.common.environments import Environment
+from zerobench.common.errors import UserError
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.hardware.overheads import overhead_of
 from zerobench.emulator import downloads
 from zerobench.emulator import emulator as module
 from zerobench.emulator import places as places_module
 from zerobench.emulator.emulator import Emulator, check_cuda_build, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import Torch, places, users_torch
-from zerobench.environments import Environment
-from zerobench.errors import UserError
-from zerobench.running import emulator_environment
-from zerobench.running.emulator_environment import emulator_steps, triton_of
-from zerobench.running.environment_setup import set_up
-from zerobench.running.setup_steps import Step
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.hardware import Gpu
-from zerobench.spec.overheads import overhead_of
+from zerobench.launch.setup import emulator_environment
+from zerobench.launch.setup.emulator_environment import emulator_steps, triton_of
+from zerobench.launch.setup.environment_setup import set_up
+from zerobench.launch.setup.setup_steps import Step
 
 H200 = EmulatedGpu.of(known_gpu("H200"))
 
@@ -65,7 +65,7 @@ def test_the_facts_of_a_gpu_are_the_catalogues_and_its_architectures():
 
 
 def test_every_nvidia_gpu_of_the_catalogue_that_has_its_memory_can_be_described():
-    from zerobench.spec.hardware import load_catalogue
+    from zerobench.config.hardware.hardware import load_catalogue
 
     for gpu in at_least_one(gpu for gpu in load_catalogue() if gpu.memory_bytes and gpu.name != "MI300X"):
         assert EmulatedGpu.of(gpu).variable(8).count(";") >= 15

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tools.at_least_one import at_least_one
 from tests.tools.emulated import Emulated
-from zerobench.spec.overheads import workspace_of
+from zerobench.config.hardware.overheads import workspace_of
 
 PROGRAM = """
 import json, time, torch

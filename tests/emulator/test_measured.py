@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.tools.at_least_one import at_least_one
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.trial.trial import Evidence
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
-from zerobench.report.nvml_view import waterfall
-from zerobench.report.predictions.figures import Key, Quantity, figures
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.trial import Evidence
-from zerobench.store import Trial, load_run
+from zerobench.records.records import RankRecord
+from zerobench.records.store import Trial, load_run
+from zerobench.report.figures.nvml_view import waterfall
+from zerobench.report.figures.predictions.figures import Key, Quantity, figures
 
 H200 = EmulatedGpu.of(known_gpu("H200"))
 SET = ("attention=eager", "steps.warmup=1", "steps.timed=2")

@@ -16,17 +16,17 @@ import pytest
 
 from benchmarks.prediction.simulated import simulate
 from tests.tools.known import known
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.emulator.emulator import Emulator
-from zerobench.memory.held import UNSEEN
-from zerobench.records import Category, Phase, Place, Status, StepKind
-from zerobench.report.capacity import device_need
-from zerobench.report.figures.runs import run_figures
-from zerobench.report.headline.sentences import headline
-from zerobench.report.nvml_view import waterfall
-from zerobench.report.page.assemble import page_html
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
-from zerobench.store import load_run
+from zerobench.rank.ledger.held import UNSEEN
+from zerobench.records.store import load_run
+from zerobench.report.documents.page.assemble import page_html
+from zerobench.report.explain.sentences import headline
+from zerobench.report.figures.capacity import device_need
+from zerobench.report.figures.nvml_view import waterfall
+from zerobench.report.figures.run.runs import run_figures
 
 SCRIPTS = Path(__file__).with_name("scripts")
 GIB = 1 << 30

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.tools.imports import ROOT
+from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.spec.gpu_names import known_gpu
 
 SCRIPT = Path(__file__).with_name("scripts") / "drops_what_it_made.py"
 STEPS = 5

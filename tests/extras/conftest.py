@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.environments import environment
+from zerobench.common.environments import environment
 
 _HERE = Path(__file__).parent
 

@@ -8,12 +8,12 @@ from tests.conftest import memory_row
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from tests.tools.rank_memory import unnamed
-from zerobench.environments import environment
-from zerobench.formulas.checkpoint import checkpoint_bytes
-from zerobench.records import Category, Phase, Status, StepKind
-from zerobench.report.parity import ParityJudge
-from zerobench.report.trials import recorded_grad_norms
-from zerobench.spec.trial import Compression
+from zerobench.common.environments import environment
+from zerobench.common.vocabulary import Category, Phase, Status, StepKind
+from zerobench.config.trial.trial import Compression
+from zerobench.estimate.memory.checkpoint import checkpoint_bytes
+from zerobench.records.trials import recorded_grad_norms
+from zerobench.report.figures.parity import ParityJudge
 
 SWEEP = """
 name: horovod

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.environments import environment
+from zerobench.common.environments import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ _INSIDE = """
 import os, sys
 from pathlib import Path
 sys.path.append(os.environ["TESTING"])  # where pytest is: all else that is imported is the environment's own
-from tests.worker import test_one_rank as alone
+from tests.rank.strategies import test_one_rank as alone
 
 def near(found, wanted, apart):
     assert all(abs(a - b) <= apart * abs(b) for a, b in zip(found, wanted, strict=True)), (found, wanted)

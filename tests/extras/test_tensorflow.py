@@ -5,11 +5,11 @@ import pytest
 
 from tests.conftest import memory_row
 from tests.tools.at_least_one import at_least_one
-from zerobench.environments import environment
-from zerobench.records import Category, Phase, Status
-from zerobench.report.server import sides
-from zerobench.spec.roles import Role
-from zerobench.spec.trial import TfStrategy
+from zerobench.common.environments import environment
+from zerobench.common.vocabulary import Category, Phase, Status
+from zerobench.config.derived.roles import Role
+from zerobench.config.trial.trial import TfStrategy
+from zerobench.report.figures.server import sides
 
 SWEEP = """
 name: tensorflow

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.tools.at_least_one import at_least_one
-from zerobench.formulas.checkpoint import checkpoint_bytes
-from zerobench.records import Status
-from zerobench.spec.trial import TfStrategy
+from zerobench.common.vocabulary import Status
+from zerobench.config.trial.trial import TfStrategy
+from zerobench.estimate.memory.checkpoint import checkpoint_bytes
 
 SWEEP = """
 name: tensorflow-checkpoints

@@ -5,8 +5,10 @@ from typing import Any
 
 from tests.report.sample_run import SampleTrial, model, trial_record
 from tests.tools.rank_records import ledger_row, rank_record
-from zerobench.records import (
-    Category,
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.records import (
     CollectiveTraffic,
     ContextMemory,
     CountedFlops,
@@ -14,13 +16,7 @@ from zerobench.records import (
     MemoryRow,
     NvmeTraffic,
     ParameterTensor,
-    Phase,
-    Place,
-    Status,
-    StepKind,
 )
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.trial import TrialSpec
 
 Ledger = Mapping[tuple[StepKind, Phase], Mapping[Category, int]]
 

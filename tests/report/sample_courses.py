@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from zerobench.folder import RunFolder, write_whole
-from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase, StepKind
+from zerobench.common.vocabulary import Category, Phase, StepKind
+from zerobench.records.folder import RunFolder, write_whole
+from zerobench.records.records import MemoryCourse, MemoryCourses
 
 MIB = 2**20
 

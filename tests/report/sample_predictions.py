@@ -13,8 +13,9 @@ from tests.report.sample_run import (
     spec,
     trial_record,
 )
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.trial.trial import Offload, TrialSpec
+from zerobench.records.records import MemoryRow, RankRecord
 
 LiveAndPeak = Mapping[Category, tuple[int, int]]
 

@@ -15,9 +15,12 @@ from typing import Any
 
 from tests.tools.known import known
 from tests.tools.rank_records import ledger_row
-from zerobench.folder import RunFolder
-from zerobench.records import (
-    Category,
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.records.folder import RunFolder
+from zerobench.records.records import (
     ContextMemory,
     DeviceMemory,
     Failure,
@@ -26,21 +29,14 @@ from zerobench.records import (
     NvmlDevice,
     NvmlSummary,
     ParameterTensor,
-    Phase,
     PhaseMark,
-    Place,
     ProcessMemory,
     RankRecord,
-    Status,
-    StepKind,
     StepTime,
     TrialRecord,
 )
-from zerobench.report.paper import paper_terms
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.store import Plan, PlanEntry
+from zerobench.records.store import Plan, PlanEntry
+from zerobench.report.figures.paper import paper_terms
 
 MIB, GIB = 2**20, 2**30
 RUN_ID = "sample_20260102-030405"
@@ -58,7 +54,7 @@ Bytes = Mapping[Category, int]
 
 @dataclass(frozen=True)
 class SampleTrial:
-    """A trial as zerobench.store would read it."""
+    """A trial as zerobench.records.store would read it."""
 
     spec: TrialSpec
     record: TrialRecord

@@ -13,8 +13,8 @@ from tests.report.sample_run import (
     spec,
     write_run,
 )
-from zerobench.folder import RunFolder
-from zerobench.records import NvmlSummary, RankRecord
+from zerobench.records.folder import RunFolder
+from zerobench.records.records import NvmlSummary, RankRecord
 
 HOSTNAME = "localhost"
 ASKED = spec("zero1", num_nodes=2, gpus_per_node=1)

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from tests.tools.joined_compiler import COMPILER, JOINED
-from zerobench.kernels import BUILDERS, missing
-from zerobench.running.compile_locks import free_left_over
-from zerobench.running.kernels import MODULE
+from zerobench.config.deepspeed.kernels import BUILDERS, missing
+from zerobench.launch.machine.compile_locks import free_left_over
+from zerobench.launch.run.kernels import MODULE
 
 NEVER_LOADED = {"quantizer", "cpu_lion"}
 """The one is of GPUs, the other of an optimizer that no test trains with."""

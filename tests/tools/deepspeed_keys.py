@@ -6,7 +6,7 @@ section that ends in a pydantic model is recognised by a marker key, and the mod
 such probe can see (keys read outside `DeepSpeedConfig`) is named in `READ_ELSEWHERE`, with the file that reads it.
 
     python tests/tools/deepspeed_keys.py            prints the keys as JSON
-    python tests/tools/deepspeed_keys.py --write    rewrites zerobench/ds_config/known_keys.json
+    python tests/tools/deepspeed_keys.py --write    rewrites zerobench/config/deepspeed/known_keys.json
 
 A test compares the printed keys with that file, so that a new DeepSpeed cannot bring a key unnoticed.
 """
@@ -30,7 +30,7 @@ from deepspeed.runtime import config as ds_runtime_config  # noqa: E402 - as abo
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel  # noqa: E402 - as above
 from listening_dict import ABSENT, probe  # type: ignore[import-not-found] # noqa: E402 - beside this script
 
-DATA_FILE = Path(__file__).parents[2] / "zerobench" / "ds_config" / "known_keys.json"
+DATA_FILE = Path(__file__).parents[2] / "zerobench" / "config" / "deepspeed" / "known_keys.json"
 
 READ_ELSEWHERE = {
     "sequence_parallel_size": ("__init__.py", {"type": "int", "default": None}),

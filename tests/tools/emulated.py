@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from tests.tools import forked_zerobench
+from zerobench.common.environments import VARIABLE, environment
+from zerobench.common.errors import UserError
+from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.emulator.emulator import ENVIRONMENT, Emulator, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import is_made, places
-from zerobench.environments import VARIABLE, environment
-from zerobench.errors import UserError
-from zerobench.running.environment_setup import set_up
-from zerobench.spec.gpu_names import known_gpu
+from zerobench.launch.setup.environment_setup import set_up
 
 _DOWNLOADS = ("torch", "triton", "headers")
 """The steps that need a network."""

@@ -16,7 +16,7 @@ SOCKET = "ZEROBENCH_TESTS_FORKER"
 SOCKET_OF_SCRIPTS = "ZEROBENCH_TESTS_FORKER_OF_SCRIPTS"
 OURS = {"log": f"/proc/{os.getpid()}/fd/1", "errors": f"/proc/{os.getpid()}/fd/2"}
 """Where what a rank prints comes out here."""
-PLAYED = "zerobench.emulate.inside"
+PLAYED = "zerobench.launch.emulate.inside"
 """What `zerobench emulate` starts, without a launcher; it, or a program's text, is the rank then."""
 
 

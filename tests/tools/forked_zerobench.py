@@ -3,9 +3,9 @@
 import sys
 
 from tests.tools.forked_launcher import PLAYED
-from zerobench.cli import main
-from zerobench.emulate.play import Stage
-from zerobench.running import launcher
+from zerobench.app.terminal.app import main
+from zerobench.launch.emulate.play import Stage
+from zerobench.launch.run import launcher
 
 LAUNCHER = [sys.executable, "-m", "tests.tools.forked_launcher"]
 

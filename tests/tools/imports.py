@@ -49,7 +49,7 @@ def imports_of(path: Path) -> tuple[Import, ...]:
 
 
 def module_name(path: Path) -> str:
-    """`zerobench.spec.trial` for its file; a package's `__init__.py` has the package's name."""
+    """`zerobench.config.trial.trial` for its file; a package's `__init__.py` has the package's name."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

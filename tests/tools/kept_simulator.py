@@ -1,5 +1,5 @@
 """One simulator for all tests of a process that ask what a trial comes to, and not how a simulator begins or is lost
-(tests/running/test_simulators.py): its imports take some five seconds, and most trials one.
+(tests/launch/run/test_simulators.py): its imports take some five seconds, and most trials one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Self
 import pytest
 
 from benchmarks.prediction import simulated
-from zerobench.records import RankRecord
-from zerobench.running import simulations
-from zerobench.running.simulator import Simulator
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.launch.run import simulations
+from zerobench.launch.run.simulator import Simulator
+from zerobench.records.records import RankRecord
 
 Kept = Callable[[], AbstractContextManager[None]]
 Simulate = Callable[[Sequence[TrialSpec]], list[RankRecord]]

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerobench.ds_config import build_ds_config
-from zerobench.folder import RunFolder, TrialFolder
-from zerobench.running.setup import lay_out, lay_out_trial, resolved_configs
-from zerobench.spec.strategy import uses_deepspeed
-from zerobench.spec.trial import TrialSpec
-from zerobench.sweeping.expand import PlannedTrial
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.derived.strategy import uses_deepspeed
+from zerobench.config.sweep.expand import PlannedTrial
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.launch.run.setup import lay_out, lay_out_trial, resolved_configs
+from zerobench.records.folder import RunFolder, TrialFolder
 
 
 def laid_out(

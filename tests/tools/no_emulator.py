@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import pytest
 
-from zerobench.errors import UserError
-from zerobench.search import plan_world
+from zerobench.app.search import plan_world
+from zerobench.common.errors import UserError
 
 MISSING = "emulator: not set up for torch 2.13.0; run: zerobench setup emulator"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from zerobench.report.terminal.show import show_run
+from zerobench.report.documents.show import show_run
 
 
 def printed(show: Callable[[Console], object], width: int = 80, **terminal: Any) -> str:

@@ -27,9 +27,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from zerobench.collection import no_collection
-from zerobench.spec.trial import Evidence
-from zerobench.worker import simulator
+from zerobench.common.collection import no_collection
+from zerobench.config.trial.trial import Evidence
+from zerobench.rank.loop import simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.05
@@ -44,9 +44,9 @@ OF_RANKS = (
     "torch._subclasses.schema_check_mode",
     "torch.utils.cpp_extension",
     "transformers.models.auto.modeling_auto",
-    "zerobench.memory.sampler",
-    "zerobench.worker.programs",
-    "zerobench.worker.worlds.measured",
+    "zerobench.rank.nvml.sampler",
+    "zerobench.rank.training.programs",
+    "zerobench.rank.worlds.measured",
 )
 """What measured ranks import besides what simulated ones do."""
 

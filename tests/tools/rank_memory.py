@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.records.records import MemoryRow, RankRecord
 
 FEW_BYTES = 4096
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from zerobench.progress import Progress
-from zerobench.records import Category, Failure, MemoryRow, Phase, Place, RankRecord, Status, StepKind, TrialRecord
-from zerobench.spec.trial import TrialSpec
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.progress import Progress
+from zerobench.records.records import Failure, MemoryRow, RankRecord, TrialRecord
 
 
 def rank_record(trial_id: str, rank: int = 0, **fields: Any) -> RankRecord:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from zerobench.errors import UserError
+from zerobench.common.errors import UserError
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import PredictionSpec, TrialSpec
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import PredictionSpec, TrialSpec
 
 SHAPE = {"family": "llama", "name": "tiny", "num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 500}
 

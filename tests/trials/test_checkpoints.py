@@ -13,24 +13,25 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
+from tests.rank.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from tests.rank.real_ranks import LLAMA
 from tests.tools.known import known
 from tests.tools.rank_memory import apart
 from tests.tools.rank_records import trial_record
-from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
-from tests.worker.real_ranks import LLAMA
-from zerobench.ds_config import build_ds_config
-from zerobench.folder import TrialFolder
-from zerobench.formulas.checkpoint import checkpoint_bytes
-from zerobench.records import RankRecord, Recovery, Status, StepKind, TrialRecord
-from zerobench.report.parity import losses
-from zerobench.report.recovery import resumed
-from zerobench.running.launcher import PINNED_MALLOC, free_port
-from zerobench.running.recovery import run_twice
-from zerobench.running.stop import Stop
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.strategy import uses_deepspeed
-from zerobench.spec.trial import TrialSpec
+from zerobench.common.vocabulary import Status, StepKind
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.derived.strategy import uses_deepspeed
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.checkpoint import checkpoint_bytes
+from zerobench.launch.run.launcher import PINNED_MALLOC, free_port
+from zerobench.launch.run.recovery import run_twice
+from zerobench.launch.run.stop import Stop
+from zerobench.records.folder import TrialFolder
+from zerobench.records.records import RankRecord, Recovery, TrialRecord
+from zerobench.report.figures.parity import losses
+from zerobench.report.figures.recovery import resumed
 
 CONFIG = LLAMA | {"intermediate_size": 160, "vocab_size": 8192}
 STEPS = {"warmup": 0, "timed": 2, "memory": 1}
@@ -78,10 +79,10 @@ def spec(strategy: str, checkpoint: dict[str, Any], **fields: Any) -> TrialSpec:
 
 def run_rank(folder: str, rank: int, port: int) -> None:
     """One rank of the trial in `folder`, which leaves its record there; called in a process of its own."""
-    from zerobench.progress import ProgressFile
-    from zerobench.worker.__main__ import _write
-    from zerobench.worker.launched import read_rank
-    from zerobench.worker.rank import RankRun
+    from zerobench.rank.loop.__main__ import _write
+    from zerobench.rank.loop.launched import read_rank
+    from zerobench.rank.loop.rank import RankRun
+    from zerobench.records.progress import ProgressFile
 
     where = TrialFolder(Path(folder))
     trial = TrialSpec.model_validate_json(where.spec.read_text())

@@ -15,18 +15,19 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.kept_simulator import Simulate
 from tests.tools.known import known
 from tests.tools.rank_memory import flops_by_phase
-from zerobench.formulas import formula_record
-from zerobench.records import Category, NvmeTraffic, Phase, Place, RankRecord, StepKind
-from zerobench.report.capacity import device_need
-from zerobench.report.fit import ROOM
-from zerobench.report.memory_causes import MOMENTS
-from zerobench.report.memory_view import phase_peak
-from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import expected_step
-from zerobench.spec.cluster import Cluster, read_cluster
-from zerobench.spec.flops import model_flops_per_token
-from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.derived.cluster import Cluster, read_cluster
+from zerobench.config.derived.flops import model_flops_per_token
+from zerobench.config.models.presets import resolve_model
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.estimate.memory import formula_record
+from zerobench.estimate.time.bound import step_bound
+from zerobench.estimate.time.expected import expected_step
+from zerobench.records.instants import phase_peak
+from zerobench.records.records import NvmeTraffic, RankRecord
+from zerobench.report.explain.memory_causes import MOMENTS
+from zerobench.report.figures.capacity import device_need
+from zerobench.report.figures.fit import ROOM
 
 WITHIN = 0.05
 """How far a plan by formula may be from one by simulation."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.report.memory_view import device_peak_bytes
-from zerobench.store import load_run
+from zerobench.records.instants import device_peak_bytes
+from zerobench.records.store import load_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CAPACITY_BYTES = 120 * 2**20

@@ -7,8 +7,8 @@ import pytest
 from tests.conftest import memory_row
 from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, unnamed
-from zerobench.records import Category, Phase, Place, Status, StepKind
-from zerobench.spec.trial import Offload
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.trial.trial import Offload
 
 SWEEP = """
 name: offload

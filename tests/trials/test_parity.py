@@ -1,6 +1,6 @@
 """In fp32 every exact strategy takes the same steps as one process on the same global batch; compressed ones do not.
 
-With AdamW here; with SGD, at whose step a gradient of another size shows, in tests/worker/test_batch_ramp.py.
+With AdamW here; with SGD, at whose step a gradient of another size shows, in tests/rank/training/test_batch_ramp.py.
 """
 
 import pytest
@@ -9,11 +9,11 @@ import torch
 from tests.conftest import memory_row
 from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, moved_bytes, unnamed
-from zerobench.formulas.pipeline import pipeline_bytes_per_step
-from zerobench.records import Category, Phase, Status
-from zerobench.report.parity import ParityJudge
-from zerobench.spec.trial import Compression
-from zerobench.worker.data import micro_batches
+from zerobench.common.vocabulary import Category, Phase, Status
+from zerobench.config.trial.trial import Compression
+from zerobench.estimate.memory.pipeline import pipeline_bytes_per_step
+from zerobench.rank.training.data import micro_batches
+from zerobench.report.figures.parity import ParityJudge
 
 SWEEP = """
 name: parity
@@ -21,7 +21,7 @@ axes:
   model: {family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 509,
           max_position_embeddings: 64}
   strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor, pipeline]
-  pipeline_schedule: deepspeed  # torch's: tests/worker/test_pipeline.py
+  pipeline_schedule: deepspeed  # torch's: tests/rank/strategies/test_pipeline.py
   world_size: 2
   micro_batch_size: 2
   gradient_accumulation_steps: 2

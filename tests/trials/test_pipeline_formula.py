@@ -8,11 +8,12 @@ from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.kept_simulator import Simulate
 from tests.tools.rank_memory import flops_by_phase, live_bytes
 from tests.trials.test_formula import GPT2, LLAMA, PLAIN
-from zerobench.formulas import formula_record
-from zerobench.records import Category, Phase, Place, RankRecord, StepKind
-from zerobench.report.memory_view import phase_peak
-from zerobench.spec.optimizers import Optimizer
-from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.estimate.memory import formula_record
+from zerobench.records.instants import phase_peak
+from zerobench.records.records import RankRecord
 
 DEEP = LLAMA.model_copy(update={"name": "deep", "hf_config": {**LLAMA.hf_config, "num_hidden_layers": 6}})
 TIED = GPT2.model_copy(update={"name": "tied", "hf_config": {**GPT2.hf_config, "n_layer": 4}})

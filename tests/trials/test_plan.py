@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.tools.known import known
-from zerobench.records import Place, Status, StepKind
-from zerobench.report.memory_view import model_states, peak_instant
-from zerobench.store import load_run
+from zerobench.common.vocabulary import Place, Status, StepKind
+from zerobench.records.instants import model_states, peak_instant
+from zerobench.records.store import load_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

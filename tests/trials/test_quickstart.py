@@ -10,10 +10,10 @@ import pytest
 from tests.conftest import Swept, memory_row
 from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import apart, unnamed
-from zerobench.records import Category, Phase, Place, Status, StepKind
-from zerobench.spec.trial import Precision
-from zerobench.store import Trial
-from zerobench.sweeping.precision import SLOW
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.sweep.precision import SLOW
+from zerobench.config.trial.trial import Precision
+from zerobench.records.store import Trial
 
 # Bytes per parameter and rank in 16-bit mixed precision (ZeRO paper, arXiv 1910.02054, section 5 and figure 1): how
 # many of parameters, gradients, fp32 masters, first and second moments each stage divides by the number of ranks. In
@@ -119,7 +119,7 @@ def test_the_precision_is_what_the_processor_is_fast_at_and_the_screen_says_so(q
 def test_the_losses_of_all_stages_follow_the_single_process(quickstart):
     reference = quickstart.trial(strategy="single").ranks[0].losses
     for trial in at_least_one(quickstart.run.trials()):
-        assert apart(trial.ranks[0].losses, reference) <= 5e-3  # see report/parity.py
+        assert apart(trial.ranks[0].losses, reference) <= 5e-3  # see report/figures/parity.py
 
 
 def test_default_buckets_cost_stage_3_half_a_billion_elements_for_the_whole_run(quickstart):

@@ -12,9 +12,9 @@ from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
 from tests.tools.rank_memory import apart, live_bytes
 from tests.trials.worlds import WITHIN_STEPS, Worlds, check_same_bytes, in_each_world, nameless
-from zerobench.records import Category, Phase, Status, StepKind
-from zerobench.spec.parameters import count_parameters
-from zerobench.spec.trial import Evidence
+from zerobench.common.vocabulary import Category, Phase, Status, StepKind
+from zerobench.config.models.parameters import count_parameters
+from zerobench.config.trial.trial import Evidence
 
 MODEL = """{family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, num_kv_heads: 2, vocab_size: 512,
           max_position_embeddings: 64}"""

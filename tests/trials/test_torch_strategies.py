@@ -8,8 +8,9 @@ from tests.conftest import Swept, memory_row
 from tests.tools.at_least_one import at_least_one
 from tests.tools.rank_memory import FEW_BYTES, live_bytes
 from tests.trials.worlds import BUFFERS, INSTANTS, MODEL_STATES, Worlds, check_same_bytes, in_each_world, nameless
-from zerobench.records import Category, Phase, Place, RankRecord, StepKind
-from zerobench.spec.trial import Evidence, Offload
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.trial.trial import Evidence, Offload
+from zerobench.records.records import RankRecord
 
 SWEEP = """
 name: torch-strategies

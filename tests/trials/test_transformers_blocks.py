@@ -8,15 +8,15 @@ from benchmarks.prediction.simulated import gpu_trial
 from benchmarks.timing.llm_foundry import PRIOR
 from tests.tools.kept_simulator import Simulate
 from tests.tools.known import known
-from zerobench.records import RankRecord
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.optimizers import Optimizer
-from zerobench.spec.trial import CrossEntropy
-from zerobench.timing.kernels import WORD_BYTES
-from zerobench.timing.passes import decoder_of
-from zerobench.timing.rates import kind_rates
-from zerobench.timing.trace import Kernels, unpack
-from zerobench.timing.transformers_blocks import FUSED, LOSS_WORDS, words_of
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import CrossEntropy
+from zerobench.estimate.time.kernels import WORD_BYTES
+from zerobench.estimate.time.passes import decoder_of
+from zerobench.estimate.time.rates import kind_rates
+from zerobench.estimate.time.trace import Kernels, unpack
+from zerobench.estimate.time.transformers_blocks import FUSED, LOSS_WORDS, words_of
+from zerobench.records.records import RankRecord
 
 GPT2 = {"model_type": "gpt2", "n_embd": 512, "n_head": 8, "n_inner": 2048, "vocab_size": 512}
 GPT2 |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from tests.conftest import Swept
 from tests.tools.rank_memory import live_bytes, unnamed
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
-from zerobench.spec.trial import Evidence
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.records import MemoryRow, RankRecord
 
 WITHIN_STEPS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
 INSTANTS = [(StepKind.FIRST, Phase.INIT), *WITHIN_STEPS]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerobench.errors import UserError
+from zerobench.common.errors import UserError
 
 
 def as_one(files: Sequence[Path], own: Iterable[str]) -> str:

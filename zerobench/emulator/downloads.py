@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from zerobench.errors import UserError
-from zerobench.resources import shipped
+from zerobench.common.errors import UserError
+from zerobench.common.resources import shipped
 
 INDEX_CUDA = "13.0"
 """CUDA of the builds of torch on the package index, of all releases with a file."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from zerobench.errors import UserError
-from zerobench.spec.hardware import Gpu
-from zerobench.spec.overheads import overhead_of
+from zerobench.common.errors import UserError
+from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.hardware.overheads import overhead_of
 
 VARIABLE = "ZEROBENCH_EMULATED_GPU"
 """Environment variable with the device's facts, read by the stand-ins (c/gpu.c)."""
@@ -67,7 +67,7 @@ class EmulatedGpu:
     """From the bandwidth, for a bus of `bus_width`."""
     bus_width: int
     context_bytes: int
-    """What a process's CUDA context takes (zerobench.spec.overheads)."""
+    """What a process's CUDA context takes (zerobench.config.hardware.overheads)."""
     nccl_bytes: tuple[tuple[int, int, int], ...]
     """From so many ranks on, NCCL's bytes of a process's first communicator and of another."""
 

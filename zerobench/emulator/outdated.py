@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerobench.environment_locks import unused
+from zerobench.common.environment_locks import unused
 
 PREFIX = "stand_ins-"
 """Begins the name of each folder of stand-ins; the digest of their sources follows."""

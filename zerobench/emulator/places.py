@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench.common.environments import Environment
+from zerobench.common.errors import UserError
+from zerobench.config.hardware.toolchain import version_texts
 from zerobench.emulator.build import sources_digest
 from zerobench.emulator.downloads import requirements_digest
 from zerobench.emulator.outdated import PREFIX
-from zerobench.environments import Environment
-from zerobench.errors import UserError
-from zerobench.spec.toolchain import version_texts
 
 
 @dataclass(frozen=True)

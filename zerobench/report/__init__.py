@@ -1,1 +1,1 @@
-"""Read a run back: tidy tables (frame) and terminal tables (terminal). Derives, never measures. No torch here."""
+"""Read runs back as figures, tables, charts and documents. Derive, never measure; without torch."""

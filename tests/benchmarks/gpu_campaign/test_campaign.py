@@ -14,13 +14,13 @@ from benchmarks.gpu_campaign.campaign import ENDING_S, Campaign, chosen, pack, u
 from benchmarks.gpu_campaign.cell_figures import Figure
 from benchmarks.gpu_campaign.parts import HERE, PARTS, ROOT, Part
 from benchmarks.gpu_campaign.state import Outcome, State
+from zerobench.common.errors import UserError
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.sweep.expand import expand
+from zerobench.config.sweep.sweep import load_sweep
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
-from zerobench.errors import UserError
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.machine import Accelerator, Machine
-from zerobench.sweeping.expand import expand
-from zerobench.sweeping.sweep import load_sweep
 
 GIB = 2**30
 H200 = Machine(

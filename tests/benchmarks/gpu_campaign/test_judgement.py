@@ -10,15 +10,15 @@ from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure, figures_of_cell
 from benchmarks.gpu_campaign.judgement import as_markdown, join
 from benchmarks.gpu_campaign.predictions import judge
 from benchmarks.launches import Bench
+from tests.config.machines import GPUS
 from tests.report.sample_run import completed_trial, failed_trial, spec, write_run
-from tests.spec.machines import GPUS
 from tests.tools.imports import ROOT
-from zerobench.errors import UserError
-from zerobench.folder import TrialFolder
-from zerobench.records import Failure, NvmlDevice, NvmlSummary
-from zerobench.report.trials import Trial
-from zerobench.spec.trial import Evidence, PredictionSpec
-from zerobench.store import load_run
+from zerobench.common.errors import UserError
+from zerobench.config.trial.trial import Evidence, PredictionSpec
+from zerobench.records.folder import TrialFolder
+from zerobench.records.records import Failure, NvmlDevice, NvmlSummary
+from zerobench.records.store import load_run
+from zerobench.records.trials import Trial
 
 GIB = 2**30
 PEAK = Figure("work", "7B zero1 n8", 0, "steady", "backward", "device", "peak", 1000)

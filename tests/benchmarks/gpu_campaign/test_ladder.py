@@ -11,12 +11,12 @@ from benchmarks.gpu_campaign.ladder import changes, main, newest_run, rungs_tabl
 from benchmarks.gpu_campaign.parts import HERE, PARTS
 from tests.conftest import Swept
 from tests.report.sample_run import completed_trial, failed_trial, spec, write_run
-from zerobench.errors import UserError
-from zerobench.records import Failure
-from zerobench.spec.machine import Accelerator, Machine
-from zerobench.store import load_run
-from zerobench.sweeping.expand import expand
-from zerobench.sweeping.sweep import load_sweep
+from zerobench.common.errors import UserError
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.sweep.expand import expand
+from zerobench.config.sweep.sweep import load_sweep
+from zerobench.records.records import Failure
+from zerobench.records.store import load_run
 
 TINY = """
 name: tiny-ladder

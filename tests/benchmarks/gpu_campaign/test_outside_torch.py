@@ -6,8 +6,8 @@ from benchmarks.gpu_campaign.measured import read
 from benchmarks.gpu_campaign.times_judged import GPU, H200, H200_FOLDERS, THIRD
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.known import known
-from zerobench.search.formula import formula_trial
-from zerobench.spec.trial import Evidence, PredictionSpec
+from zerobench.app.search.formula import formula_trial
+from zerobench.config.trial.trial import Evidence, PredictionSpec
 
 MIB = 1 << 20
 MEASURED = [

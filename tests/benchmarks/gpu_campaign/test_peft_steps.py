@@ -12,16 +12,16 @@ from benchmarks.gpu_campaign.times_judged import SECOND, shipped
 from benchmarks.prediction.simulated import gpu_trial
 from tests.tools.kept_simulator import Simulate
 from tests.tools.known import known
-from zerobench.formulas import formula_record
-from zerobench.records import Phase, Place, StepKind
-from zerobench.report.memory_view import phase_peak
-from zerobench.report.step_time.expected import published_step, timed_work
-from zerobench.report.step_time.terms import update_seconds
-from zerobench.search.formula import formula_trial
-from zerobench.spec.hardware import find_gpu
-from zerobench.spec.links import links_of
-from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
-from zerobench.timing.kernels import fp32_gemm_s
+from zerobench.app.search.formula import formula_trial
+from zerobench.common.vocabulary import Phase, Place, StepKind
+from zerobench.config.hardware.hardware import find_gpu
+from zerobench.config.hardware.links import links_of
+from zerobench.config.trial.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.estimate.memory import formula_record
+from zerobench.estimate.time.expected import published_step, timed_work
+from zerobench.estimate.time.kernels import fp32_gemm_s
+from zerobench.estimate.time.terms import update_seconds
+from zerobench.records.instants import phase_peak
 
 CELLS = {
     "lora-16-fp32:q_proj+k_proj+v_proj+o_proj": "llama-7b-lora-mb4-s2048-ckpt",

@@ -34,9 +34,9 @@ from benchmarks.gpu_campaign.times_judged import (
     whole_steps,
 )
 from tests.tools.known import known
-from zerobench.report.calibrated_time import TimedStep, fitted_steps
-from zerobench.report.step_time.expected import parts_of, published_step
-from zerobench.timing.kernels import gemm_s
+from zerobench.estimate.time.expected import parts_of, published_step
+from zerobench.estimate.time.kernels import gemm_s
+from zerobench.report.figures.calibrated_time import TimedStep, fitted_steps
 
 LARGE = ("llama-7b", "llama-13")
 """Models whose passes do not wait for the host."""

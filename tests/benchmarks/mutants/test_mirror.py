@@ -13,28 +13,30 @@ MODULES = ROOT / "zerobench"
 
 
 def test_a_modules_tests_are_those_of_its_name_and_those_that_import_it_in_the_folder_that_mirrors_its_own() -> None:
-    found = mirror_of(MODULES / "formulas" / "zero_paper.py")
-    assert found.nearest[0] == "tests/formulas/test_zero_paper.py"
-    assert "tests/formulas/test_torch_strategies.py" in found.nearest
-    assert "tests/formulas/test_timeline.py" not in found.nearest
-    assert all(name.startswith("tests/formulas/") for name in (*found.nearest, *found.others))
+    found = mirror_of(MODULES / "estimate" / "memory" / "terms" / "zero_paper.py")
+    assert found.nearest[0] == "tests/estimate/memory/test_zero_paper.py"
+    assert "tests/estimate/memory/test_torch_strategies.py" in found.nearest
+    assert "tests/estimate/memory/test_timeline.py" not in found.nearest
+    assert all(name.startswith("tests/estimate/memory/") for name in (*found.nearest, *found.others))
 
 
 def test_a_module_in_a_folder_without_a_mirror_has_the_mirror_of_the_folder_above() -> None:
-    found = mirror_of(MODULES / "formulas" / "deepspeed" / "stage_1_and_2.py")
-    assert "tests/formulas/test_deepspeed.py" in found.nearest
+    found = mirror_of(MODULES / "estimate" / "memory" / "deepspeed" / "stage_1_and_2.py")
+    assert "tests/estimate/memory/test_deepspeed.py" in found.nearest
 
 
 def test_a_module_that_nothing_in_its_mirror_reaches_has_the_fast_tests_that_import_it() -> None:
-    assert mirror_of(MODULES / "units.py").nearest[0] == "tests/test_units.py"
-    assert mirror_of(MODULES / "formulas" / "checkpoint.py").nearest == ("tests/spec/test_checkpoint.py",)
+    assert mirror_of(MODULES / "common" / "units.py").nearest[0] == "tests/common/test_units.py"
+    assert mirror_of(MODULES / "estimate" / "memory" / "checkpoint.py").nearest == (
+        "tests/config/trial/test_checkpoint.py",
+    )
 
 
 def test_what_imports_the_module_is_not_imported_before_its_mutants() -> None:
-    module = MODULES / "formulas" / "zeropp.py"
+    module = MODULES / "estimate" / "memory" / "terms" / "zeropp.py"
     before = without(module, mirror_of(module))
-    assert "zerobench.formulas.zero_paper" not in before  # its package imports the mutant
-    assert "zerobench.spec.trial" in before
+    assert "zerobench.estimate.memory.terms.zero_paper" not in before  # its package imports the mutant
+    assert "zerobench.config.trial.trial" in before
 
 
 @pytest.mark.parametrize("module", JUDGES)
@@ -53,11 +55,13 @@ def test_every_module_that_does_anything_has_tests(package) -> None:
     assert [path.name for path in modules if not mirror_of(path).nearest] == []
 
 
-TESTS = Mirror(("tests/memory/test_naming.py", "tests/sweeping/test_rules.py"), ("tests/memory/test_ledger.py",))
+TESTS = Mirror(
+    ("tests/rank/ledger/test_naming.py", "tests/config/rules/test_rules.py"), ("tests/rank/ledger/test_ledger.py",)
+)
 
 
 def test_a_file_outside_of_the_fast_tier_is_not_read_in_its_name() -> None:
-    fast, others = Round(("tests/sweeping/test_rules.py",), MARKER), Round((), MARKER)
-    assert rounds_of(Package("spec", needs_torch=False), TESTS) == (fast, others)
+    fast, others = Round(("tests/config/rules/test_rules.py",), MARKER), Round((), MARKER)
+    assert rounds_of(Package("config/trial", needs_torch=False), TESTS) == (fast, others)
     slower = Round(TESTS.nearest, SLOWER_TESTS)
-    assert rounds_of(Package("spec", needs_torch=True), TESTS) == (fast, slower, others)
+    assert rounds_of(Package("config/trial", needs_torch=True), TESTS) == (fast, slower, others)

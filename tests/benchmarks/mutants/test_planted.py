@@ -30,12 +30,12 @@ def test_the_tests_of_a_fault_are_there(name: str) -> None:
 def test_a_line_that_is_gone_or_there_twice_is_no_place_for_a_fault() -> None:
     for before in ("no such line of code", "import"):
         with pytest.raises(ValueError, match=r"times, and not once"):
-            Fault("memory/naming.py", before, "", ()).source()
+            Fault("rank/ledger/naming.py", before, "", ()).source()
 
 
 def test_the_table_has_a_rate_for_each_package_and_a_line_for_each_fault() -> None:
-    one, other = Fault("memory/naming.py", "a | b", "", ()), Fault("worker/strategies/zero.py", "c", "d", ())
+    one, other = Fault("rank/ledger/naming.py", "a | b", "", ()), Fault("rank/strategies/zero.py", "c", "d", ())
     text = table([(one, Verdict.KILLED), (other, Verdict.KILLED), (one, Verdict.SURVIVED)])
-    assert "| **memory** | 2 | 1 | 50.0 % |" in text
-    assert "| **worker/strategies** | 1 | 1 | 100.0 % |" in text
-    assert "| `memory/naming.py` | `a \\| b` | (nothing) | survived |" in text
+    assert "| **rank/ledger** | 2 | 1 | 50.0 % |" in text
+    assert "| **rank/strategies** | 1 | 1 | 100.0 % |" in text
+    assert "| `rank/ledger/naming.py` | `a \\| b` | (nothing) | survived |" in text

@@ -10,7 +10,7 @@ from benchmarks.mutants.state import Key, Verdicts
 from benchmarks.mutants.table import Row, rate, table
 from benchmarks.mutants.trial import Verdict
 
-MUTANTS = [Mutant("zerobench/units.py", "core/AddNot", number, ((1, 0), (1, 1))) for number in range(4)]
+MUTANTS = [Mutant("zerobench/common/units.py", "core/AddNot", number, ((1, 0), (1, 1))) for number in range(4)]
 KEY = Key("module", "tests")
 KILLED, SURVIVED, STILLBORN = Verdict.KILLED, Verdict.SURVIVED, Verdict.STILLBORN
 
@@ -39,7 +39,10 @@ def test_other_tests_or_another_module_want_another_try(tmp_path: Path, trusts: 
 
 def test_the_table_counts_what_could_be_killed() -> None:
     found = dict(zip(MUTANTS, (KILLED, KILLED, SURVIVED, STILLBORN), strict=True))
-    rows = [Row("units", "zerobench/units.py", 40, found), Row("units", "zerobench/other.py", 2, {MUTANTS[0]: None})]
+    rows = [
+        Row("units", "zerobench/common/units.py", 40, found),
+        Row("units", "zerobench/other.py", 2, {MUTANTS[0]: None}),
+    ]
     assert (rate(rows).killed, rate(rows).survived) == (2, 1)
     text = table(rows, "a sample")
     assert "| **units** | 42 | 4 | 1 | 2 | 1 | 66.7 % |" in text

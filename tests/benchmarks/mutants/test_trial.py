@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.mutants.mutants import imported_unmutated
 from benchmarks.mutants.trial import Case, Round, Verdict, begin, verdict_of
-from zerobench.errors import UserError
+from zerobench.common.errors import UserError
 
 MODULE = "def double(value: int) -> int:\n    return value * 2\n"
 TEST = "from mutated_module import double\n\n\ndef test_it() -> None:\n    assert double(2) == 4\n"

@@ -18,10 +18,19 @@ from benchmarks.timing.cpu_ranks import (
 )
 from benchmarks.timing.cpu_ranks import calibrated as rates_of
 from tests.tools.known import known
-from zerobench.errors import UserError
-from zerobench.timing.cpu_ranks import MAPPING, Gloo, Thread, Timed, flops_of, one_at_a_time, shipped_threads, threads
-from zerobench.timing.replay import replay
-from zerobench.timing.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
+from zerobench.common.errors import UserError
+from zerobench.estimate.time.cpu_ranks import (
+    MAPPING,
+    Gloo,
+    Thread,
+    Timed,
+    flops_of,
+    one_at_a_time,
+    shipped_threads,
+    threads,
+)
+from zerobench.estimate.time.replay import replay
+from zerobench.estimate.time.trace import Call, CollectiveWait, Item, Kernels, PageMapping, PhaseStart, StepTrace, Work
 
 FEW = Work((((64, 32, 16), 3),), (2000, 4000), 10_000, 5)
 MANY = Work((((64, 32, 16), 12),), (8000, 16_000), 40_000, 5)

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.timing.drawn import draw, timed
 from tests.tools.kept_simulator import Simulate
-from zerobench.spec.trial import Offload
+from zerobench.config.trial.trial import Offload
 
 
 def test_a_seed_draws_the_same_configurations_and_another_seed_others() -> None:

@@ -1,7 +1,7 @@
 """What gloo takes by itself is measured with real ranks."""
 
 from benchmarks.timing import gloo_times
-from zerobench.timing.cpu_ranks import timed
+from zerobench.estimate.time.cpu_ranks import timed
 
 
 def test_real_gloo_is_timed_by_kind_and_size(monkeypatch):

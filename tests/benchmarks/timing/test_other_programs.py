@@ -16,8 +16,8 @@ from benchmarks.timing.other_programs import (
     surely_in_order,
     text,
 )
-from zerobench.spec.trial import Offload
-from zerobench.timing.rates import shipped_rates
+from zerobench.config.trial.trial import Offload
+from zerobench.estimate.time.rates import shipped_rates
 
 TODAY = ("vectorlm", "atorch", "torchtune", "KempnerForge", "Qwen")
 """Programs of 2023 and later: their attention is that which the rates are of."""

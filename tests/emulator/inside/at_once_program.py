@@ -89,7 +89,7 @@ def main() -> None:
     store = join()
     import deepspeed
 
-    from zerobench.worker.simulation import shortcuts
+    from zerobench.rank.worlds.simulation import shortcuts
 
     with deepspeed.zero.Init(config_dict_or_path=CONFIG):
         model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 333), torch.nn.LayerNorm(7))

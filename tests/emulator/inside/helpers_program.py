@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from zerobench.common.vocabulary import Phase, Place, StepKind
 from zerobench.emulator.inside import kernels
 from zerobench.emulator.inside.values import open_values
-from zerobench.memory.engine_tensors import NamedTensor, walk_deepspeed
-from zerobench.memory.ledger import Ledger
-from zerobench.records import Phase, Place, StepKind
+from zerobench.rank.ledger.engine_tensors import NamedTensor, walk_deepspeed
+from zerobench.rank.ledger.ledger import Ledger
 
 WIDTH, LAYERS, STEPS = 2048, 8, 4
 MODES: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """torch.distributed with nobody else there: gloo's groups complete at once, whoever asks for one."""
 
-from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from tests.rank.conftest import in_fork  # noqa: F401 -- pytest finds it here
 
 
 def join_alone():

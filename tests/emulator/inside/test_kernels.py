@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.common.errors import UserError
 from zerobench.emulator.compiler import Compiler
 from zerobench.emulator.inside import deepcompile
 from zerobench.emulator.values_build import VARIABLE
-from zerobench.errors import UserError
 
 PROGRAM = Path(__file__).with_name("offload_program.py")
 PARTS = 8

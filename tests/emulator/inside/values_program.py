@@ -104,8 +104,8 @@ def routing() -> dict[str, Any]:
 
 
 def rounding() -> dict[str, int]:
-    from zerobench.memory import cuda
-    from zerobench.records import Category
+    from zerobench.common.vocabulary import Category
+    from zerobench.rank.ledger import cuda
 
     kept, stream = torch.empty(1000, dtype=torch.uint8, device="cuda"), torch.cuda.Stream()
     freed = torch.empty(50_000_000, dtype=torch.uint8, device="cuda")

@@ -16,10 +16,10 @@ from tests.report.sample_run import (
     spec,
     write_run,
 )
+from zerobench.records.store import load_run
 from zerobench.report.charts import figures
-from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames, run_frames
-from zerobench.store import load_run
+from zerobench.report.export.run_frames import RunFrames, run_frames
+from zerobench.report.tables.figure import Figure
 
 HOSTILE = '<script>alert(1)</script> & "co" ${x} ]]>\''
 NOT_XML = "\x1b[31mred\x00"

@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-from zerobench.report.figure import Figure
+from zerobench.report.tables.figure import Figure
 
 SVG = "{http://www.w3.org/2000/svg}"
 

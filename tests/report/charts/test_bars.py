@@ -10,15 +10,15 @@ import pytest
 from tests.report.charts.drawing import SVG, root_of, said, texts
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
-from zerobench.records import Place
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Place
 from zerobench.report.charts import bars
 from zerobench.report.charts.bar_marks import chart, cut
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.stack import ORDER, Bar, stacked
-from zerobench.report.column_units import Unit
-from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
-from zerobench.units import format_bytes
+from zerobench.report.export.run_frames import RunFrames
+from zerobench.report.tables.figure import Figure
+from zerobench.report.words.column_units import Unit
 
 GIB = 2**30
 

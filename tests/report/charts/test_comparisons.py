@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, spec
 from tests.tools.known import known
-from zerobench.report import palette
+from zerobench.common.units import format_bytes
+from zerobench.config.trial.trial import Evidence
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.charts.series import Place
-from zerobench.report.figure import Figure
+from zerobench.report.export.run_frames import RunFrames
+from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.trial import trial_figures
-from zerobench.report.frames.run_frames import RunFrames
-from zerobench.report.parity import Parity
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
+from zerobench.report.tables.figure import Figure
+from zerobench.report.words import palette
 
 TRIAL = trial_figures(completed_trial(spec("zero1", gpus_per_node=1)))
 Points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)

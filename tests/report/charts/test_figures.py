@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.estimate.time.predicted_trials import predicted
 from tests.report.charts.conftest import HOSTILE, NOT_XML, frames_of
 from tests.report.charts.drawing import SVG, root_of, said, texts
 from tests.report.sample_run import completed_trial, model, spec
-from tests.timing.predicted_trials import predicted
 from tests.tools.at_least_one import at_least_one
 from zerobench.report.charts import bars, colours, figures, memory_lines, pareto
-from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.export.run_frames import RunFrames, run_frames
+from zerobench.report.tables.figure import Figure
 
 GPU = [
     "memory-per-gpu",

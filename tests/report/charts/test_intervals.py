@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.estimate.time.predicted_trials import expected, predicted
 from tests.report.charts.drawing import root_of, said
 from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
-from tests.timing.predicted_trials import expected, predicted
 from tests.tools.known import known
-from zerobench import store
+from zerobench.records import store
 from zerobench.report.charts import efficiency, pareto
-from zerobench.report.figure import Figure
-from zerobench.report.figures.runs import RunFigures, run_figures
+from zerobench.report.figures.run.runs import RunFigures, run_figures
+from zerobench.report.tables.figure import Figure
 
 TOKENS = 2048
 

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.config.axes.axis_samples import pair
 from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, skipped_trial, spec
-from tests.sweeping.axis_samples import pair
 from tests.tools.known import known
+from zerobench.common.units import format_bytes
+from zerobench.config.axes.axes import AXES, LAYOUT
 from zerobench.report.charts import lines, series
 from zerobench.report.charts import memory_lines as memory
-from zerobench.report.figure import Figure
+from zerobench.report.export.run_frames import RunFrames
 from zerobench.report.figures.trial import trial_figures
-from zerobench.report.frames.run_frames import RunFrames
-from zerobench.sweeping.axes import AXES, LAYOUT
-from zerobench.units import format_bytes
+from zerobench.report.tables.figure import Figure
 
 
 def test_memory_over_model_size_has_a_point_for_each_trial_of_a_line(

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.report.charts.drawing import said, texts
-from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.export.run_frames import RunFrames
+from zerobench.report.tables.figure import Figure
 from zerobench.report.tables.model_states import states_rows
 
 GB = 10**9

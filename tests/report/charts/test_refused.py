@@ -4,11 +4,11 @@ import pytest
 
 from tests.report.charts.drawing import texts
 from tests.report.sample_run import GIB, completed_trial, refused_trial, spec, write_run
+from zerobench.records.store import load_run
 from zerobench.report.charts import figures
-from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames, run_frames
-from zerobench.report.headline.sentences import headline
-from zerobench.store import load_run
+from zerobench.report.explain.sentences import headline
+from zerobench.report.export.run_frames import RunFrames, run_frames
+from zerobench.report.tables.figure import Figure
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.estimate.time.predicted_trials import predicted, traced
 from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import write_run
-from tests.timing.predicted_trials import predicted, traced
-from zerobench import store
+from zerobench.records import store
 from zerobench.report.charts import roofline
-from zerobench.report.figures.runs import run_figures
+from zerobench.report.figures.run.runs import run_figures
 
 
 def test_the_fastest_trial_with_a_trace_is_drawn_with_all_its_computing(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.estimate.time.predicted_trials import predicted, traced
 from tests.report.sample_run import write_run
-from tests.timing.predicted_trials import predicted, traced
-from zerobench import store
+from zerobench.config.trial.trial import PredictionSpec
+from zerobench.estimate.time.predicted_speed import predicted_timeline
+from zerobench.records import store
 from zerobench.report.charts import step_streams
-from zerobench.report.figures.predicted_speed import predicted_timeline
-from zerobench.report.figures.runs import run_figures
-from zerobench.spec.trial import PredictionSpec
+from zerobench.report.figures.run.runs import run_figures
 
 
 def test_lanes_of_trials_with_a_trace_are_drawn_and_told_in_seconds(tmp_path: Path) -> None:

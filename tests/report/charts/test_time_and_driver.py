@@ -9,12 +9,12 @@ from tests.report.sample_courses import write_courses
 from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, model, spec
 from tests.tools.known import known
+from zerobench.common.units import format_bytes
+from zerobench.config.trial.trial import Evidence
 from zerobench.report.charts import course, timeline, waterfall
-from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
-from zerobench.report.nvml_view import waterfall as waterfall_of
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
+from zerobench.report.export.run_frames import RunFrames
+from zerobench.report.figures.nvml_view import waterfall as waterfall_of
+from zerobench.report.tables.figure import Figure
 
 MIB = 2**20
 

@@ -3,7 +3,7 @@
 import pytest
 
 from zerobench.report.charts import render, shown
-from zerobench.report.column_units import byte_axis
+from zerobench.report.words.column_units import byte_axis
 
 
 @pytest.mark.parametrize(

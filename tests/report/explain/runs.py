@@ -8,10 +8,10 @@ buckets, and stage 3 with DeepSpeed's own.
 from functools import cache
 from pathlib import Path
 
+from zerobench.records.store import load_run
 from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
 from zerobench.report.explain.topic import Topic, as_data, as_text
 from zerobench.report.explain.trial import explain
-from zerobench.store import load_run
 
 RUNS = Path(__file__).with_name("records")
 BUCKETS, QUICKSTART = RUNS / "buckets", RUNS / "quickstart"

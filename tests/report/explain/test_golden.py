@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.report.explain.runs import BUCKETS, QUICKSTART
+from zerobench.records.store import load_run
 from zerobench.report.explain.find import named_trials
 from zerobench.report.explain.trial import explain
-from zerobench.store import load_run
 
 GOLDEN = Path(__file__).parent / "golden" / "explained.json"
-COMPARED = Path(__file__).parents[1] / "strategies" / "records"
+COMPARED = Path(__file__).parents[1] / "figures" / "strategies" / "records"
 
 
 def told(path: Path) -> dict[str, list[str]]:

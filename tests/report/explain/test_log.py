@@ -6,7 +6,7 @@ The messages are shortened from real threads, named at each.
 import pytest
 
 from tests.tools.known import known
-from zerobench.errors import UserError
+from zerobench.common.errors import UserError
 from zerobench.report.explain.kill_message import killed_in
 from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.topic import as_data, as_text

@@ -8,7 +8,11 @@ import pytest
 
 from tests.report.explain.test_log import FIRST_UPDATE, TORCH_2_1
 from tests.report.sample_run import SampleTrial, completed_trial, spec
-from zerobench.records import Category, Phase, Place
+from zerobench.app.search.changes import changes_of_file
+from zerobench.common.vocabulary import Category, Phase, Place
+from zerobench.config.derived.cluster import Cluster
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.report.documents.view import plan_row
 from zerobench.report.explain.logged import (
     LoggedTraining,
     contradictions_topic,
@@ -16,11 +20,7 @@ from zerobench.report.explain.logged import (
     versions_in,
     versions_topic,
 )
-from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import plan_row
-from zerobench.search.changes import changes_of_file
-from zerobench.spec.cluster import Cluster
-from zerobench.spec.gpu_names import known_gpu
+from zerobench.report.explain.rows import PlanRow
 
 GIB = 2**30
 RELEASES = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8", "transformers": "5.23.0"}

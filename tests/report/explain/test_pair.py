@@ -21,12 +21,12 @@ from tests.report.explain.runs import (
 from tests.report.sample_run import RUN_ID, SampleTrial, completed_trial, spec, write_run
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
-from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.trial.trial import OwnScript
+from zerobench.records.instants import largest_peak
+from zerobench.records.store import load_run
 from zerobench.report.explain.topic import as_text, heads, says
 from zerobench.report.explain.trial import explain
-from zerobench.report.memory_view import largest_peak
-from zerobench.spec.trial import OwnScript
-from zerobench.store import load_run
 
 
 def differences(path: Path, a: str, b: str) -> dict[str, int]:

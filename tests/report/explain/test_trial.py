@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
+from tests.report.documents.run import cluster, plan_trials
 from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, OFFLOADED, QUICKSTART, SMALL_3, data, named, text
-from tests.report.plan.run import cluster, plan_trials
 from tests.report.predicted_trial import asked, trial
 from tests.report.sample_run import GIB, MIB, RUN_ID, SampleTrial, completed_trial, sample_trials, spec, write_run
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
-from zerobench.errors import UserError
-from zerobench.formulas.record import formula_record
-from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import OwnScript, TrialSpec
+from zerobench.estimate.memory.record import formula_record
+from zerobench.records.instants import Instant, largest_peak
+from zerobench.records.store import load_run
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.knobs import knobs
@@ -22,10 +26,6 @@ from zerobench.report.explain.memory import categories_topic
 from zerobench.report.explain.terms import Explanation
 from zerobench.report.explain.topic import Line, Topic, as_text
 from zerobench.report.explain.trial import explain
-from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import OwnScript, TrialSpec
-from zerobench.store import load_run
 
 
 def peak(path: Path, name: str) -> Instant:
@@ -119,7 +119,7 @@ def test_the_knob_for_the_bucket_saves_what_the_trial_with_that_bucket_saved() -
 
 
 def test_the_effect_of_a_setting_is_found_without_playing_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("zerobench.formulas.record.allocator_rows")
+    monkeypatch.delattr("zerobench.estimate.memory.record.allocator_rows")
     assert known(knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3))).effects
 
 

@@ -5,36 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from tests.report.figures.test_batch_ramp import fixed, other, ramped
+from tests.report.figures.test_recovery import EVERY, recovered
 from tests.report.predicted_trial import asked, collective, rows, trial
 from tests.report.sample_run import GIB, GPU, MIB, SampleTrial, completed_trial, failed_trial, on_cpu, spec
-from tests.report.test_batch_ramp import fixed, other, ramped
-from tests.report.test_recovery import EVERY, recovered
 from tests.tools.at_least_one import at_least_one
 from tests.tools.known import known
-from zerobench.records import (
-    Category,
-    DeviceMemory,
-    Failure,
-    MemoryRow,
-    NvmlDevice,
-    NvmlSummary,
-    Phase,
-    PhaseMark,
-    Place,
-    RankRecord,
-    Status,
-    StepKind,
-)
-from zerobench.report.batch_ramp import with_their_fixed
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.derived.cluster import Cluster, read_rate
+from zerobench.config.hardware.hardware import find_gpu
+from zerobench.config.hardware.usual_node import HOST_BANDWIDTH
+from zerobench.estimate.time.bound import step_bound
+from zerobench.records.records import DeviceMemory, Failure, MemoryRow, NvmlDevice, NvmlSummary, PhaseMark, RankRecord
+from zerobench.report.export.rows import PARTS
+from zerobench.report.figures.batch_ramp import with_their_fixed
+from zerobench.report.figures.recovery import loss_distance, resumed
 from zerobench.report.figures.summary import summary_of
 from zerobench.report.figures.trial import trial_figures
-from zerobench.report.frames.rows import PARTS
-from zerobench.report.recovery import loss_distance, resumed
-from zerobench.report.step_time.bound import step_bound
 from zerobench.report.tables.model import lines_of
-from zerobench.spec.cluster import Cluster, read_rate
-from zerobench.spec.hardware import find_gpu
-from zerobench.spec.usual_node import HOST_BANDWIDTH
 
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
 RAMP = {"start_tokens": 65_536, "over_tokens": 4 * 65_536}

@@ -3,10 +3,11 @@
 import pytest
 
 from tests.report.sample_run import GIB, SampleTrial, completed_trial, spec
-from zerobench.records import Category, Phase, RankRecord, StepKind
+from zerobench.common.vocabulary import Category, Phase, StepKind
+from zerobench.config.derived.roles import Role
+from zerobench.records.records import RankRecord
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.tables.memory import device_table, over_ranks_table
-from zerobench.spec.roles import Role
 
 LARGE = 70 * GIB
 

@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 
 from zerobench.emulator.build import CORE
-from zerobench.records import ContextMemory
+from zerobench.records.records import ContextMemory
 
 _COUNTS = ("zb_managed_bytes", "zb_unmanaged_bytes", "zb_context_bytes", "zb_collectives_bytes")
 

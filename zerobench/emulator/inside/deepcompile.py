@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from zerobench.common.errors import UserError
 from zerobench.emulator.compiler import CPP, as_one, digest_of
 from zerobench.emulator.places import Places
 from zerobench.emulator.values_build import VARIABLE
-from zerobench.errors import UserError
 
 INCLUDE = Path(__file__).parents[1] / "include"
 _NAME = "dc"

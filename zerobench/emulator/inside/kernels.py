@@ -17,9 +17,9 @@ from weakref import WeakSet
 
 import torch
 
+from zerobench.common.block_io import BlockIo
 from zerobench.emulator.inside import deepcompile, helpers
-from zerobench.memory.block_io import BlockIo
-from zerobench.timing.trace import DeviceWork, Drive, DriveWait, Host, tell
+from zerobench.estimate.time.trace import DeviceWork, Drive, DriveWait, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file that a swapper has written, by its path. No file exists."""
@@ -59,7 +59,7 @@ def read_block_io() -> BlockIo:
 
 
 def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
-    """Bytes that the swap files of this rank would have, split as zerobench.memory.block_io.swap_file_bytes does."""
+    """Bytes that the swap files of this rank would have, split as zerobench.common.block_io.swap_file_bytes does."""
     sizes = {"optimizer": 0, "parameters": 0}
     for path, nbytes in _swapped_bytes.items():
         parts = Path(path).parts

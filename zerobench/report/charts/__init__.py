@@ -4,7 +4,7 @@
         print(figure.title, figure.table)
 
 Drawn by Vega-Lite through altair and vl-convert, so the page that shows them needs no chart library. One file a chart;
-colours are CSS variables (report/palette.py), which the page declares.
+colours are CSS variables (report/words/palette.py), which the page declares.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,11 +26,11 @@ from zerobench.report.charts import (
     timeline,
     waterfall,
 )
-from zerobench.report.figure import Figure
-from zerobench.report.figures.runs import RunFigures
-from zerobench.report.palette import colours, resolved
-from zerobench.report.render.grid import table_columns
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.tables.checkpoints import checkpoints_table
+from zerobench.report.tables.figure import Figure
+from zerobench.report.tables.grid import table_columns
+from zerobench.report.words.palette import colours, resolved
 
 __all__ = ["MAKERS", "checkpoints_figure", "colours", "figures", "resolved"]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import altair as alt
 
-from zerobench.report import palette
+from zerobench.common.units import format_bytes
 from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
 from zerobench.report.charts.render import HATCH, Mark, Specification, haloed, is_narrow, layered, mark, reach
 from zerobench.report.charts.shown import part_sentence
 from zerobench.report.charts.stack import Bar, Part
-from zerobench.report.column_units import Unit
-from zerobench.units import format_bytes
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import Unit
 
 _THINNEST = 0.2
 """Pixels of a part that is drawn."""

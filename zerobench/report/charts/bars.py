@@ -6,17 +6,17 @@ A part is a category; its colour is that of its group, so the three optimizer st
 from collections.abc import Sequence
 from functools import partial
 
-from zerobench.records import Category, Place, Status
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.bar_marks import cut
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import ending, most_telling
 from zerobench.report.charts.stack import ORDER, Bar, TrialBar, stacked
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.units import format_bytes
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words.column_units import Unit, byte_axis
 
 _CAPACITY_SEEN = 0.25
 """The capacity is drawn where the largest bar reaches this share of it; further off, it would flatten the bars."""

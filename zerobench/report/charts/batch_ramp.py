@@ -5,17 +5,17 @@ from functools import partial
 
 import altair as alt
 
-from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
+from zerobench.common.units import format_bytes
 from zerobench.report.charts.marks import point, points, strategy_stroke
 from zerobench.report.charts.render import Specification, arranged, drawing, in_columns, layered, mark, reach
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
-from zerobench.report.column_units import byte_axis
-from zerobench.report.figure import Figure
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.batch_ramp import BatchFigures, with_their_fixed
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.render.grid import table_columns
 from zerobench.report.tables.batch_ramp import batch_ramp_table
-from zerobench.units import format_bytes
+from zerobench.report.tables.figure import Figure
+from zerobench.report.tables.grid import table_columns
+from zerobench.report.words.column_units import byte_axis
 
 _KEY = "batch-ramp"
 _HEIGHT = 210

@@ -11,8 +11,9 @@ from typing import Any
 
 import altair as alt
 
-from zerobench.records import Category, MemoryCourse, Phase
-from zerobench.report import palette
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Phase
+from zerobench.records.records import MemoryCourse
 from zerobench.report.charts.bar_marks import group_colour, group_names
 from zerobench.report.charts.render import (
     Mark,
@@ -28,12 +29,12 @@ from zerobench.report.charts.render import (
 )
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, ending, most_telling, whole
 from zerobench.report.charts.stack import ORDER
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.memory_courses import ranks_with_courses, read_courses, title
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.memory_courses import ranks_with_courses, read_courses, title
-from zerobench.units import format_bytes
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import Unit, byte_axis
 
 KEY = "memory-over-the-step"
 MOST_TRIALS = 6

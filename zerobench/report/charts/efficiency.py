@@ -12,15 +12,15 @@ from statistics import median
 
 import altair as alt
 
+from zerobench.common.units import counted
 from zerobench.report.charts import intervals, lines, series
 from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.memory_lines import VARYING, ranks_axis
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import doubt_sentence, whole
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
-from zerobench.units import counted
+from zerobench.report.figures.run.runs import RunFigures
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from zerobench.report import palette
 from zerobench.report.charts.render import Mark, mark
 from zerobench.report.charts.series import Series
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.words import palette
 
 Interval = tuple[float, float]
 """What a value lies between in eight of ten cases."""

@@ -6,9 +6,9 @@ from typing import Literal
 
 import altair as alt
 
-from zerobench.report import palette
 from zerobench.report.charts.render import Mark, mark
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.words import palette
 
 SHAPES = {"none": "circle", "cpu": "square", "nvme": "triangle-up"}
 _OFFLOADS = {"none": "no offload", "cpu": "offload to CPU", "nvme": "offload to NVMe"}

@@ -7,16 +7,16 @@ from functools import partial
 
 import altair as alt
 
+from zerobench.common.units import counted, format_bytes, format_count
 from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, whole
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.summary import Summary
-from zerobench.units import counted, format_bytes, format_count
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words.column_units import Unit, byte_axis
 
 _CAPACITY_REACH = 20
 """A capacity further than this many times above the largest peak is not drawn."""

@@ -7,17 +7,17 @@ from typing import Any
 
 import altair as alt
 
-from zerobench.report import palette
+from zerobench.config.derived.roles import Role
 from zerobench.report.charts.bar_marks import group_colour
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, drawing, layered, mark, reach
 from zerobench.report.charts.shown import ending, most_telling
-from zerobench.report.column_units import DECIMAL, Unit, byte_axis
-from zerobench.report.figure import Columns, Figure
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.tables.figure import Columns, Figure
 from zerobench.report.tables.model_states import StatesRow, states_rows
-from zerobench.spec.roles import Role
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import DECIMAL, Unit, byte_axis
 
 _KEY = "model-states"
 _ROOM = 1.3

@@ -7,17 +7,17 @@ from typing import Any
 
 import altair as alt
 
-from zerobench.records import Category, Place, StepKind
-from zerobench.report import palette
+from zerobench.common.vocabulary import Category, Place, StepKind
 from zerobench.report.charts.bar_marks import outlines
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.render import Mark, Specification, arranged, drawing, layered, mark
 from zerobench.report.charts.shown import ending, most_telling, part_sentence, whole
 from zerobench.report.charts.stack import stacked
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import Unit, byte_axis
 
 _KEY = "offload-traffic"
 _SPACING = 30

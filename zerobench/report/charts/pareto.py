@@ -10,7 +10,8 @@ from typing import Any
 
 import altair as alt
 
-from zerobench.grouped import grouped
+from zerobench.common.grouped import grouped
+from zerobench.common.units import format_bytes
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, Point, point, points, strategies_sentence
 from zerobench.report.charts.render import (
@@ -26,11 +27,10 @@ from zerobench.report.charts.render import (
 )
 from zerobench.report.charts.series import Place
 from zerobench.report.charts.shown import whole
-from zerobench.report.column_units import Unit, byte_axis, plain
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.units import format_bytes
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words.column_units import Unit, byte_axis, plain
 
 _KEY = "throughput-against-memory"
 _MOST_PANELS = 4

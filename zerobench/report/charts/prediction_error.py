@@ -9,14 +9,14 @@ from statistics import median
 
 import altair as alt
 
-from zerobench.records import Place, StepKind
+from zerobench.common.units import counted, format_bytes
+from zerobench.common.vocabulary import Place, StepKind
 from zerobench.report.charts.render import Specification, arranged, drawing, in_columns, layered, mark, reach
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.predictions.predicted import Cell
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.predictions.predicted import Cell
-from zerobench.units import counted, format_bytes
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words.column_units import Unit, byte_axis
 
 _KEY = "predicted-against-measured"
 _PLACES = {Place.DEVICE: ("var(--category-parameters)", "circle"), Place.HOST: ("var(--category-gradients)", "square")}

@@ -9,17 +9,17 @@ from functools import partial
 
 import altair as alt
 
+from zerobench.common.units import counted, format_bytes
+from zerobench.config.derived.roles import Role
 from zerobench.report.charts.bar_rows import BarRows
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import Specification, drawing, layered, mark, reach
 from zerobench.report.charts.shown import MOST_ROWS, doubt_sentence, whole
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
+from zerobench.report.figures.stats import RankSpread, spread_over_ranks
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.stats import RankSpread, spread_over_ranks
-from zerobench.spec.roles import Role
-from zerobench.units import counted, format_bytes
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words.column_units import Unit, byte_axis
 
 _KEY = "spread-over-ranks"
 

@@ -1,7 +1,7 @@
 """From an altair chart to a static `<svg>` element, drawn by Vega-Lite in this process; nothing is fetched.
 
 What a chart says of a value goes into its data and from there through Vega's own escaping; no specification holds an
-expression that is built from a value. Colours are CSS variables (report/palette.py), which Vega hands through.
+expression that is built from a value. Colours are CSS variables (report/words/palette.py), which Vega hands through.
 """
 
 import json
@@ -16,8 +16,8 @@ from xml.sax.saxutils import quoteattr
 import altair as alt
 import vl_convert
 
-from zerobench.errors import UserError
-from zerobench.report.figure import Drawing
+from zerobench.common.errors import UserError
+from zerobench.report.tables.figure import Drawing
 
 Mark = Any
 """One layer of a plot, an altair chart: its methods publish no types."""

@@ -6,16 +6,16 @@ from typing import Any
 
 import altair as alt
 
-from zerobench.report import palette
+from zerobench.common.units import format_seconds
+from zerobench.estimate.time.predicted_speed import predicted_roofline
+from zerobench.estimate.time.roofline import KernelClass, Roofline
 from zerobench.report.charts.render import Mark, Specification, drawing, haloed, in_columns, layered, mark, reach
 from zerobench.report.charts.shown import share, whole
-from zerobench.report.column_units import time_unit
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.predicted_speed import predicted_roofline
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.timing.roofline import KernelClass, Roofline
-from zerobench.units import format_seconds
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import time_unit
 
 _KEY = "roofline"
 _TERA = 1e12

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from zerobench.grouped import grouped
-from zerobench.report.column_units import plain
+from zerobench.common.grouped import grouped
+from zerobench.config.axes.axes import LINE_COLUMNS
+from zerobench.config.axes.axis import Column
+from zerobench.report.export.rows import keys_of
+from zerobench.report.export.schema import KEYS
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.frames.rows import keys_of
-from zerobench.report.frames.schema import KEYS
-from zerobench.sweeping.axes import LINE_COLUMNS
-from zerobench.sweeping.axis import Column
+from zerobench.report.words.column_units import plain
 
 MOST_LINES = 16
 """Lines in one chart."""

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from zerobench.report.batch_ramp import HasSpec
+from zerobench.common.units import format_bytes
+from zerobench.config.trial.trial import Evidence
+from zerobench.report.figures.batch_ramp import HasSpec
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
 
 MOST_ROWS = 30
 """Trials in a chart with a row for each: what a person can read."""

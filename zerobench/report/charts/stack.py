@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from zerobench.records import Category, Place
-from zerobench.report import palette
+from zerobench.common.vocabulary import Category, Place
+from zerobench.records.instants import Instant
 from zerobench.report.charts.shown import whole
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.memory_view import Instant
+from zerobench.report.words import palette
 
 ORDER = list(palette.CATEGORY_COLOURS)
 """Groups of categories, from the axis on."""

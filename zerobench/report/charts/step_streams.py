@@ -5,17 +5,17 @@ from functools import partial
 
 import altair as alt
 
-from zerobench.report import palette
+from zerobench.common.units import format_seconds
+from zerobench.config.derived.batch import as_played
+from zerobench.estimate.time.predicted_speed import predicted_timeline
+from zerobench.estimate.time.replay import Timeline
 from zerobench.report.charts.render import Specification, arranged, drawing, layered, mark, plot_width, reach
 from zerobench.report.charts.shown import most_telling, shown_sentence, whole
-from zerobench.report.column_units import time_unit
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.predicted_speed import predicted_timeline
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.spec.batch import as_played
-from zerobench.timing.replay import Timeline
-from zerobench.units import format_seconds
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import time_unit
 
 KEY = "streams-over-the-step"
 MOST_TRIALS = 4

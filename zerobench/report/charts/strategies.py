@@ -5,13 +5,13 @@ from functools import partial
 
 import altair as alt
 
-from zerobench.report import palette
+from zerobench.common.units import counted, format_seconds
 from zerobench.report.charts.bar_rows import BAR_HEIGHT, BarRows
 from zerobench.report.charts.render import Specification, drawing, layered, mark, reach
-from zerobench.report.figure import Columns, Figure
-from zerobench.report.figures.runs import RunFigures
-from zerobench.report.strategies.rows import ComparedSide, is_comparison
-from zerobench.units import counted, format_seconds
+from zerobench.report.figures.run.runs import RunFigures
+from zerobench.report.figures.strategies.rows import ComparedSide, is_comparison
+from zerobench.report.tables.figure import Columns, Figure
+from zerobench.report.words import palette
 
 _MOST_ROWS = 40
 

@@ -10,9 +10,9 @@ from functools import partial
 
 import altair as alt
 
-from zerobench.memory.nvml_samples import read_samples
-from zerobench.records import Place, StepKind
-from zerobench.report import palette
+from zerobench.common.units import format_bytes, format_seconds
+from zerobench.common.vocabulary import Place, StepKind
+from zerobench.records.nvml_samples import read_samples
 from zerobench.report.charts import course
 from zerobench.report.charts.render import (
     Mark,
@@ -27,12 +27,12 @@ from zerobench.report.charts.render import (
     size_axis,
 )
 from zerobench.report.charts.shown import OWN_AXIS, axis_top, doubt_sentence, most_telling, shown_sentence, whole
-from zerobench.report.column_units import Unit, byte_axis, time_unit
-from zerobench.report.figure import Columns, Figure, columns_of_named
-from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.nvml_view import bare_uuid
+from zerobench.report.figures.run.runs import RunFigures
 from zerobench.report.figures.trial import PhaseFigures, TrialFigures
-from zerobench.report.nvml_view import bare_uuid
-from zerobench.units import format_bytes, format_seconds
+from zerobench.report.tables.figure import Columns, Figure, columns_of_named
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import Unit, byte_axis, time_unit
 
 MOST_TRIALS = 6
 _MOST_SAMPLES = 400

@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from zerobench.records import Category, Place, StepKind
+from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.config.trial.trial import Evidence
 from zerobench.report.charts.bar_marks import chart, cut
 from zerobench.report.charts.bars import bars_table, cut_sentence
 from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
-from zerobench.report.column_units import byte_axis
-from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import MemoryChange, RepeatedPeak, where_name
-from zerobench.report.compare.sides import Where
-from zerobench.report.figure import Figure
-from zerobench.spec.trial import Evidence
+from zerobench.report.figures.compare.comparison import Comparison
+from zerobench.report.figures.compare.memory import MemoryChange, RepeatedPeak, where_name
+from zerobench.report.figures.compare.sides import Where
+from zerobench.report.tables.figure import Figure
+from zerobench.report.words.column_units import byte_axis
 
 _WHERE: Sequence[Where] = [
     (place.value, step) for place in (Place.DEVICE, Place.HOST) for step in (StepKind.STEADY, StepKind.FIRST)

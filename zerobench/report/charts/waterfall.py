@@ -8,15 +8,15 @@ from functools import partial
 
 import altair as alt
 
-from zerobench.report import palette
+from zerobench.common.units import format_bytes
 from zerobench.report.charts.render import Specification, drawing, layered, mark, plot_width, reach
 from zerobench.report.charts.shown import share, whole
 from zerobench.report.charts.stack import parts_of
-from zerobench.report.column_units import Unit, byte_axis
-from zerobench.report.figure import Columns, Figure
-from zerobench.report.figures.runs import RunFigures
-from zerobench.report.nvml_view import Waterfall, waterfall
-from zerobench.units import format_bytes
+from zerobench.report.figures.nvml_view import Waterfall, waterfall
+from zerobench.report.figures.run.runs import RunFigures
+from zerobench.report.tables.figure import Columns, Figure
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import Unit, byte_axis
 
 _KEY = "nvml-to-categories"
 _ROW_HEIGHT = 24

@@ -1,1 +1,1 @@
-"""Why a trial took what it took, and why two differ, in sentences and arithmetic."""
+"""Explain in sentences: a trial's memory and time, a difference, a recommendation."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zerobench.records import Category, PeakPart, Place, StepKind
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.records.instants import OPTIMIZER_STATES, Instant, largest_peak
+from zerobench.records.records import PeakPart
+from zerobench.records.trials import Trial
+from zerobench.report.explain.held_parts import holders_of
 from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.pair import Pair
+from zerobench.report.explain.remedies import is_held_otherwise, remedy
 from zerobench.report.explain.story import gathered_again
 from zerobench.report.explain.topic import Line, Topic, phase_words, says, signed_bytes
-from zerobench.report.held_parts import holders_of
-from zerobench.report.memory_view import OPTIMIZER_STATES, Instant, largest_peak
-from zerobench.report.remedies import is_held_otherwise, remedy
-from zerobench.report.trials import Trial
-from zerobench.units import format_bytes
 
 TITLE = "Answer"
 _MOST_CAUSES = 3

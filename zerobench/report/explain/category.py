@@ -6,22 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from zerobench.errors import UserError
-from zerobench.formulas.activations import Activations, Logits
-from zerobench.formulas.deepspeed import Setting, deepspeed_instants
-from zerobench.formulas.deepspeed.setting import outline
-from zerobench.formulas.deepspeed.stage_3 import gathered_in
-from zerobench.formulas.record import beside_frozen, formula_setting, input_tokens, trial_instants
-from zerobench.formulas.terms import Bytes
-from zerobench.formulas.timeline import device_phases, other_phases
-from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.deepspeed import Setting, deepspeed_instants
+from zerobench.estimate.memory.deepspeed.setting import outline
+from zerobench.estimate.memory.deepspeed.stage_3 import gathered_in
+from zerobench.estimate.memory.record import beside_frozen, formula_setting, input_tokens, trial_instants
+from zerobench.estimate.memory.terms.activations import Activations, Logits
+from zerobench.estimate.memory.terms.terms import Bytes
+from zerobench.estimate.memory.timeline import device_phases, other_phases
+from zerobench.records.instants import Instant
+from zerobench.records.trials import Trial, case_of, parameters_built
+from zerobench.report.explain.held_parts import held_part
+from zerobench.report.explain.memory_causes import MOMENTS, cause
 from zerobench.report.explain.passes import pass_accounts
 from zerobench.report.explain.terms import Account, Explanation, account_of, explaining
-from zerobench.report.held_parts import held_part
-from zerobench.report.memory_causes import MOMENTS, cause
-from zerobench.report.memory_view import Instant
-from zerobench.report.trials import Trial, case_of, parameters_built
-from zerobench.spec.trial import TrialSpec
 
 _NO_WORK = (Activations((), (), 0, 0, ""), Logits(0, 0, 0, 0))
 """A pass that leaves nothing: what remains is what the strategy holds."""

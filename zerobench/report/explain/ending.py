@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from zerobench.folder import SNAPSHOT
-from zerobench.records import Category, Failure, Place, Status, StepKind
-from zerobench.report.capacity import device_needs, total_needs, when_needed
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, Status, StepKind
+from zerobench.config.hardware.hardware import find_gpu
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.folder import SNAPSHOT
+from zerobench.records.records import Failure
+from zerobench.records.trials import Trial, completed
 from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.printed import own_frame, printed_lines
 from zerobench.report.explain.topic import Line, Topic, phase_words, says
-from zerobench.report.predictions.errors import PHASES
-from zerobench.report.standing import host_standing_lines, host_standing_of, standing_lines
-from zerobench.report.trials import Trial, completed
-from zerobench.spec.hardware import find_gpu
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
+from zerobench.report.figures.capacity import device_needs, total_needs, when_needed
+from zerobench.report.figures.predictions.errors import PHASES
+from zerobench.report.figures.standing import host_standing_lines, host_standing_of, standing_lines
 
 _MOST_STACKS = 2
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerobench import store
-from zerobench.errors import UserError, choices_for, nearest
-from zerobench.report.column_units import plain
-from zerobench.report.labels import all_words, labels
-from zerobench.report.trials import LazyTrial, ended_trials
+from zerobench.common.errors import UserError, choices_for, nearest
+from zerobench.records import store
+from zerobench.records.trials import LazyTrial, ended_trials
+from zerobench.report.words.column_units import plain
+from zerobench.report.words.labels import all_words, labels
 
 
 @dataclass(frozen=True)

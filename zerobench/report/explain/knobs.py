@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerobench.errors import UserError
-from zerobench.formulas.record import formula_record
-from zerobench.records import Place, StepKind
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Place, StepKind
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.record import formula_record
+from zerobench.records.instants import Instant, peak_instant
+from zerobench.records.trials import Trial
 from zerobench.report.explain.category import knows_work
-from zerobench.report.memory_view import Instant, peak_instant
-from zerobench.report.remedies import Remedy, remedies
-from zerobench.report.trials import Trial
-from zerobench.spec.trial import TrialSpec
+from zerobench.report.explain.remedies import Remedy, remedies
 
 FAR = 0.10
 """The closed forms are not asked what a setting does where they miss the peak itself by more."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from zerobench.errors import UserError
+from zerobench.common.errors import UserError
+from zerobench.common.units import format_bytes
 from zerobench.report.explain.kill_message import KilledProcess, killed_in
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.explain.torch_message import Frame, TorchMessage, frames_before, messages_in
 from zerobench.report.explain.who_asked import asker_of, phase_of
-from zerobench.report.notes import listed
-from zerobench.units import format_bytes
+from zerobench.report.figures.notes import listed
 
 _EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9)"
 _NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)(?: async)? \d+ bytes")

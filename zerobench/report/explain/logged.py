@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerobench.records import Phase, Place, StepKind
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Phase, Place, StepKind
+from zerobench.records.instants import phase_peak
 from zerobench.report.explain.kill_message import killed_in
+from zerobench.report.explain.rows import PlanRow
 from zerobench.report.explain.topic import Topic, says
 from zerobench.report.explain.torch_message import TorchMessage, messages_in
 from zerobench.report.explain.who_asked import phase_of
-from zerobench.report.memory_view import phase_peak
-from zerobench.report.notes import listed
-from zerobench.report.plan.rows import PlanRow
-from zerobench.units import format_bytes
+from zerobench.report.figures.notes import listed
 
 _VERSION = re.compile(
     r"\b(torch|pytorch|deepspeed|transformers|peft|accelerate)[`\"']?"

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zerobench.records import Phase, Place, RankRecord, StepKind
-from zerobench.report.capacity import reserved_words
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Phase, Place, StepKind
+from zerobench.config.derived.roles import Role
+from zerobench.estimate.time.collectives import bytes_per_element
+from zerobench.records.instants import Instant, largest_peak, peaks_by_rank
+from zerobench.records.records import RankRecord
+from zerobench.records.trials import Trial, num_params, num_trained, roles, workers
 from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.held_parts import held_part
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
+from zerobench.report.explain.memory_causes import MOMENTS
 from zerobench.report.explain.terms import CLOSE, Explanation
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
-from zerobench.report.held_parts import held_part
-from zerobench.report.memory_causes import MOMENTS
-from zerobench.report.memory_difference import difference
-from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
-from zerobench.report.nvml_view import waterfall
-from zerobench.report.stats import spread_over_ranks
-from zerobench.report.step_time.collectives import bytes_per_element
-from zerobench.report.trials import Trial, num_params, num_trained, roles, workers
-from zerobench.spec.roles import Role
-from zerobench.units import format_bytes
+from zerobench.report.figures.capacity import reserved_words
+from zerobench.report.figures.memory_difference import difference
+from zerobench.report.figures.nvml_view import waterfall
+from zerobench.report.figures.stats import spread_over_ranks
 
 _TELLING = 0.005
 """Categories smaller than this part of the peak are told together."""

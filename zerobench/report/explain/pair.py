@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerobench.records import Category, Place, StepKind
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.records.instants import Instant, largest_peak
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import NamedTrial
+from zerobench.report.explain.memory_causes import MOMENTS
 from zerobench.report.explain.specs import setting_differences
 from zerobench.report.explain.terms import Explanation
 from zerobench.report.explain.topic import Line, Topic, heads, phase_words, says, signed_bytes
-from zerobench.report.memory_causes import MOMENTS
-from zerobench.report.memory_difference import CategoryDifference, difference, merged
-from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.units import format_bytes
+from zerobench.report.figures.memory_difference import CategoryDifference, difference, merged
 
 _TELLING = 0.01
 """Differences smaller than this part of the sum of all are told together."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from zerobench.errors import UserError
-from zerobench.formulas.activations import Activations, activations, chunk_rows, trial_shape
-from zerobench.formulas.kept import Shape
-from zerobench.formulas.terms import Term, Terms
-from zerobench.records import Category, Phase
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Category, Phase
+from zerobench.config.trial.trial import CrossEntropy, TrialSpec
+from zerobench.estimate.memory.terms.activations import Activations, activations, chunk_rows, trial_shape
+from zerobench.estimate.memory.terms.kept import Shape
+from zerobench.estimate.memory.terms.terms import Term, Terms
 from zerobench.report.explain.terms import Account
-from zerobench.spec.trial import CrossEntropy, TrialSpec
 
 
 def pass_accounts(spec: TrialSpec, category: Category, phase: Phase) -> Iterator[Account]:
@@ -28,7 +28,9 @@ def pass_accounts(spec: TrialSpec, category: Category, phase: Phase) -> Iterator
 
 
 def _activations(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:
-    """Korthikanti et al. 2022 (arXiv 2205.05198), or the tally of transformers' layers (formulas/activations.py)."""
+    """Korthikanti et al. 2022 (arXiv 2205.05198), or the tally of transformers' layers
+    (estimate/memory/terms/activations.py).
+    """
     kept = activations(spec)
     outside = _activation(kept.outside_layers_bytes, "what lies outside the layers")
     again = _activation(kept.recomputed_bytes, "one layer, computed again")
@@ -49,7 +51,7 @@ def _held_layers(kept: Activations, layers: int) -> Iterator[Term]:
 
 
 def _logits(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:
-    """ForCausalLMLoss of transformers, loss/loss_utils.py (formulas/activations.py, logits_bytes)."""
+    """ForCausalLMLoss of transformers, loss/loss_utils.py (estimate/memory/terms/activations.py, logits_bytes)."""
     shape = trial_shape(spec)
     entries = shape.tokens * shape.vocab_size
     labels = _logit(8 * shape.tokens, f"labels: 8 bytes x {shape.tokens:,} tokens")
@@ -65,7 +67,7 @@ def _logits(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:
 
 
 def _chunk(shape: Shape, labels: Term) -> Iterator[Account]:
-    """One chunk of tokens at a time (formulas/activations.py, chunked_logits_bytes)."""
+    """One chunk of tokens at a time (estimate/memory/terms/activations.py, chunked_logits_bytes)."""
     rows = chunk_rows(shape.tokens, shape.hidden_size, shape.vocab_size)
     words = f"{rows:,} tokens of a chunk x {shape.vocab_size:,} words"
     logits = _logit(4 * rows * shape.vocab_size, f"logits in fp32: 4 bytes x {words}")

@@ -12,7 +12,7 @@ _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(: .*)?$")
 _INSTALLED = re.compile(
     r"[/\\](site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]"
-    r"|[/\\]zerobench[/\\](memory|running|tracking|worker|worker_tensorflow)[/\\]|^<"
+    r"|[/\\]zerobench[/\\](rank|launch[/\\](machine|run|setup|tracking)|memory|running|tracking|worker|worker_tensorflow)[/\\]|^<"
 )
 """Files of installed packages, of Python itself and of zerobench."""
 _LAUNCHERS = re.compile(r"^(subprocess\.CalledProcessError|torch\.distributed\.\S*ChildFailedError|SystemExit)\b")

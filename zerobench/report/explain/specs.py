@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerobench.ds_config import would_read
-from zerobench.ds_config.case import Case
-from zerobench.ds_config.reading import get
-from zerobench.report.labels import brief
-from zerobench.report.trials import Trial, case_of
-from zerobench.spec.trial import TrialSpec
+from zerobench.config.deepspeed import would_read
+from zerobench.config.deepspeed.case import Case
+from zerobench.config.deepspeed.reading import get
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.trials import Trial, case_of
+from zerobench.report.words.labels import brief
 
 _DEFAULT = " (default)"
 _NOT_KNOWN = "unknown"

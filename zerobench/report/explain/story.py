@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.records.instants import OPTIMIZER_STATES, Instant
+from zerobench.records.records import RankRecord
+from zerobench.records.trials import Trial, case_of
+from zerobench.report.explain.held_parts import held_part
 from zerobench.report.explain.pair import Pair
+from zerobench.report.explain.remedies import is_held_otherwise
 from zerobench.report.explain.topic import Topic, says, signed_bytes
-from zerobench.report.held_parts import held_part
-from zerobench.report.labels import brief
-from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
-from zerobench.report.remedies import is_held_otherwise
-from zerobench.report.trials import Trial, case_of
-from zerobench.units import format_bytes
+from zerobench.report.words.labels import brief
 
 _STATES = {Category.PARAMETERS, Category.GRADIENTS, *OPTIMIZER_STATES}
 _BUFFERS = {

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from zerobench.formulas.terms import Bytes, Term, Terms
-from zerobench.records import Category, PeakPart
+from zerobench.common.vocabulary import Category
+from zerobench.estimate.memory.terms.terms import Bytes, Term, Terms
+from zerobench.records.records import PeakPart
 
 CLOSE = 0.02
 """An account may miss what was seen by this part: a formula that is all but right is still the cause."""

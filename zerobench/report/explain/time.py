@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerobench.records import StepKind
+from zerobench.common.units import format_bytes, format_seconds
+from zerobench.common.vocabulary import StepKind
+from zerobench.config.hardware.links import links_of
+from zerobench.config.trial.trial import Evidence
+from zerobench.estimate.time.bound import StepBound, step_bound
+from zerobench.estimate.time.collectives import KindTraffic, traffic_by_kind, volume_psi
+from zerobench.estimate.time.predicted_speed import gpu_of
+from zerobench.records.trials import Trial, case_of
 from zerobench.report.explain.topic import Topic, says, signed
-from zerobench.report.figures.predicted_speed import gpu_of
-from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
-from zerobench.report.stats import median_range, spread_over_ranks
-from zerobench.report.step_time.bound import StepBound, step_bound
-from zerobench.report.step_time.collectives import KindTraffic, traffic_by_kind, volume_psi
-from zerobench.report.trials import Trial, case_of
-from zerobench.spec.links import links_of
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_seconds
+from zerobench.report.figures.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
+from zerobench.report.figures.stats import median_range, spread_over_ranks
 
 _SLOW_RANK = 0.05
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zerobench.report.column_units import plain
-from zerobench.units import format_bytes
+from zerobench.common.units import format_bytes
+from zerobench.report.words.column_units import plain
 
 _INDENT = "  "
 

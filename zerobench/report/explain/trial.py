@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zerobench import store
-from zerobench.records import Category, Place, StepKind, TrialRecord
-from zerobench.report.column_units import plain
-from zerobench.report.environment_facts import Environment, at
+from zerobench.common.units import counted
+from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.records import store
+from zerobench.records.instants import largest_peak
+from zerobench.records.records import TrialRecord
+from zerobench.records.trials import completed, refusing_impossible_values
 from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_topic
@@ -22,13 +24,12 @@ from zerobench.report.explain.pair import memory_topic, pair_of, specs_topic
 from zerobench.report.explain.story import story_topic
 from zerobench.report.explain.time import speed_difference, time_topic
 from zerobench.report.explain.topic import Line, Topic, heads, says
-from zerobench.report.labels import evidence_text
-from zerobench.report.memory_view import largest_peak
-from zerobench.report.notes import listed
-from zerobench.report.plan.why import name_of
-from zerobench.report.software import logits_notes, predicted_with, releases
-from zerobench.report.trials import completed, refusing_impossible_values
-from zerobench.units import counted
+from zerobench.report.explain.why import name_of
+from zerobench.report.figures.environment_facts import Environment, at
+from zerobench.report.figures.notes import listed
+from zerobench.report.figures.software import logits_notes, predicted_with, releases
+from zerobench.report.words.column_units import plain
+from zerobench.report.words.labels import evidence_text
 
 
 def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Topic]:

@@ -11,18 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from zerobench.errors import UserError, unknown_choice
+from zerobench.common.errors import UserError, unknown_choice
+from zerobench.common.units import format_seconds
+from zerobench.config.derived.cluster import read_rate
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.hardware.links import Links, links_of
+from zerobench.estimate.time.expected import expected_step, why_no_time
+from zerobench.estimate.time.larger import of_more_tokens
+from zerobench.estimate.time.predicted_speed import place_of
+from zerobench.estimate.time.step import ExpectedStep
+from zerobench.records.trials import Trial
 from zerobench.report.explain.topic import Topic, says
-from zerobench.report.figures.predicted_speed import place_of
-from zerobench.report.step_time.expected import expected_step, why_no_time
-from zerobench.report.step_time.larger import of_more_tokens
-from zerobench.report.trials import Trial
-from zerobench.spec.cluster import read_rate
-from zerobench.spec.gpu_names import known_gpu
-from zerobench.spec.hardware import Gpu
-from zerobench.spec.links import Links, links_of
-from zerobench.timing.step import ExpectedStep
-from zerobench.units import format_seconds
 
 _OPTION = "--what-if"
 _LINKS: Mapping[str, str] = {

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from zerobench.records import Status
-from zerobench.spec.trial import Evidence
+from zerobench.common.vocabulary import Status
+from zerobench.config.trial.trial import Evidence
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,21 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.records import Category, Failure, Place, Status, StepKind, TrialRecord
-from zerobench.report.capacity import device_needs, host_bytes_per_node, total_needs
-from zerobench.report.column_units import plain
-from zerobench.report.figures.predicted_speed import PredictedStep, gpu_of, predicted_step
-from zerobench.report.fit import Fit, Space
-from zerobench.report.labels import setting_text
-from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
-from zerobench.report.nvml_view import devices_of, nvml_peak_bytes
-from zerobench.report.parity import losses
-from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, timed_tokens, why_void
-from zerobench.report.trials import Trial, all_ranks_ran, completed, is_whole, num_params
-from zerobench.spec.hardware import Gpu
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
-from zerobench.units import format_bytes
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, Status, StepKind
+from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
+from zerobench.estimate.time.predicted_speed import PredictedStep, gpu_of, predicted_step
+from zerobench.records.instants import device_peak_bytes, host_peak_bytes
+from zerobench.records.records import Failure, TrialRecord
+from zerobench.records.trials import Trial, all_ranks_ran, completed, is_whole, num_params
+from zerobench.report.figures.capacity import device_needs, host_bytes_per_node, total_needs
+from zerobench.report.figures.fit import Fit, Space
+from zerobench.report.figures.nvml_view import devices_of, nvml_peak_bytes
+from zerobench.report.figures.parity import losses
+from zerobench.report.figures.speed import Speed, nvme_bytes_per_s, speed_of, timed_tokens, why_void
+from zerobench.report.words.column_units import plain
+from zerobench.report.words.labels import setting_text
 
 
 @dataclass(frozen=True, slots=True)

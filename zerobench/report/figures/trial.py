@@ -7,12 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.records import Category, MemoryRow, Phase, PhaseMark, Place, RankRecord, StepKind
-from zerobench.report.batch_ramp import BatchFigures, batch_figures
-from zerobench.report.figures.name import TrialName
-from zerobench.report.figures.summary import Summary, summary_of
-from zerobench.report.host_parameters import Holder, holders
-from zerobench.report.memory_view import (
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.derived.roles import Role
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.instants import (
     Instant,
     ModelStates,
     end_instant,
@@ -21,16 +19,19 @@ from zerobench.report.memory_view import (
     peak_bytes_of,
     peak_instant,
 )
-from zerobench.report.parity import Parity
-from zerobench.report.pipeline import StageRow, stages
-from zerobench.report.recovery import CheckpointFigures, resumed
-from zerobench.report.server import Side, side_sentences, sides
-from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens
-from zerobench.report.standing import HeldShare, stood
-from zerobench.report.strategies.figures import Figures, figures_of
-from zerobench.report.trials import Trial, roles
-from zerobench.spec.roles import Role
-from zerobench.spec.trial import TrialSpec
+from zerobench.records.records import MemoryRow, PhaseMark, RankRecord
+from zerobench.records.trials import Trial, roles
+from zerobench.report.figures.batch_ramp import BatchFigures, batch_figures
+from zerobench.report.figures.host_parameters import Holder, holders
+from zerobench.report.figures.name import TrialName
+from zerobench.report.figures.parity import Parity
+from zerobench.report.figures.pipeline import StageRow, stages
+from zerobench.report.figures.recovery import CheckpointFigures, resumed
+from zerobench.report.figures.server import Side, side_sentences, sides
+from zerobench.report.figures.speed import slowest_steps, step_seconds_by_rank, timed_tokens
+from zerobench.report.figures.standing import HeldShare, stood
+from zerobench.report.figures.strategy_figures import Figures, figures_of
+from zerobench.report.figures.summary import Summary, summary_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

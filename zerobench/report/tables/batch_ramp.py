@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
-from zerobench.report.column_units import byte_unit, show_whole, time_unit
+from zerobench.report.figures.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
+from zerobench.report.words.column_units import byte_unit, show_whole, time_unit
 
 TITLE = "Batch ramp by size"
 HOW_TO_READ = (

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from zerobench.report.column_units import byte_unit, show_number, show_whole, time_unit
+from zerobench.report.figures.recovery import CheckpointFigures, Transfers, distance_text
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.recovery import CheckpointFigures, Transfers, distance_text
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, of_part
+from zerobench.report.words.column_units import byte_unit, show_number, show_whole, time_unit
 
 TITLE = "Checkpoints"
 HOW_TO_READ = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zerobench.report.column_units import MISSING, Unit, byte_unit
+from zerobench.report.figures.host_parameters import PAGE_CACHE, HeldBytes, Holder
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.host_parameters import PAGE_CACHE, HeldBytes, Holder
 from zerobench.report.tables.model import Column, Table, lines_of
+from zerobench.report.words.column_units import MISSING, Unit, byte_unit
 
 TITLE = "Host memory per parameter"
 _ABOUT_FILES = "; page cache is shared by the ranks of a node and not in the sum"

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.records import Place
-from zerobench.report.column_units import Unit, byte_unit, show_percent
+from zerobench.common.vocabulary import Place
+from zerobench.config.derived.roles import Role
+from zerobench.config.trial.trial import Offload
+from zerobench.records.instants import Instant
+from zerobench.report.figures.stats import RankSpread, spread_over_ranks
 from zerobench.report.figures.trial import RankFigures, TrialFigures
-from zerobench.report.memory_view import Instant
-from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, unit_column
-from zerobench.spec.roles import Role
-from zerobench.spec.trial import Offload
+from zerobench.report.words.column_units import Unit, byte_unit, show_percent
 
 DEVICE = "Memory by category"
 RANKS = "Memory across ranks"

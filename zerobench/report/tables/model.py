@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from zerobench.report.column_units import MISSING, Unit
 from zerobench.report.figures.name import TrialName
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.words.column_units import MISSING, Unit
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from zerobench.formulas.zero_paper import ModelStates as Terms
-from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
+from zerobench.config.derived.roles import Role
+from zerobench.estimate.memory.terms.zero_paper import ModelStates as Terms
+from zerobench.records.instants import ModelStates
+from zerobench.report.figures.paper import PaperTerms, paper_terms
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.memory_view import ModelStates
-from zerobench.report.paper import PaperTerms, paper_terms
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, of_part, unit_column
-from zerobench.spec.roles import Role
+from zerobench.report.words.column_units import MISSING, Unit, byte_unit, show_percent
 
 T = TypeVar("T")
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from zerobench.records import NvmlSummary
-from zerobench.report.column_units import Unit, byte_unit
-from zerobench.report.nvml_view import Waterfall, missed_spike_bytes, nvml_peak_bytes, waterfall
+from zerobench.common.units import format_bytes, format_seconds
+from zerobench.records.records import NvmlSummary
+from zerobench.records.trials import Trial
+from zerobench.report.figures.nvml_view import Waterfall, missed_spike_bytes, nvml_peak_bytes, waterfall
 from zerobench.report.tables.model import Column, Line, Mark, Table, figures_of, in_unit
-from zerobench.report.trials import Trial
-from zerobench.units import format_bytes, format_seconds
+from zerobench.report.words.column_units import Unit, byte_unit
 
 TITLE = "NVML memory breakdown"
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from zerobench.records import Status
-from zerobench.report.column_units import MISSING
+from zerobench.common.units import counted, format_seconds
+from zerobench.common.vocabulary import Status
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, lines_of
-from zerobench.units import counted, format_seconds
+from zerobench.report.words.column_units import MISSING
 
 TITLE = "Trials that did not complete"
 SKIPPED_TITLE = "Skipped trials"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.column_units import MISSING
+from zerobench.report.figures.parity import Parity
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.parity import Parity
 from zerobench.report.tables.model import Column, Table, lines_of, of_part
+from zerobench.report.words.column_units import MISSING
 
 TITLE = "Loss parity"
 HOW_TO_READ = (

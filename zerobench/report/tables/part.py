@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from zerobench.common.units import counted
 from zerobench.report.tables.model import Column
-from zerobench.units import counted
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class Listing(Generic[T]):
     columns: Sequence[Column[T]]
     rows: Sequence[T]
     kind: Callable[[T], str] = lambda _: ""
-    """How the page marks a row besides its words: see render/grid.py."""
+    """How the page marks a row besides its words: see report/tables/grid.py."""
 
 
 @dataclass(frozen=True)

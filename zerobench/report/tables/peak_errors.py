@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from zerobench.records import Place
-from zerobench.report.column_units import show_error, show_whole
-from zerobench.report.figures.runs import Errors
-from zerobench.report.predictions.predicted import Cell
+from zerobench.common.vocabulary import Place
+from zerobench.report.figures.predictions.predicted import Cell
+from zerobench.report.figures.run.runs import Errors
 from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.words.column_units import show_error, show_whole
 
 TITLE = "Predicted against measured"
 HOW_TO_READ = (

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from zerobench.report.column_units import MISSING, byte_unit, show_percent, show_whole, time_unit
+from zerobench.report.figures.pipeline import StageRow
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.pipeline import StageRow
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
 from zerobench.report.tables.model_states import states_columns
+from zerobench.report.words.column_units import MISSING, byte_unit, show_percent, show_whole, time_unit
 
 TITLE = "Pipeline stages"
 HOW_TO_READ = (

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.report.capacity import total_needs, when_needed
-from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
-from zerobench.report.decision import runner_up_words
-from zerobench.report.fit import ROOM
-from zerobench.report.plan.decided import Decided
-from zerobench.report.plan.rows import PlanRow, TrainingCost, evidence_words, takes
-from zerobench.report.step_time.expected import why_no_time
+from zerobench.common.units import counted, format_bytes, format_count, format_seconds
+from zerobench.config.derived.cluster import Cluster
+from zerobench.config.derived.training import Training
+from zerobench.estimate.time.expected import why_no_time
+from zerobench.estimate.time.step import Interval
+from zerobench.report.explain.decided import Decided
+from zerobench.report.explain.decision import runner_up_words
+from zerobench.report.explain.rows import PlanRow, TrainingCost, evidence_words, takes
+from zerobench.report.figures.capacity import total_needs, when_needed
+from zerobench.report.figures.fit import ROOM
 from zerobench.report.tables.model import Column, Line, Table, unit_column
 from zerobench.report.tables.part import Part
-from zerobench.spec.cluster import Cluster
-from zerobench.spec.training import Training
-from zerobench.timing.step import Interval
-from zerobench.units import counted, format_bytes, format_count, format_seconds
+from zerobench.report.words.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.column_units import MISSING, byte_unit
-from zerobench.report.fit import ROOM
-from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.common.units import format_count
+from zerobench.config.derived.cluster import Cluster
+from zerobench.config.derived.frontier import Frontier
+from zerobench.config.derived.frontier_axes import FrontierAxis
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.trials import num_params
+from zerobench.report.explain.rows import PlanRow, evidence_words
+from zerobench.report.figures.fit import ROOM
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.plan_memory import there_is
 from zerobench.report.tables.run_frontier import axis_value, edge
-from zerobench.report.trials import num_params
-from zerobench.spec.cluster import Cluster
-from zerobench.spec.frontier import Frontier
-from zerobench.spec.frontier_axes import FrontierAxis
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_count
+from zerobench.report.words.column_units import MISSING, byte_unit
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from zerobench.records import StepKind
-from zerobench.report.capacity import DeviceNeed
-from zerobench.report.column_units import MISSING, byte_unit, show_percent
-from zerobench.report.fit import ROOM
-from zerobench.report.memory_view import Instant
-from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import StepKind
+from zerobench.config.derived.cluster import Cluster
+from zerobench.records.instants import Instant
+from zerobench.report.explain.rows import PlanRow, evidence_words
+from zerobench.report.figures.capacity import DeviceNeed
+from zerobench.report.figures.fit import ROOM
 from zerobench.report.tables.memory import category_columns
 from zerobench.report.tables.model import Column, Line, Table
-from zerobench.spec.cluster import Cluster
-from zerobench.units import format_bytes
+from zerobench.report.words.column_units import MISSING, byte_unit, show_percent
 
 
 def memory_tables(rows: Sequence[PlanRow], cluster: Cluster) -> Iterator[Table[Any]]:

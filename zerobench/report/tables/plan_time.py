@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from zerobench.records import StepKind
-from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
-from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.common.units import format_count
+from zerobench.common.vocabulary import StepKind
+from zerobench.config.derived.training import Training
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.report.explain.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, Line, Table, of_part
-from zerobench.spec.training import Training
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.units import format_count
+from zerobench.report.words.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.column_units import Unit, byte_unit, show_error
-from zerobench.report.memory_view import GROUPS
-from zerobench.report.notes import listed
-from zerobench.report.predictions.errors import PHASES
-from zerobench.report.predictions.figures import Key, Quantity
-from zerobench.report.predictions.predicted import Cell, Pair
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.instants import GROUPS
+from zerobench.report.figures.notes import listed
+from zerobench.report.figures.predictions.errors import PHASES
+from zerobench.report.figures.predictions.figures import Key, Quantity
+from zerobench.report.figures.predictions.predicted import Cell, Pair
 from zerobench.report.tables.model import WIDE, Column, of_part
 from zerobench.report.tables.part import Listing, Part
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes
+from zerobench.report.words.column_units import Unit, byte_unit, show_error
 
 Names = Mapping[str, str]
 """Labels of a run's trials by trial_id."""

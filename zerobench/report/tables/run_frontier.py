@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole
+from zerobench.common.units import format_bytes, format_count
+from zerobench.config.derived.frontier import Frontier, Try
+from zerobench.config.derived.frontier_axes import FrontierAxis
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.trials import num_params
 from zerobench.report.figures.name import TrialName
-from zerobench.report.run_frontier import Limit, RunFrontierRow, ends, words_of
+from zerobench.report.figures.run.run_frontier import Limit, RunFrontierRow, ends, words_of
 from zerobench.report.tables.model import Column, Line, Table, of_part
-from zerobench.report.trials import num_params
-from zerobench.spec.frontier import Frontier, Try
-from zerobench.spec.frontier_axes import FrontierAxis
-from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_count
+from zerobench.report.words.column_units import MISSING, byte_unit, show_number, show_percent, show_whole
 
 SPARED = ("TFLOP/s", "room, %", "tokens/s")
 """Columns that a narrow terminal goes without, the first of them first; and all do where they say nothing."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from zerobench.report.column_units import byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.figures.server import Side
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.server import Side
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
 from zerobench.report.tables.model_states import states_columns
+from zerobench.report.words.column_units import byte_unit, show_number, show_percent, show_whole, time_unit
 
 TITLE = "Parameter server and workers"
 HOW_TO_READ = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.column_units import MISSING, Unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.figures.speed import Speed
+from zerobench.report.figures.stats import RankSpread, median_absolute_deviation, median_interval, spread_over_ranks
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.speed import Speed
-from zerobench.report.stats import RankSpread, median_absolute_deviation, median_interval, spread_over_ranks
 from zerobench.report.tables.memory import odd_rank
 from zerobench.report.tables.model import Column, Line, Mark, Table, figures_of, in_unit, lines_of
+from zerobench.report.words.column_units import MISSING, Unit, show_number, show_percent, show_whole, time_unit
 
 TITLE = "Throughput"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zerobench.report.column_units import byte_unit, show_percent
+from zerobench.report.figures.standing import HeldShare
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.standing import HeldShare
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, unit_column
+from zerobench.report.words.column_units import byte_unit, show_percent
 
 TITLE = "Memory held at the failed allocation"
 HOW_TO_READ = (

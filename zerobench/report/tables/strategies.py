@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole, time_unit
-from zerobench.report.parity import Parity
-from zerobench.report.strategies.claim import Claim, Verdict
-from zerobench.report.strategies.claims import claims
-from zerobench.report.strategies.rows import ComparedSide, is_comparison
+from zerobench.report.figures.parity import Parity
+from zerobench.report.figures.strategies.claim import Claim, Verdict
+from zerobench.report.figures.strategies.claims import claims
+from zerobench.report.figures.strategies.rows import ComparedSide, is_comparison
 from zerobench.report.tables.model import Column, Line, Table, of_part, unit_column
 from zerobench.report.tables.part import Listing, Part, VerdictSentence
+from zerobench.report.words.column_units import MISSING, byte_unit, show_number, show_percent, show_whole, time_unit
 
 TITLE = "Distributed training compared"
 CLAIMS_TITLE = "Claims about distributed training, checked on this run"

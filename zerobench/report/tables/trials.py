@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.estimate.time.step import Interval
+from zerobench.report.figures.notes import listed
+from zerobench.report.figures.parity import Parity
+from zerobench.report.figures.recovery import distance_text
+from zerobench.report.figures.speed import Speed
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.notes import listed
-from zerobench.report.parity import Parity
-from zerobench.report.recovery import distance_text
-from zerobench.report.speed import Speed
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
-from zerobench.timing.step import Interval
+from zerobench.report.words.column_units import (
+    MISSING,
+    Unit,
+    byte_unit,
+    show_number,
+    show_percent,
+    show_whole,
+    time_unit,
+)
 
 
 def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:

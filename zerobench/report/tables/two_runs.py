@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from zerobench.records import Status
-from zerobench.report.column_units import MISSING
-from zerobench.report.compare.comparison import Comparison, SharedTrial, ended
-from zerobench.report.compare.environment import Fact, hardware_warnings
-from zerobench.report.compare.gate import (
+from zerobench.common.units import counted
+from zerobench.common.vocabulary import Status
+from zerobench.report.figures.compare.comparison import Comparison, SharedTrial, ended
+from zerobench.report.figures.compare.environment import Fact, hardware_warnings
+from zerobench.report.figures.notes import listed
+from zerobench.report.tables.gate import (
     Verdict,
     changed_configuration,
     gate_sentence,
@@ -17,12 +18,11 @@ from zerobench.report.compare.gate import (
     why,
     worst_of,
 )
-from zerobench.report.notes import listed
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, few, first
 from zerobench.report.tables.two_runs_memory import memory_parts
 from zerobench.report.tables.two_runs_speed import speed_parts
-from zerobench.units import counted
+from zerobench.report.words.column_units import MISSING
 
 _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driver", "GPUs", "processor", "host")
 """What is worth a word where it is the same in both runs."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from zerobench.records import Category, Place, StepKind
-from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
-from zerobench.report.compare.causes import causes
-from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import MemoryChange, where_name
-from zerobench.report.memory_difference import CategoryDifference
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.report.figures.compare.comparison import Comparison
+from zerobench.report.figures.compare.memory import MemoryChange, where_name
+from zerobench.report.figures.memory_difference import CategoryDifference
+from zerobench.report.tables.causes import causes
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, first
-from zerobench.units import format_bytes
+from zerobench.report.words.column_units import MISSING, Unit, byte_unit, show_percent
 
 _MOST_CATEGORIES = 2 * MOST_NAMED
 

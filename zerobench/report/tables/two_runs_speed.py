@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from zerobench.report.column_units import MISSING, Unit, show_percent, time_unit
-from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.speed import SpeedChange
-from zerobench.report.compare.stats import SIGNIFICANCE, Change, repeats_needed
-from zerobench.report.notes import listed
-from zerobench.report.stats import median
+from zerobench.common.units import counted
+from zerobench.report.figures.compare.comparison import Comparison
+from zerobench.report.figures.compare.speed import SpeedChange
+from zerobench.report.figures.compare.stats import SIGNIFICANCE, Change, repeats_needed
+from zerobench.report.figures.notes import listed
+from zerobench.report.figures.stats import median
 from zerobench.report.tables.model import Column, in_unit
 from zerobench.report.tables.part import Listing, Part, few, first
-from zerobench.units import counted
+from zerobench.report.words.column_units import MISSING, Unit, show_percent, time_unit
 
 _Row = tuple[str, SpeedChange]
 """The label of a trial that both runs timed, and its times."""

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from zerobench.records import Place
-from zerobench.report.column_units import show_error, time_unit
-from zerobench.report.figures.predicted_speed import gpu_of
-from zerobench.report.labels import shared_lines
-from zerobench.report.notes import listed
-from zerobench.report.predictions.errors import (
+from zerobench.common.units import counted, format_bytes
+from zerobench.common.vocabulary import Place
+from zerobench.config.trial.trial import Evidence
+from zerobench.estimate.time.predicted_speed import gpu_of
+from zerobench.records.trials import Trial, completed
+from zerobench.report.figures.notes import listed
+from zerobench.report.figures.predictions.errors import (
     UNDER_PREDICTION,
     CellError,
     ErrorRow,
@@ -21,15 +22,14 @@ from zerobench.report.predictions.errors import (
     missed_refusals,
     under_predictions,
 )
-from zerobench.report.predictions.figures import Quantity
-from zerobench.report.predictions.predicted import Pair
-from zerobench.report.predictions.times import TimeRow, step_times
+from zerobench.report.figures.predictions.figures import Quantity
+from zerobench.report.figures.predictions.predicted import Pair
+from zerobench.report.figures.predictions.times import TimeRow, step_times
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part, few
 from zerobench.report.tables.predictions import UNFORESEEN, Names, left_out_lines, phase_name
-from zerobench.report.trials import Trial, completed
-from zerobench.spec.trial import Evidence
-from zerobench.units import counted, format_bytes
+from zerobench.report.words.column_units import show_error, time_unit
+from zerobench.report.words.labels import shared_lines
 
 _IN_FILE = ": see errors.csv"
 """Which has the cells that are counted and not named."""

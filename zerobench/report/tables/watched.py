@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerobench.records import HostProcess, HostSummary, NvmlDevice
-from zerobench.report.column_units import byte_unit
-from zerobench.report.nvml_view import devices_of
+from zerobench.common.units import format_seconds
+from zerobench.records.records import HostProcess, HostSummary, NvmlDevice
+from zerobench.records.trials import Trial
+from zerobench.report.figures.nvml_view import devices_of
 from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
-from zerobench.report.trials import Trial
-from zerobench.units import format_seconds
+from zerobench.report.words.column_units import byte_unit
 
 TITLE = "Sampled process tree"
 

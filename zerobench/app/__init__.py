@@ -1,0 +1,1 @@
+"""The command line, the searches and the Python functions: everything that a user calls."""

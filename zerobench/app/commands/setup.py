@@ -1,0 +1,27 @@
+"""`zerobench setup`: make the environment of its own that a strategy, or the emulated GPU, needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.app.terminal.answer import Answer, answering
+
+
+@answering
+def setup(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Environment: horovod, tensorflow or emulator.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder of environments (ZEROBENCH_ENVIRONMENTS, or user data)."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Parallel compilers.")] = 1,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Download unchecked what no hashes are listed for.")
+    ] = False,
+) -> Answer:
+    """Set up the environment of a strategy or of the emulated GPU. Resumes where it was interrupted."""
+    from zerobench.launch.setup.environment_setup import set_up
+
+    made = set_up(name, folder, typer.echo, jobs, is_verified=not unverified)
+    return Answer(lambda: {"environment": name, "folder": str(made.path)})

@@ -1,0 +1,192 @@
+"""Changes that make a trial of CPU ranks fit its node: all that their tensors hold is the host's, so none is moved.
+
+What each costs is told by expected time where rates of such ranks are known: those of one machine, since nobody has
+measured this one (estimate/time/cpu_ranks.py). Of other ranks it is told by what they compute, and that is said.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerobench.app.search.changes import ChangeNames, changed_trials
+from zerobench.app.search.predict import predict
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Category, Place, StepKind
+from zerobench.config.derived.cluster import Cluster
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.rules.rules import why_skipped
+from zerobench.config.rules.situation import Situation
+from zerobench.config.sweep.expand import PlannedTrial
+from zerobench.config.sweep.plan import STEPS, document
+from zerobench.config.trial.trial import OFFLOADS, Evidence, Offload, Precision, PredictionSpec, TrialSpec
+from zerobench.estimate.time.cpu_ranks import RANKS, Thread, engine_of, replayed, shipped_rates, shipped_threads
+from zerobench.estimate.time.trace import unpack
+from zerobench.launch.run.observer import Observer
+from zerobench.records.records import RankRecord
+from zerobench.records.store import load_run
+from zerobench.records.trials import Trial, ended_trials, is_whole
+from zerobench.report.explain.changes import ChangeOutcome, share_slower
+from zerobench.report.explain.topic import Topic, says
+
+_NO_TENSORS = {Category.TOTAL, Category.REST_OF_PROCESS}
+_BY_FLOPS = "by what is computed"
+
+
+def runs_on_cpu(trial: Trial) -> bool:
+    """Whether its ranks train on CPUs."""
+    return trial.spec.prediction.gpu is None and {rank.device_type for rank in trial.ranks} <= {"cpu"}
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a trial has to fit: the limit that refused."""
+
+    name: str
+    size_bytes: int | None
+    ranks: int
+    """That share it."""
+    beside_bytes: int
+    """What each rank takes of it beside tensors."""
+
+    def needed_bytes(self, made: Trial) -> int | None:
+        """Its ranks times the most that one holds at a time, on the device, which is the host, and beside it."""
+        peaks = [_peak(rank, step) for rank in made.ranks for step in StepKind]
+        return self.ranks * (max(peaks) + self.beside_bytes) if peaks else None
+
+
+def room_of(trial: Trial, node_bytes: int | None) -> Room:
+    """A rank's addresses where those were refused (`ulimit -v`), else the memory of the node or its control group."""
+    standing = trial.record.failure.host_standing if trial.record.failure is not None else None
+    refused = standing is not None and not standing.is_last_account
+    if standing is not None and refused and standing.address_limit_bytes and standing.address_space_bytes:
+        beside = max(0, standing.address_space_bytes - standing.tensor_bytes)
+        return Room("a rank's address space (ulimit -v)", standing.address_limit_bytes, 1, beside)
+    return Room("a node's memory", node_bytes, trial.spec.gpus_per_node, _beside_tensors(trial))
+
+
+@dataclass(frozen=True)
+class ChangesOnCpu:
+    """What a trial of CPU ranks needs as it is, each change of it, and by what its cost is told."""
+
+    unchanged: ChangeOutcome
+    changes: Sequence[ChangeOutcome]
+    room: Room
+    cost_basis: str
+
+
+SimulatedChange = tuple[ChangeNames, Trial | None]
+"""What was changed, and what became of it; None of what did not complete."""
+
+
+def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[SimulatedChange]:
+    """`trial` itself, and each change of it, simulated on CPU ranks."""
+    wanted = list(_without_moves(trial.spec, reports))
+    machine = Machine(accelerator=Accelerator.CPU, num_nodes=trial.spec.num_nodes, cpu_cores=trial.spec.gpus_per_node)
+    planned = []
+    for _, spec in wanted:
+        asked = _on_cpu(spec)
+        planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
+    sweep = document(f"changes-{trial.spec.model.name}", planned)
+    run = load_run(predict(planned, sweep, reports, observer).whole().path)
+    known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}
+    return [(words, known.get(item.trial.trial_id)) for (words, _), item in zip(wanted, planned, strict=True)]
+
+
+def judged_on_cpu(
+    trial: Trial, simulated: Sequence[SimulatedChange], node_bytes: int | None, cores: int | None
+) -> ChangesOnCpu:
+    """What `trial` itself needs of what refused it, and each change of it, and in what time: its node has `cores`."""
+    room = room_of(trial, node_bytes)
+    without_time = why_no_rates(trial.spec, cores)
+    cost = _computed if without_time else _step_s
+    slower_by = _BY_FLOPS if without_time else ""
+    tried = []
+    _, usual = simulated[0]
+    for words, made in simulated:
+        needed = None if made is None else room.needed_bytes(made)
+        slower = None if made is None or usual is None else share_slower(cost(made), cost(usual))
+        fits = needed is not None and (room.size_bytes is None or needed <= room.size_bytes)
+        outcome = ChangeOutcome(words, fits, None, needed, slower, on_cpu=True, slower_by=slower_by, on_host=room.name)
+        tried.append(outcome)
+    return ChangesOnCpu(tried[0], tried[1:], room, _cost_basis(without_time))
+
+
+def why_no_rates(spec: TrialSpec, cores: int | None) -> str | None:
+    """Why no time is expected of such CPU ranks; None where one is."""
+    threads = spec.threads_per_rank or (None if cores is None else max(1, cores // spec.gpus_per_node))
+    if spec.precision is not Precision.FP32:
+        return f"{spec.precision.value}; rates are known in fp32"
+    if spec.world_size > RANKS or spec.num_nodes > 1:
+        return f"{spec.world_size} ranks; rates are known of up to {RANKS} on one node"
+    if threads != 1:
+        return f"{threads or 'unknown'} threads a rank; rates are known of one"
+    if spec.offload_param is not Offload.NONE or engine_of_trial(spec) not in shipped_threads():
+        return f"rates of {engine_of_trial(spec)} with such an offload are not known"
+    return None
+
+
+def _cost_basis(without_time: str | None) -> str:
+    if without_time is None:
+        return f"Slower: expected time, at the rates of {shipped_rates().machine}; those of this machine are not known."
+    return f"Slower: FLOPs alone, which is not time ({without_time})."
+
+
+def unchanged_on_cpu(unchanged: ChangeOutcome, room: Room) -> list[Topic]:
+    """What the trial needs as it is."""
+    if unchanged.host_node_bytes is None:
+        return []
+    size = "" if room.size_bytes is None else f", limited to {format_bytes(room.size_bytes)}"
+    verdict = "fits" if unchanged.fits else "does not fit"
+    lines = says(f"Needs {format_bytes(unchanged.host_node_bytes)} of {room.name}{size}: {verdict}.")
+    return [Topic("Unchanged, predicted", lines, {"host_node_bytes": unchanged.host_node_bytes})]
+
+
+def _without_moves(trial: TrialSpec, reports: Path) -> Iterator[tuple[ChangeNames, TrialSpec]]:
+    """The trial, and those changes that move nothing to the host, where it is already."""
+    nowhere = Cluster(Gpu(name="cpu", source="none"), trial.num_nodes, trial.gpus_per_node)
+    for words, made in changed_trials(trial, nowhere, reports):
+        if all(getattr(made, name) is getattr(trial, name) for name in OFFLOADS):
+            yield words, made
+
+
+def _on_cpu(spec: TrialSpec) -> TrialSpec:
+    asked = {"steps": STEPS, "repeat": 0, "checkpoint": None}
+    there = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(rank=spec.prediction.rank)}
+    return spec.model_copy(update=asked | there)
+
+
+def _peak(rank: RankRecord, step: StepKind) -> int:
+    """Device and host within one phase, each at its own peak."""
+    phases: dict[str, int] = {}
+    for row in rank.memory:
+        if row.step is step and row.category not in _NO_TENSORS and row.place is not Place.NVME:
+            phases[row.phase] = phases.get(row.phase, 0) + (row.at_peak_bytes or 0)
+    return max(phases.values(), default=0)
+
+
+def _beside_tensors(trial: Trial) -> int:
+    """The rest of a rank's process, by the last that was seen of it: Python, libraries, what malloc keeps."""
+    rests = [row.live_bytes for rank in trial.ranks for row in rank.memory if row.category is Category.REST_OF_PROCESS]
+    standing = trial.record.failure.host_standing if trial.record.failure is not None else None
+    seen = 0 if standing is None else standing.by_category.get(Category.REST_OF_PROCESS, 0)
+    return max([seen, *rests])
+
+
+def engine_of_trial(spec: TrialSpec) -> str:
+    """By whose thread it goes."""
+    return engine_of(spec.strategy, offloads=spec.offload_optimizer is not Offload.NONE)
+
+
+def _step_s(trial: Trial) -> float | None:
+    """Seconds of a steady step of one rank, by replay of what its engine issued."""
+    pace: Thread | None = shipped_threads().get(engine_of_trial(trial.spec))
+    trace = next((rank.step_trace for rank in trial.ranks), None)
+    timeline = None if pace is None or trace is None else replayed(unpack(trace), pace)
+    return None if timeline is None else timeline.step_s
+
+
+def _computed(trial: Trial) -> float | None:
+    """FLOPs of a steady step of one rank."""
+    counted = [row.flops for rank in trial.ranks[:1] for row in rank.flops if row.step is StepKind.STEADY]
+    return float(sum(counted)) if counted else None

@@ -1,0 +1,85 @@
+"""What a shell completes beside commands and options: the names that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+Complete = Callable[[str], list[str]]
+
+REPORTS = Path("reports")
+"""Where run folders lie unless said otherwise."""
+
+
+def _beginning(names: Callable[[], Iterable[str]]) -> Complete:
+    """Those of `names` that begin with what was typed; none leaves the shell to complete files."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def _listed(module: str, name: str) -> Callable[[], Iterable[str]]:
+    """The names in a list of zerobench's, whose module is imported when they are asked for."""
+    return lambda: getattr(import_module(f"zerobench.{module}"), name)
+
+
+def _made(module: str, name: str, *arguments: Any) -> Callable[[], Iterable[str]]:
+    """The names that a function of zerobench's gives, whose module is imported when they are asked for."""
+    return lambda: getattr(import_module(f"zerobench.{module}"), name)(*arguments)
+
+
+def _gpus() -> Iterable[str]:
+    """Names of the catalogue, with dashes for the spaces, which a shell would have to quote."""
+    from zerobench.config.hardware.hardware import load_catalogue
+
+    return dict.fromkeys(gpu.name.lower().replace(" ", "-") for gpu in load_catalogue())
+
+
+def _runs() -> Iterable[str]:
+    from zerobench.records.store import runs_under
+
+    return [path.name for path in runs_under(REPORTS)]
+
+
+def _predictions() -> Iterable[str]:
+    from zerobench.config.trial.trial import Evidence
+
+    return [evidence for evidence in Evidence if evidence.is_predicted]
+
+
+_sweeps = _made("config.sweep.sweep", "shipped_sweeps")
+
+_VALUES: dict[str, Callable[[], Iterable[str]]] = {
+    "strategy": _listed("config.derived.strategy", "STRATEGIES"),
+    "optimizer": _listed("config.trial.optimizers", "OPTIMIZERS"),
+    "model": _listed("config.models.presets", "PRESETS"),
+    "gpu": _gpus,
+    "evidence": _listed("config.trial.trial", "Evidence"),
+    "precision": _listed("config.trial.trial", "Precision"),
+}
+"""What an axis may be, of the axes whose values are names."""
+
+
+def axis_values(incomplete: str) -> list[str]:
+    """The last value of AXIS=VALUE,...; not the axis, behind which shells would put a space. Bash splits at the `=`."""
+    axis, _, values = incomplete.partition("=")
+    *before, last = values.split(",")
+    written = f"{axis}={','.join([*before, ''])}"
+    names = _VALUES.get(axis, tuple)()
+    return [f"{written}{name}" for name in names if name.startswith(last) and name not in before]
+
+
+models = _beginning(_VALUES["model"])
+gpus = _beginning(_gpus)
+sweeps = _beginning(_sweeps)
+models_and_sweeps = _beginning(lambda: [*_VALUES["model"](), *_sweeps()])
+runs = _beginning(_runs)
+baselines = _beginning(_made("records.baselines", "baselines", REPORTS))
+blocks = _beginning(_listed("config.trial.trial", "Blocks"))
+precisions = _beginning(_VALUES["precision"])
+predictions = _beginning(_predictions)
+strategies = _beginning(lambda: [*_VALUES["strategy"](), *_VALUES["optimizer"]()])

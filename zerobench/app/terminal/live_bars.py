@@ -1,0 +1,98 @@
+"""The ZeRO paper's first figure as a sweep draws it: each trial that ended as a bar of its memory by category."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from zerobench.common.errors import UserError
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Place
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records import store
+from zerobench.records.trials import LazyTrial
+from zerobench.report.figures.trial import trial_figures
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import show_whole
+
+FULL = "\N{FULL BLOCK}"
+_MOST_LABEL, _FIGURES = 30, 28
+"""Columns that a name may take, and the figures behind a bar do."""
+_SHORTEST = 8
+"""Columns of a bar, and of a name, at least."""
+
+
+@dataclass(frozen=True)
+class EndedTrial:
+    """What the screen shows of a trial that ended."""
+
+    spec: TrialSpec
+    groups: Sequence[tuple[str, int]]
+    """Bytes of the steady step's peak on the device, by group of categories; empty where there is no such peak."""
+    figures: str
+    """Peak and speed, or how it ended."""
+    capacity_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(size for _, size in self.groups)
+
+
+def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
+    """The trial as the screen shows it; None where its records are not to be read, which the report tells."""
+    trial = LazyTrial(run, trial_id)
+    try:
+        figures = trial_figures(trial)
+    except (UserError, OSError):
+        return None
+    summary, peak = figures.summary, figures.peak(Place.DEVICE)
+    if not summary.is_whole or peak is None:
+        return EndedTrial(trial.spec, (), summary.status.words)
+    speed = f"  {show_whole(summary.tokens_per_s)} tokens/s" if summary.tokens_per_s else ""
+    groups = [(group, size) for group in palette.CATEGORY_COLOURS if (size := peak.group_bytes(group) or 0) > 0]
+    return EndedTrial(trial.spec, groups, f"{format_bytes(peak.total_bytes)}{speed}", summary.capacity_bytes)
+
+
+def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Table:
+    """A row for each trial, with its name, all of one scale: the device's capacity where some trial comes near it, else
+    the largest peak.
+    """
+    label = min(_MOST_LABEL, max(map(len, names)), max(_SHORTEST, width - _FIGURES - _SHORTEST - 4))
+    room = max(_SHORTEST, width - label - _FIGURES - 4)
+    scale = _scale([trial.total_bytes for trial in trials], [trial.capacity_bytes for trial in trials])
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=label, overflow="fold")
+    table.add_column(width=room, no_wrap=True)
+    table.add_column(overflow="fold")
+    for trial, name in zip(trials, names, strict=True):
+        style = "" if trial.groups else "bold red"
+        table.add_row(Text(name), stack(trial.groups, scale, room), Text(trial.figures, style))
+    return table
+
+
+def _scale(peaks: Sequence[int], capacities: Sequence[int | None]) -> int:
+    """Bytes of a whole bar."""
+    largest, capacity = max(peaks, default=0), max((size for size in capacities if size), default=0)
+    return max(capacity if largest > capacity / 4 else 0, largest, 1)
+
+
+def columns_of(num_bytes: int, scale: int, room: int) -> int:
+    """Of a bar of `room` columns that stands for `scale` bytes."""
+    return round(num_bytes / scale * room)
+
+
+def stack(groups: Sequence[tuple[str, int]], scale: int, room: int) -> Text:
+    """The parts end to end; the ends are rounded and not the parts, so that the bar is as long as the peak."""
+    bar, end, drawn = Text(), 0, 0
+    for group, size in groups:
+        end += size
+        columns = columns_of(end, scale, room)
+        bar.append(FULL * (columns - drawn), style_of(group))
+        drawn = columns
+    return bar
+
+
+def style_of(group: str) -> str:
+    """The colour of a group of categories, as on the page."""
+    return palette.CATEGORY_COLOURS[group].dark

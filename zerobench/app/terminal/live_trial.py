@@ -1,0 +1,157 @@
+"""The trial in hand as a screen shows it: how far it is, and the memory of each GPU by category against what it has."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from zerobench.app.terminal.live_bars import FULL, columns_of, stack, style_of
+from zerobench.common.errors import UserError
+from zerobench.common.units import format_bytes
+from zerobench.records import store
+from zerobench.records.folder import RunFolder
+from zerobench.records.progress import Progress
+from zerobench.report.words import palette
+from zerobench.report.words.column_units import plain, show_whole
+from zerobench.report.words.labels import labels
+
+COMPILING = "DeepSpeed compiles its C++ ops: minutes, once per machine"
+MOST_RANKS = 8
+"""Rows of ranks at most; of more the fullest are shown, and the others in one line."""
+_ROOM_LEFT = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+_SHORTEST_BAR = 8
+
+
+def names_of(run: RunFolder) -> Mapping[str, str]:
+    """The names of the trials that no rule skips, by their ids; empty where they cannot be read."""
+    try:
+        stored = store.load_run(run.path)
+        ids = [entry.trial_id for entry in stored.plan.trials if entry.reason is None]
+        return dict(zip(ids, labels([stored.spec(trial_id) for trial_id in ids]), strict=True))
+    except UserError:
+        return {}
+
+
+def describe(ranks: Sequence[Progress]) -> str:
+    """Where the trial is: where its rank that is furthest behind is."""
+    if not ranks:
+        return "starting"
+    if any(rank.phase == "compile" for rank in ranks):
+        return COMPILING
+    behind = min(ranks, key=lambda rank: (rank.step_index, rank.updated_at_s))
+    if 0 <= behind.step_index < behind.num_steps:
+        return f"{behind.phase}, step {behind.step_index + 1} of {behind.num_steps}"
+    return behind.phase
+
+
+def memory(ranks: Sequence[Progress]) -> str:
+    """The memory of the rank that holds most; empty where none has said."""
+    largest = max((rank.memory_bytes for rank in ranks if rank.memory_bytes is not None), default=None)
+    return "" if largest is None else f"{format_bytes(largest)} on the largest rank"
+
+
+def speed(ranks: Sequence[Progress]) -> str:
+    """Tokens/s at the pace of the slowest rank; empty before a step was timed."""
+    slowest = min((rank.tokens_per_s for rank in ranks if rank.tokens_per_s), default=None)
+    return "" if slowest is None else f"{show_whole(slowest)} tokens/s"
+
+
+def share_done(ranks: Sequence[Progress]) -> float:
+    """Of the trial's steps, by the rank that is furthest behind."""
+    return min((max(0, rank.step_index) / max(1, rank.num_steps) for rank in ranks), default=0.0)
+
+
+def ranks_view(ranks: Sequence[Progress], most: int = MOST_RANKS) -> RenderableType:
+    """A row for each rank, the fullest ones where they are more than `most`."""
+    devices = Counter(rank.device_name for rank in ranks if rank.device_name)
+    devices_text = ", ".join(f"{count} x {device}" for device, count in devices.items())
+    by_need = sorted(ranks, key=lambda rank: (-_peak_bytes(rank), rank.rank))
+    shown, others = sorted(by_need[:most], key=lambda rank: rank.rank), by_need[most:]
+    parts: list[RenderableType] = [Text(plain(devices_text), "dim"), _table(shown)] if devices_text else [_table(shown)]
+    if others:
+        least, largest = format_bytes(_peak_bytes(others[-1])), format_bytes(_peak_bytes(others[0]))
+        parts.append(Text(f"and {len(others)} more: peaks of {least} to {largest}", "dim"))
+    return Group(*parts)
+
+
+def groups_of(ranks: Sequence[Progress]) -> dict[str, int]:
+    """Bytes by group of categories at the peak of the rank that needs most, in the order in which they are stacked."""
+    return dict(_groups(max(ranks, key=_peak_bytes))) if ranks else {}
+
+
+def legend(groups: Mapping[str, int | None]) -> Columns:
+    """What the colours of `groups` mean, with their bytes where those are told."""
+    entries = [
+        Text.assemble((FULL, style_of(group)), f" {palette.SHORT_NAMES[group]} {format_bytes(size) if size else ''}")
+        for group, size in groups.items()
+    ]
+    return Columns(entries, padding=(0, 2, 0, 0))
+
+
+def _table(ranks: Sequence[Progress]) -> Table:
+    on_gpu = any(rank.capacity_bytes for rank in ranks)
+    scale = max((max(rank.capacity_bytes or 0, _peak_bytes(rank)) for rank in ranks), default=0) or 1
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    table.add_column("GPU" if on_gpu else "rank", overflow="fold")
+    table.add_column("peak by category", ratio=1)
+    table.add_column("", justify="right", overflow="fold")
+    table.add_column("now" if on_gpu else "process", justify="right", overflow="fold")
+    for rank, name in zip(ranks, _names(ranks), strict=True):
+        table.add_row(Text(plain(name)), _Bar(rank, scale), Text(_figures(rank)), _now(rank))
+    return table
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A rank's peak by category, then what its device has beside, as wide as there is room."""
+
+    rank: Progress
+    scale: int
+    """Bytes of a whole bar."""
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width
+        bar = stack(_groups(self.rank), self.scale, room)
+        if self.rank.capacity_bytes:
+            bar.append(_ROOM_LEFT * (columns_of(self.rank.capacity_bytes, self.scale, room) - len(bar)), "dim")
+        yield bar
+
+    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(_SHORTEST_BAR, options.max_width), options.max_width)
+
+
+def _names(ranks: Sequence[Progress]) -> list[str]:
+    """Of the GPUs where there are any, with their nodes' where those are several; else of the ranks."""
+    several = len({rank.hostname for rank in ranks}) > 1
+    return [
+        f"{f'{rank.hostname} ' if several else ''}{rank.rank if rank.capacity_bytes is None else rank.local_rank}"
+        for rank in ranks
+    ]
+
+
+def _figures(rank: Progress) -> str:
+    if not rank.peak_by_category:
+        return describe([rank]) if rank.phase != "compile" else rank.phase
+    of = f" of {format_bytes(rank.capacity_bytes)}" if rank.capacity_bytes else ""
+    return f"{format_bytes(_peak_bytes(rank))}{of}"
+
+
+def _now(rank: Progress) -> str:
+    return "" if rank.memory_bytes is None else format_bytes(rank.memory_bytes)
+
+
+def _peak_bytes(rank: Progress) -> int:
+    return sum(rank.peak_by_category.values())
+
+
+def _groups(rank: Progress) -> list[tuple[str, int]]:
+    """Its peak's bytes by group of categories, in the order in which they are stacked."""
+    sizes = dict.fromkeys(palette.CATEGORY_COLOURS, 0)
+    for category, size in rank.peak_by_category.items():
+        sizes[palette.GROUP_OF.get(category, "unattributed")] += size
+    return [(group, size) for group, size in sizes.items() if size > 0]

@@ -1,0 +1,64 @@
+"""What `zerobench strategies` says of each optimizer, from its entry alone."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from zerobench.config.trial.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
+from zerobench.report.explain.topic import Topic, says
+
+
+def as_plain(name: str | None = None) -> list[dict[str, Any]]:
+    """The same facts of `name`, or of each, for programs."""
+    return [
+        {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_facts(info))}
+        for info in OPTIMIZERS.values()
+        if name in {None, info.name}
+    ]
+
+
+def entry(info: OptimizerInfo) -> Topic:
+    """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
+    return facts_topic(info.name, info.title, _facts(info))
+
+
+def facts_topic(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Topic:
+    """A line for each fact of what `name` is."""
+    return Topic(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
+
+
+def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
+    yield "states", _states(info)
+    if info.place is not StatesPlace.ANY:
+        yield "under DeepSpeed", "offloaded only" if info.place is StatesPlace.HOST else "on the device only"
+    if info.deepspeed is None:
+        yield "under DeepSpeed", "passed to it (client optimizer)"
+    if info.plain is not None:
+        yield "without DeepSpeed", info.plain
+    yield "losses", f"compared with single, optimizer family {info.family}"
+    if info.inexact is not None:
+        yield "not compared", info.inexact
+    if info.inexact_in_parts is not None:
+        yield "not compared where states are partitioned", info.inexact_in_parts
+    if info.not_on_nvme is not None:
+        yield "not on NVMe", info.not_on_nvme
+    if info.inexact_where_clipped is not None:
+        yield "not compared where states are partitioned and gradients clipped", info.inexact_where_clipped
+    if info.not_saved is not None:
+        yield "no checkpoint", info.not_saved
+    for evidence, reason in info.unavailable.items():
+        yield f"not {evidence}", reason
+    for strategy, reason in info.refused.items():
+        yield f"not {strategy}", reason
+
+
+def _states(info: OptimizerInfo) -> str:
+    if not info.states:
+        return "none"
+    parts = (_state(state) for state in info.states)
+    least = "at least " if info.has_partial_states else ""
+    return f"{least}{info.state_bytes:g} bytes per parameter ({', '.join(parts)})"
+
+
+def _state(state: State) -> str:
+    of_some = " of some parameters" if state.is_partial else ""
+    return f"{state.category.replace('_', ' ')} {state.bytes_per_element:g}{of_some}"

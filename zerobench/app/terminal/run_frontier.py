@@ -1,0 +1,141 @@
+"""What `zerobench run SWEEP --frontier AXIS` does: finds by measurement how much fits, each try in fresh processes.
+
+The world that plans are made in is asked first (app/search/plan_world.py), which takes seconds a try and no device. The
+measured search begins at its answer and with its slope, so that a prediction that is right costs two measured trials a
+cell: one that fits, one that does not.
+
+A round makes the next tries of all searches in one ordinary run, so all that was measured lies in run folders whatever
+happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the predicted ones beside it under
+`predicted`, and the answer in `frontier.json`.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+from zerobench.app.search.measured import (
+    MeasuredSearch,
+    frontier_document,
+    measured,
+    predicted_first,
+    run_frontier_rows,
+)
+from zerobench.app.terminal import run
+from zerobench.app.terminal.answer import Answer
+from zerobench.app.terminal.live import screen
+from zerobench.app.terminal.live_predictions import prediction_view
+from zerobench.app.terminal.requests import RunRequest
+from zerobench.common.errors import UserError
+from zerobench.common.units import format_bytes, parse_bytes
+from zerobench.config.derived.frontier_axes import FrontierAxis, frontier_axis
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.trial.trial import Evidence, StepsSpec, TrialSpec
+from zerobench.launch.run.executor import check_trials
+from zerobench.launch.run.setup import new_run_folder
+from zerobench.records.folder import write_whole, writing
+from zerobench.records.trials import refusing_impossible_values
+from zerobench.report.documents.terminal import print_parts, screen_width
+from zerobench.report.figures.run.run_frontier import Limit
+from zerobench.report.tables.run_frontier import run_frontier_table
+from zerobench.report.words.labels import labels
+
+TRY_STEPS = StepsSpec(warmup=1, memory=1, timed=2)
+"""Of each try: one step says whether it fits, two more how fast the largest that does would train."""
+
+
+def run_frontier(request: RunRequest) -> Answer:
+    """Measure what is asked for and show it; the exit status is 1 where a search had to be given up.
+
+    Raises UserError: a mistake in the request, before anything is written or started.
+    """
+    search = read_search(request)
+    with writing(f"--reports: {request.reports}"):
+        folder = new_run_folder(request.reports, f"{search.name}-frontier-{search.axis.name}").path
+    try:
+        return _search_and_show(search, folder)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; measurements are kept in: {folder}")
+        return Answer(lambda: {"runs": str(folder)}, exit_code=130)
+
+
+def read_search(request: RunRequest) -> MeasuredSearch:
+    """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
+    axis, given_bytes = _read_options(request)
+    plan = run.read(request)
+    name = "" if plan.sweep is None else plan.sweep.name
+    planned = [item for item in plan.planned if item.trial.evidence.needs_device]
+    if not planned:
+        raise UserError(f"--frontier: {name} measures nothing; `zerobench plan {name} --frontier` predicts")
+    cells = _cells([item.trial for item in planned if item.skipped is None], axis)
+    skipped = {item.trial.trial_id: item.skipped.reason for item in planned if item.skipped is not None}
+    if not cells:
+        raise UserError(f"--frontier: no trial of {name} can run: {next(iter(skipped.values()))}")
+    executor = run.executor_of(plan.machine, request)
+    check_trials(cells.values(), executor)
+    limit = _limit(given_bytes, plan.machine, cells.values())
+    return MeasuredSearch(name, axis, cells, skipped, limit, plan.machine, executor)
+
+
+def _read_options(request: RunRequest) -> tuple[FrontierAxis, int | None]:
+    """The axis, and the capacity where it is given."""
+    if request.frontier is None:
+        raise UserError("--capacity needs --frontier AXIS")
+    axis = frontier_axis(request.frontier)
+    others = {"--resume": request.resume, "--dry-run": request.dry_run or None, "--repeats": request.repeats}
+    for option, value in others.items():
+        if value is not None:
+            raise UserError(f"{option} does not go with --frontier: the search chooses its trials")
+    given_bytes = None if request.capacity is None else parse_bytes(request.capacity, "--capacity")
+    if given_bytes == 0:
+        raise UserError(f"--capacity: {request.capacity!r}: must be above 0; for example 2GiB")
+    return axis, given_bytes
+
+
+def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]) -> Limit:
+    on_gpu = machine.accelerator is Accelerator.CUDA
+    if given_bytes is None:
+        if on_gpu and machine.device_memory_bytes is not None:
+            return Limit(machine.device_memory_bytes, is_given=False)
+        why = "GPU memory unknown to the driver" if on_gpu else "CPU ranks have no device limit"
+        raise UserError(f"--capacity is missing: {why}; give the limit per rank, for example --capacity 2GiB")
+    ranks = 1 if on_gpu else max(1 if trial.evidence.plays_one_rank else trial.gpus_per_node for trial in cells)
+    there_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes
+    if there_bytes is not None and ranks * given_bytes > there_bytes:
+        each = f"{ranks} ranks of {format_bytes(given_bytes)}" if ranks > 1 else format_bytes(given_bytes)
+        where = "the GPU" if on_gpu else "the machine"
+        raise UserError(f"--capacity: {each} are more than {where} has: {format_bytes(there_bytes)}")
+    return Limit(given_bytes, is_given=True)
+
+
+def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
+    """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
+    without the axis: what fits must fit with the full batch. What real ranks can measure is not searched solo.
+    """
+    cells_by_hash: dict[str, TrialSpec] = {}
+    for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):
+        axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
+        cell = trial.model_copy(update={"steps": TRY_STEPS, "repeat": 0, "batch_ramp": None})
+        cells_by_hash.setdefault(axis.at(cell, 1).config_hash, cell)
+    cells = list(cells_by_hash.values())
+    named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]
+    return dict(zip(labels(named), cells, strict=True))
+
+
+def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
+    view = screen()
+    for trial_id, reason in search.skipped.items():
+        view.say(f"  skipped {trial_id}: {reason}")
+    predicted = predicted_first(search, folder / "predicted", prediction_view(), view.say)
+    answer = measured(search, predicted, folder / "measured", view, view.say)
+    rows = run_frontier_rows(search, predicted, answer)
+    document = frontier_document(search, rows)
+    write_whole(folder / "frontier.json", json.dumps(document, indent=1))
+    with refusing_impossible_values(folder):
+        print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
+    for label, reason in answer.given_up.items():
+        view.say(f"no answer: {label}: {reason}")
+    typer.echo(f"Runs: {folder}")
+    exit_code = 0 if len(answer.frontiers) == len(search.cells) else 1
+    return Answer(lambda: {"runs": str(folder), **document}, exit_code=exit_code)

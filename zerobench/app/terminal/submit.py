@@ -1,0 +1,295 @@
+"""What `zerobench submit` does: from the command line's words to a run folder and the jobs that fill it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from zerobench.app.terminal.answer import Answer
+from zerobench.app.terminal.paths import shortest
+from zerobench.app.terminal.requests import SubmitRequest
+from zerobench.app.terminal.run import notes_of, running
+from zerobench.common.collection import no_collection
+from zerobench.common.errors import UserError
+from zerobench.common.units import counted
+from zerobench.config.derived.machine import Machine
+from zerobench.config.sweep.expand import PlannedTrial, expand
+from zerobench.config.sweep.precision import said_of
+from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.launch.machine.arithmetic import tried
+from zerobench.launch.machine.environment import capture_environment
+from zerobench.launch.machine.installed import check_installed
+from zerobench.launch.machine.this_machine import detect_machine
+from zerobench.launch.run.links import refuse_links
+from zerobench.launch.run.mending import mend_skipped
+from zerobench.launch.run.runner import mend_run, refuse_own_script
+from zerobench.launch.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.launch.run.stop import stop_on_signals
+from zerobench.launch.slurm.jobs import JobKind, SubmittedJob, read_submission
+from zerobench.launch.slurm.options import (
+    Launcher,
+    SubmitOptions,
+    cluster_machine,
+    keep_options,
+    kept_options,
+    read_options,
+    time_text,
+)
+from zerobench.launch.slurm.own_environments import refuse_own_environments
+from zerobench.launch.slurm.queue import job_states
+from zerobench.launch.slurm.submit.grouping import WARNED_BEFORE_S, JobArray
+from zerobench.launch.slurm.submit.limits import Limits, read_limits
+from zerobench.launch.slurm.submit.local import refuse_several_nodes, run_here
+from zerobench.launch.slurm.submit.scripts import log_pattern
+from zerobench.launch.slurm.submit.submission import array_names, missing, plan_arrays
+from zerobench.launch.slurm.submit.submission import submit as submit_jobs
+from zerobench.records.folder import RunFolder
+from zerobench.records.store import Run, find_run, load_run
+from zerobench.report.documents.terminal import in_width
+
+
+@dataclass(frozen=True)
+class SubmissionPlan:
+    """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
+
+    options: SubmitOptions
+    limits: Limits
+    arrays: list[JobArray]
+    num_skipped: int = 0
+    sweep: Sweep | None = None
+    planned: Sequence[PlannedTrial] = ()
+    earlier: Run | None = None
+    machine: Machine | None = None
+
+
+def submit(request: SubmitRequest) -> Answer:
+    """Lay out what is asked for and hand it to Slurm, or run it here."""
+    with no_collection():
+        asked = read(request)
+    try:
+        if asked.earlier:
+            mend_skipped(asked.earlier)
+        if not asked.arrays:
+            typer.echo("no trials missing")
+            return Answer(lambda: {"run": str(asked.earlier and asked.earlier.folder.path), "jobs": []})
+        _warn(asked)
+        run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
+        keep_options(run, asked.options)
+        return _run_here(run, asked) if request.local else _submit(run, asked)
+    except OSError as error:
+        raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
+
+
+def show(request: SubmitRequest) -> Answer:
+    """What would be submitted."""
+    asked = read(request)
+
+    def lines() -> None:
+        typer.echo(in_width(_lines(asked)), nl=False)
+        _warn(asked)
+
+    return Answer(lambda: _document(asked), lines)
+
+
+def _notes(asked: SubmissionPlan) -> Iterator[str]:
+    """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
+    yield from (f"note: {note}" for note in notes_of(asked.planned))
+    if asked.machine is not None:
+        yield from said_of(running(asked.planned), asked.machine)
+
+
+def read(request: SubmitRequest) -> SubmissionPlan:
+    """All that can be wrong in a request is found here, before anything is written or submitted."""
+    log_pattern(request.reports.absolute(), "")
+    asked = _resumed(request) if request.resume else _planned(request)
+    if request.local:
+        refuse_several_nodes(asked.arrays)
+    return asked
+
+
+def _planned(request: SubmitRequest) -> SubmissionPlan:
+    if request.sweep is None:
+        raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
+    options = _options(request, {})
+    sweep = load_sweep(request.sweep, request.sets or (), request.only or (), request.repeats)
+    machine = _machine(options, sweep if request.local else None)
+    planned = expand(sweep, machine)
+    trials = [item.trial for item in planned if item.skipped is None]
+    reasons = [item.skipped.reason for item in planned if item.skipped]
+    if not trials:
+        raise UserError(f"{sweep.where}: every trial is skipped; the first: {reasons[0]}")
+    if not request.local:
+        refuse_own_environments(trials)
+    if not request.dry_run:
+        _check_interpreter(options, trials)
+    limits = _limits(options, required=not (request.dry_run or request.local))
+    arrays = plan_arrays(trials, options, limits)
+    return SubmissionPlan(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
+
+
+def _resumed(request: SubmitRequest) -> SubmissionPlan:
+    if request.sweep is not None or request.sets or request.only or request.repeats is not None:
+        raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
+    folder = RunFolder(find_run(request.resume, request.reports).resolve())
+    if not request.dry_run:
+        mend_run(folder, capture_environment)
+    run = load_run(folder.path)
+    refuse_links(run.folder, ())
+    options = _options(request, kept_options(run.folder))
+    if not request.local:
+        _machine(options, None)
+    limits = _limits(options, required=not (request.dry_run or request.local))
+    ids = [job.job_id for job in read_submission(run.folder).jobs if job.job_id is not None]
+    states = job_states(ids) if ids else {}
+    if states is None:
+        raise UserError(f"--resume: {run.folder.path} has jobs that may still be queued, and squeue does not answer")
+    refuse_own_script(run)
+    trials = [run.spec_to_run(trial_id) for trial_id in missing(run, states)]
+    if not request.dry_run:
+        _check_interpreter(options, trials)
+    return SubmissionPlan(options, limits, plan_arrays(trials, options, limits), earlier=run)
+
+
+def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
+    """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
+    asked = {name: getattr(request, name) for name in SubmitOptions.model_fields}
+    given = {name: value for name, value in asked.items() if value not in (None, [])}
+    elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
+    refused = sorted(elsewhere & set(given))
+    if refused:
+        raise UserError(f"--{refused[0].replace('_', '-')} does not go with --local; drop one of them")
+    if "/" in (given.get("python") or "") and not given.get("container"):
+        given["python"] = str(Path(given["python"]).absolute())
+    return read_options({name: value for name, value in kept.items() if name not in elsewhere} | given)
+
+
+def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:
+    """The nodes that trials run on; of a sweep that is run `here` they are this machine, unless more is said of it."""
+    if here is None:
+        return cluster_machine(options)
+    return tried(detect_machine() if options.gpus_per_node is None else cluster_machine(options), here)
+
+
+def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> None:
+    """Raises UserError where trials would run under this interpreter and it lacks what they need: a login node's.
+
+    Simulations run outside of any container.
+    """
+    if options.container is not None:
+        simulated = [trial for trial in trials if trial.evidence.is_forked]
+        check_installed(
+            simulated, "they run outside the container; drop them, or submit them separately with --python PATH"
+        )
+    elif options.python is None:
+        check_installed(trials, "give the ranks' interpreter (--python PATH) or container (--container IMAGE)")
+
+
+def _limits(options: SubmitOptions, *, required: bool) -> Limits:
+    limits = read_limits(options)
+    if limits is None and required:
+        raise UserError("Slurm does not answer (scontrol show config); --dry-run and --local need none")
+    return limits or Limits()
+
+
+def _lay_out(asked: SubmissionPlan, reports: Path) -> RunFolder:
+    if asked.sweep is None:
+        raise UserError("SWEEP is missing")
+    with no_collection():
+        configs = resolved_configs(asked.planned)
+        run = new_run_folder(reports, asked.sweep.name)
+        slowdown = None if asked.machine is None else asked.machine.bf16_slowdown
+        environment = capture_environment() | {"bf16_slowdown": slowdown}
+        lay_out(run, asked.planned, configs, asked.sweep.document, environment, make_folders=False)
+    return run
+
+
+def _submit(run: RunFolder, asked: SubmissionPlan) -> Answer:
+    jobs = []
+    for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
+        typer.echo(_taken(job))
+        jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
+    typer.echo(f"Run: {shortest(run.path)}")
+    typer.echo(f"watch with: zerobench status {shlex.quote(str(shortest(run.path)))}")
+    return Answer(lambda: {"run": str(run.path), "jobs": jobs})
+
+
+def _run_here(run: RunFolder, asked: SubmissionPlan) -> Answer:
+    """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
+    options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
+    failed, jobs = False, []
+    with stop_on_signals() as stop:
+        for ended in run_here(run, asked.arrays, options, asked.limits, stop):
+            failed |= ended.exit_code != 0
+            jobs.append({"name": ended.job.name, "task_id": ended.task_id, "exit_code": ended.exit_code})
+            task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
+            how = "done" if ended.exit_code == 0 else f"exit status {ended.exit_code}, see {shortest(ended.log)}"
+            typer.echo(f"{ended.job.name}{task}: {how}")
+    typer.echo(f"Run: {shortest(run.path)}")
+    return Answer(lambda: {"run": str(run.path), "jobs": jobs}, exit_code=130 if stop.asked else int(failed))
+
+
+def _taken(job: SubmittedJob) -> str:
+    tasks = f", {job.num_tasks} tasks" if job.num_tasks > 1 else ""
+    return f"submitted {job.name}: job {job.job_id}{tasks}"
+
+
+def _document(asked: SubmissionPlan) -> dict[str, Any]:
+    """What would be submitted, for programs."""
+    arrays = [
+        {
+            "kind": str(array.kind),
+            "nodes": array.num_nodes,
+            "tasks": len(array.tasks),
+            "trials": array.num_trials,
+            "time_limit_s": array.time_limit_s,
+            "node_hours": array.node_hours,
+        }
+        for array in asked.arrays
+    ]
+    return {"arrays": arrays, "skipped": asked.num_skipped}
+
+
+def _lines(asked: SubmissionPlan) -> Iterator[str]:
+    """An array a line, then what is asked for at most."""
+    run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
+    names = array_names(run, asked.arrays)
+    width = max(map(len, [*names, "report"]), default=0)
+    for name, array in zip(names, asked.arrays, strict=True):
+        yield f"{name:<{width}}  {_of_array(array)}"
+    if asked.arrays:
+        yield f"{'report':<{width}}  after them"
+    trials = sum(array.num_trials for array in asked.arrays)
+    skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
+    hours = sum(array.node_hours for array in asked.arrays)
+    yield f"{counted(trials, 'trial')}{skipped}; {hours:,.1f} node-hours at most"
+
+
+def _warn(asked: SubmissionPlan) -> None:
+    """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
+    typer.echo(in_width(_notes(asked)), nl=False)
+    for array in asked.arrays:
+        if array.time_limit_s <= WARNED_BEFORE_S:
+            what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
+            typer.echo(
+                f"warning: jobs of {what} get {time_text(array.time_limit_s)} (the partition's limit, or "
+                f"--time), and Slurm warns them up to {WARNED_BEFORE_S} s before the end: their trials "
+                "would stop as they start; use another --partition or a longer --time",
+                err=True,
+            )
+
+
+def _of_array(array: JobArray) -> str:
+    nodes, time = counted(array.num_nodes, "node"), time_text(array.time_limit_s)
+    return f"{nodes}, {_tasks(array)}, {time} each, {array.node_hours:,.1f} node-hours"
+
+
+def _tasks(array: JobArray) -> str:
+    if len(array.tasks) == 1:
+        return f"1 task of {counted(array.num_trials, 'trial')}"
+    return f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} of {array.num_trials:,} trials"

@@ -1,5 +1,0 @@
-"""The command line. commands/ declares each command, the modules here do the work, app.py joins and starts them."""
-
-from zerobench.cli.app import main
-
-__all__ = ["main"]

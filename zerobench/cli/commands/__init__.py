@@ -1,1 +1,0 @@
-"""One command a file: its words and options, light to import; the work is done beside, one folder up."""

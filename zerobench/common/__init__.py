@@ -1,0 +1,1 @@
+"""Errors, units, redaction, vocabulary and processes, for every part."""

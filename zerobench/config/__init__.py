@@ -1,0 +1,1 @@
+"""Describe trials: frozen values that reject invalid input. Without torch."""

@@ -1,0 +1,1 @@
+"""Axes of a sweep, one entry each."""

@@ -1,0 +1,1 @@
+"""Values that follow from a trial: batches, layouts, FLOPs, roles of ranks, step plans."""

@@ -1,0 +1,143 @@
+"""The machine that a plan is made for: nobody has to have it, so it is written out and not detected.
+
+GB are 10^9 bytes, as links and drives are sold; sizes are those of one node. Not given is None, never 0.
+"""
+
+import re
+from dataclasses import dataclass
+
+from zerobench.common.errors import UserError
+from zerobench.common.units import parse_bytes
+from zerobench.config.derived.machine import MAX_RANKS, Accelerator, Machine
+from zerobench.config.hardware.gpu_names import known_gpu
+from zerobench.config.hardware.hardware import CATALOGUE_VARIABLE, Gpu
+from zerobench.config.hardware.links import Links, links_of
+from zerobench.config.hardware.usual_node import GPUS_PER_NODE, HOST_BANDWIDTH
+from zerobench.config.trial.plain import as_number, as_written, one_line
+
+_TOKENS = re.compile(r"(.*?\S)\s*([KMBT]?)", re.IGNORECASE)
+_TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_MOST_TOKENS = 1e18
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes that are all alike."""
+
+    gpu: Gpu
+    num_nodes: int = 1
+    gpus_per_node: int = 1
+    host_memory_bytes: int | None = None
+    """Memory of one node that training may use."""
+    nvme_bytes_per_s: float | None = None
+    """What the NVMe drives of one node read and write together."""
+
+    host_memory_bytes_per_s: float | None = None
+    """What the memory of one node reads and writes together."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def device_memory_bytes(self) -> int:
+        """Memory that CUDA hands out on one GPU. Raises UserError where the catalogue does not know it."""
+        if self.gpu.capacity_bytes is None:
+            raise UserError(
+                f"--gpu: memory size of {self.gpu.name} unknown; add it to your own catalogue ({CATALOGUE_VARIABLE})"
+            )
+        return self.gpu.capacity_bytes
+
+    @property
+    def links(self) -> Links:
+        """How fast bytes leave a GPU, a node and a drive at most."""
+        nvme, host = (
+            None if rate is None else rate / 1e9 for rate in (self.nvme_bytes_per_s, self.host_memory_bytes_per_s)
+        )
+        return links_of(self.gpu, nvme_gb_per_s=nvme, host_memory_gb_per_s=host)
+
+    @property
+    def machine(self) -> Machine:
+        """The cluster as the rules see it; what is installed here bears on nothing, too little memory is a result."""
+        known = self.gpu.peak_tflops
+        return Machine(
+            accelerator=Accelerator.CUDA,
+            num_nodes=self.num_nodes,
+            num_gpus=self.gpus_per_node,
+            gpu_names=(self.gpu.name,),
+            device_memory_bytes=self.gpu.capacity_bytes,
+            supports_bf16=not known or "bf16" in known,
+            has_flash_attention=True,
+            has_liger=True,
+        )
+
+
+def read_cluster(
+    *,
+    gpu: str,
+    gpus: str,
+    gpus_per_node: str = str(GPUS_PER_NODE),
+    host_memory: str | None = None,
+    host_bandwidth: str | None = HOST_BANDWIDTH,
+    nvme: str | None = None,
+) -> Cluster:
+    """The cluster of the command line's words; fewer GPUs than a node has are one smaller node.
+
+    Raises UserError, one line that begins with the option: an unknown GPU, no positive number, ranks that do not
+    fill whole nodes, a size or a rate that is none.
+    """
+    catalogued = known_gpu(gpu, "--gpu")
+    ranks, per_node = read_count("--gpus", gpus), read_count("--gpus-per-node", gpus_per_node)
+    per_node = min(ranks, per_node)
+    if ranks % per_node:
+        raise UserError(f"--gpus: {ranks} GPUs are not a multiple of {per_node} per node; see --gpus-per-node")
+    memory = None if host_memory is None else _read_size("--host-memory", host_memory)
+    if memory == 0:
+        raise UserError(f"--host-memory: {host_memory!r}: must be above 0; for example 1TB")
+    rate = None if nvme is None else read_rate("--nvme", nvme)
+    bandwidth = None if host_bandwidth is None else read_rate("--host-bandwidth", host_bandwidth)
+    cluster = Cluster(catalogued, ranks // per_node, per_node, memory, rate, bandwidth)
+    _ = cluster.device_memory_bytes  # what is not known of the GPU is said before anything runs
+    return cluster
+
+
+def read_count(option: str, text: str, most: int = MAX_RANKS) -> int:
+    """A number of things from 1 to `most`. Raises UserError, which begins with `option`."""
+    number = as_number(text)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a whole number from 1 to {most}"))
+    return number
+
+
+def _read_size(option: str, text: str) -> int:
+    """Bytes with their unit. Raises UserError, which begins with `option`, without one: nobody means single bytes."""
+    number = as_number(text.strip())
+    if isinstance(number, int | float) and number > 0:
+        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; for example 1TB or 512GiB"))
+    return parse_bytes(text, option)
+
+
+def read_rate(option: str, text: str) -> float:
+    """Bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`, for anything else."""
+    size, slash, per = text.strip().rpartition("/")
+    if not slash or per.strip() != "s":
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a rate; for example 7GB/s"))
+    rate = _read_size(option, size)
+    if rate == 0:
+        raise UserError(f"{option}: {as_written(text)}: must be above 0; drop the option for no drive")
+    return float(rate)
+
+
+def read_tokens(option: str, text: str) -> float:
+    """Tokens, written as `300B`, `1.5T` or `3e11`. Raises UserError, which begins with `option`, for anything else."""
+    match = _TOKENS.fullmatch(text.strip())
+    number = as_number(match[1]) if match else None
+    if match is None or isinstance(number, bool) or not isinstance(number, int | float):
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a number of tokens; for example 300B or 1.5T"))
+    tokens = number * _TIMES[match[2].lower()]
+    if not 1 <= tokens <= _MOST_TOKENS:
+        raise UserError(
+            one_line(f"{option}: {as_written(text)} is out of range; choices: 1 to {_MOST_TOKENS:g} tokens")
+        )
+    return float(tokens)

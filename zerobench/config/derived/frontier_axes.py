@@ -1,0 +1,102 @@
+"""What a frontier is sought along: the micro batch, the sequence length, or the depth of the model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerobench.common.errors import UserError, unknown_choice
+from zerobench.config.models.architecture import SPELLINGS, dimensions, max_positions, position_limit
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import TrialSpec
+
+SEQUENCE_UNIT = 128
+"""Tokens by which sequence lengths differ: kernels work in tiles of as many."""
+
+MOST_SEQUENCES = 2**16
+MOST_TOKENS = 2**24
+MOST_DEPTH = 16
+"""How many times deeper a model is tried at most: predictions take time with every layer."""
+
+
+@dataclass(frozen=True)
+class FrontierAxis:
+    """Something that may grow until memory ends; searches count it in whole steps of `unit`."""
+
+    name: str
+    unit: int
+    words: str
+    """What the figures are, for headings."""
+    value: Callable[[TrialSpec], int]
+    """Of a trial."""
+    most: Callable[[TrialSpec], int]
+    """The largest that may be tried of it."""
+    grown: Callable[[TrialSpec, int], TrialSpec]
+    """The trial with another value."""
+
+    def start(self, trial: TrialSpec) -> int:
+        """The step to begin at: the trial's own value."""
+        return max(1, min(self.value(trial) // self.unit, self.last(trial)))
+
+    def last(self, trial: TrialSpec) -> int:
+        """The last step."""
+        return max(1, self.most(trial) // self.unit)
+
+    def at(self, trial: TrialSpec, step: int) -> TrialSpec:
+        """The trial at a step."""
+        return self.grown(trial, step * self.unit)
+
+
+def frontier_axis(name: str) -> FrontierAxis:
+    """The axis called `name`. Raises UserError with the choices."""
+    if name not in FRONTIERS:
+        raise unknown_choice("--frontier", name, FRONTIERS)
+    return FRONTIERS[name]
+
+
+def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
+    """Rotary positions are computed, so a model takes as many as memory allows; its config is made to say so."""
+    model = trial.model
+    positions = max_positions(model)
+    if positions is not None and value > positions:
+        config = model.hf_config | {"max_position_embeddings": value}
+        model = model.model_copy(update={"hf_config": config})
+    return trial.model_copy(update={"sequence_length": value, "model": model})
+
+
+def _num_layers(trial: TrialSpec) -> int:
+    layers = dimensions(trial.model).num_layers
+    if layers is None:
+        raise UserError(f"--frontier: model: number of layers unknown for {trial.model.name}")
+    return layers
+
+
+def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
+    """`model` with another number of layers, by its own config's key; lists with an entry a layer follow."""
+    config = dict(model.hf_config)
+    spellings = SPELLINGS["num_layers"]
+    key = next((key for key in spellings if key in config), spellings[0])
+    before = dimensions(model).num_layers
+    for name, value in config.items():
+        if isinstance(value, list) and value and len(value) == before:
+            config[name] = (value * -(-num_layers // len(value)))[:num_layers]
+    config[key] = num_layers
+    return model.model_copy(update={"name": f"{model.name}-{num_layers}-layers", "hf_config": config})
+
+
+FRONTIERS: dict[str, FrontierAxis] = {
+    "model": FrontierAxis(
+        *("model", 1, "layers", _num_layers),
+        most=lambda trial: MOST_DEPTH * _num_layers(trial),
+        grown=lambda trial, value: trial.model_copy(update={"model": with_layers(trial.model, value)}),
+    ),
+    "micro-batch": FrontierAxis(
+        *("micro-batch", 1, "sequences per GPU", lambda trial: trial.micro_batch_size),
+        most=lambda _: MOST_SEQUENCES,
+        grown=lambda trial, value: trial.model_copy(update={"micro_batch_size": value}),
+    ),
+    "sequence-length": FrontierAxis(
+        *("sequence-length", SEQUENCE_UNIT, "tokens per sequence", lambda trial: trial.sequence_length),
+        most=lambda trial: position_limit(trial.model) or MOST_TOKENS,
+        grown=_with_sequence,
+    ),
+}
+"""By the name that `--frontier` takes."""

@@ -1,0 +1,1 @@
+"""GPUs, nodes and links from datasheets, and a machine's compilers."""

@@ -1,0 +1,1 @@
+"""Models: presets, architectures, parameters."""

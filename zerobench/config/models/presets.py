@@ -1,0 +1,173 @@
+"""Models by name: the published shapes, small ones for CPUs, and `resolve_model`, the one door for what a sweep names.
+
+A sweep may name a preset, a transformers config (a file, a folder or a hub id) or write a shape out. Whatever
+it names becomes a ModelSpec; weights are random, so nothing but a config is ever read or downloaded.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from zerobench.common.errors import UserError, unknown_choice
+from zerobench.config.models.architecture import check_dimensions
+from zerobench.config.models.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
+from zerobench.config.models.released import RELEASED, bare, by_hub_id
+from zerobench.config.models.shapes import Shape
+from zerobench.config.trial.base import user_error
+from zerobench.config.trial.model import ModelSpec
+
+
+def _gpt2(layers: int, hidden: int, heads: int, *, vocab: int = 50257, positions: int = 1024, **more: Any) -> Shape:
+    sizes = {"num_layers": layers, "hidden_size": hidden, "num_heads": heads, "vocab_size": vocab}
+    return Shape(**{"family": "gpt2", **sizes, "max_position_embeddings": positions, **more})
+
+
+def _gpt3(layers: int, hidden: int, heads: int) -> Shape:
+    return _gpt2(layers, hidden, heads, positions=2048)
+
+
+def _llama(layers: int, hidden: int, heads: int, mlp: int, *, vocab: int) -> Shape:
+    own = {"family": "llama", "intermediate_size": mlp, "tie_word_embeddings": False}
+    return _gpt2(layers, hidden, heads, vocab=vocab, positions=2048, **own)
+
+
+_SHAPES: dict[str, Shape] = {
+    # For CPUs: few, wide layers and a small vocabulary, so that model states outweigh activations and
+    # Python; the Llama ones untied, which every parallel strategy can split.
+    "gpt2-10m": _gpt2(5, 384, 6, vocab=4096),
+    "llama-10m": _llama(4, 384, 6, 1024, vocab=4096),
+    "llama-20m": _llama(6, 512, 8, 1408, vocab=1792),  # no tensor above the quickstart's 1e6 bucket
+    "llama-50m": _llama(6, 768, 12, 2048, vocab=4096),
+    # Radford et al. 2019, table 2, heads from the release (hparams.json). Named after the true counts; the
+    # paper's own (117M, 345M, 762M, 1542M) are lower.
+    "gpt2-125m": _gpt2(12, 768, 12),
+    "gpt2-350m": _gpt2(24, 1024, 16),
+    "gpt2-774m": _gpt2(36, 1280, 20),
+    "gpt2-1.5b": _gpt2(48, 1600, 25),
+    # Brown et al. 2020 (arXiv:2005.14165), table 2.1. Two rows of it do not multiply out and are read by
+    # their head size of 128: 1.3B has 16 heads (24 printed), 13B a hidden size of 5120 (5140 printed).
+    # Attention is dense everywhere, where GPT-3 alternates dense and sparse layers.
+    "gpt3-125m": _gpt3(12, 768, 12),
+    "gpt3-350m": _gpt3(24, 1024, 16),
+    "gpt3-760m": _gpt3(24, 1536, 16),
+    "gpt3-1.3b": _gpt3(24, 2048, 16),
+    "gpt3-2.7b": _gpt3(32, 2560, 32),
+    "gpt3-6.7b": _gpt3(32, 4096, 32),
+    "gpt3-13b": _gpt3(40, 5120, 40),
+    "gpt3-175b": _gpt3(96, 12288, 96),
+}
+
+PRESETS: tuple[str, ...] = (*_SHAPES, *RELEASED)
+"""Their names, in the order in which lists show them."""
+
+
+def family_of(name: str) -> str:
+    """The family of a preset, for people: `Qwen 2.5`."""
+    if released := RELEASED.get(name):
+        return released.family
+    return {"gpt2": "GPT-2", "gpt3": "GPT-3", "llama": "Llama"}[name.partition("-")[0]]
+
+
+def is_model(name: str) -> bool:
+    """Whether `name` is a preset's, a hub id of one, or the path of a transformers config."""
+    return _preset(name) is not None or by_hub_id(name) is not None or Path(name).name == "config.json"
+
+
+def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
+    """The model that `value` names.
+
+    A string is a preset (also as its maker writes it: `Llama-2-7b`), the path of a `config.json` or of a folder that
+    holds one, or a hub id (`organisation/name`; that of a preset is the preset, another asks the network for the
+    config alone). A mapping is a shape (`family`, see Shape), a transformers config (`model_type`), any of these under
+    a name (`config` and `name`) or what a ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for
+    anything else.
+    """
+    if isinstance(value, str):
+        return _from_text(value)
+    if isinstance(value, Mapping):
+        return _from_mapping(dict(value))
+    raise UserError(f"model: {value!r} is neither a name nor a mapping; choices: {_CHOICES}")
+
+
+_CHOICES = (
+    "a preset, the path of a config.json or of its folder, a hub id (organisation/name), "
+    "or a mapping with family, num_layers, hidden_size and num_heads"
+)
+
+
+def _from_text(text: str) -> ModelSpec:
+    if text in PRESETS:
+        return _of_preset(text)
+    if released := by_hub_id(text):
+        return released.to_model()
+    path = _path(text)
+    if path is not None:
+        return load_from_path(path)
+    if HUB_ID.fullmatch(text):
+        return load_from_hub(text)
+    if preset := _preset(text):
+        return _of_preset(preset)
+    raise unknown_choice("model", text, PRESETS, "zerobench models")
+
+
+def _of_preset(name: str) -> ModelSpec:
+    return _SHAPES[name].model_copy(update={"name": name}).to_model() if name in _SHAPES else RELEASED[name].to_model()
+
+
+_BY_BARE_NAME = {
+    **{bare(hub_id.partition("/")[2]): model.name for model in RELEASED.values() for hub_id in model.hub_ids},
+    **{bare(name): name for name in PRESETS},
+}
+
+
+def _preset(name: str) -> str | None:
+    """The preset that `name` means, in whatever case and with or without hyphens; a released model's own name, too."""
+    return _BY_BARE_NAME.get(bare(name))
+
+
+def _path(text: str) -> Path | None:
+    """The path that `text` is by its looks, or because something lies there; None where it can be none."""
+    looks_so = text.endswith(".json") or text.startswith((".", "/", "~"))
+    try:
+        path = Path(text).expanduser()
+        return path if looks_so or (text and path.exists()) else None
+    except (OSError, ValueError, RuntimeError):  # too long a name, a zero byte, no such user
+        return None
+
+
+def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
+    if "hf_config" in value:
+        try:
+            named = ModelSpec.model_validate(value)
+        except ValidationError as error:
+            raise user_error(error, ModelSpec, "model") from None
+        return spec_from_config(named.hf_config, name=named.name, where="model")
+    if "model_type" in value:
+        name = value.pop("name", None) or value["model_type"] or "model"
+        return spec_from_config(value, name=str(name), where="model")
+    if "config" in value:
+        return _from_config_field(value)
+    try:
+        spec = Shape.model_validate(value).to_model()
+    except ValidationError as error:
+        line = " ".join(str(user_error(error, Shape, "model")).split())  # a field's name may hold anything
+        raise UserError(line.replace(f"{Shape.__name__}: ", "")) from None
+    check_dimensions(spec, "model")
+    return spec
+
+
+def _from_config_field(value: dict[Any, Any]) -> ModelSpec:
+    for field in value:
+        if field not in {"config", "name"}:
+            raise unknown_choice("model", field, ["config", "name"])
+    config = value["config"]
+    spec = _from_mapping(dict(config)) if isinstance(config, Mapping) else _from_text(_text("config", config))
+    return spec.model_copy(update={"name": _text("name", value.get("name", spec.name))})
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UserError(f"model: {field}: {value!r} is not a name; give at least one character")
+    return value

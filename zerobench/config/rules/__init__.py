@@ -1,0 +1,1 @@
+"""Rules that skip trials which cannot run, with the reason."""

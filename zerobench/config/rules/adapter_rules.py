@@ -1,0 +1,119 @@
+"""Why a trial that freezes weights (adapter, frozen) cannot run as a point asks."""
+
+from zerobench.common.errors import UserError
+from zerobench.config.derived.batch import autotp_size
+from zerobench.config.derived.resume import needs_universal
+from zerobench.config.derived.strategy import strategies_with, strategy_info
+from zerobench.config.models.tensors import named_weights
+from zerobench.config.rules.situation import Situation, rules_of
+from zerobench.config.trial.adapter import base_of, is_wide
+from zerobench.config.trial.trial import Compile, Evidence, Offload, Precision, TrialSpec
+
+
+def _frozen_needs_loop(s: Situation) -> str | None:
+    what = frozen_words(s.trial)
+    if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
+        return None
+    return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {strategies_with('frozen')}"
+
+
+def _frozen_is_not_cut(s: Situation) -> str | None:
+    what = frozen_words(s.trial)
+    if what is None or autotp_size(s.trial) == 1:
+        return None
+    return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
+
+
+def why_no_closed_form(trial: TrialSpec) -> str | None:
+    """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
+    if trial.offload_param is Offload.NVME and not trial.trains_all:
+        return "no formula for frozen weights on NVMe; use simulated or emulated"
+    return _why_not_wide(trial) if is_wide(trial.adapter) and trial.zero_stage is not None else None
+
+
+def _frozen_has_no_formula(s: Situation) -> str | None:
+    why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
+    return None if why is None else f"{frozen_words(s.trial)} formula: {why}"
+
+
+def _frozen_is_found(s: Situation) -> str | None:
+    """Of models whose parameters' names are known without building them."""
+    if s.trial.frozen is None:
+        return None
+    try:
+        weights = named_weights(s.trial.model, s.trial.frozen).all
+    except UserError:
+        return None
+    trained = sum(weight.is_trained for weight in weights)
+    if 0 < trained < len(weights):
+        return None
+    which = "every" if trained == 0 else "no"
+    return f"{frozen_words(s.trial)}: found in {which} parameter's name; names: {weights[0].name} to {weights[-1].name}"
+
+
+def _frozen_is_not_saved(s: Situation) -> str | None:
+    what = frozen_words(s.trial)
+    if what is None or s.trial.checkpoint is None:
+        return None
+    if s.trial.zero_stage is None:
+        less = " without -fp32" if is_wide(s.trial.adapter) else ""
+        return f"{what} with checkpoint at {s.trial.strategy}: DeepSpeed alone saves adapters; use zero0 to zero3{less}"
+    if base_of(s.trial.adapter) is not None:
+        return f"{what} with checkpoint: the scales of quantized matrices would be saved, and their codes not"
+    if needs_universal(s.trial):
+        return f"{what} with checkpoint.resume_world_size: a universal checkpoint holds all weights; leave it out"
+    return None
+
+
+def _adapter_freezes_all(s: Situation) -> str | None:
+    if s.trial.adapter is None or s.trial.frozen is None:
+        return None
+    return f"frozen {s.trial.frozen!r} with adapter {s.trial.adapter}: the adapter freezes all weights of the model"
+
+
+def _base_is_not_divided(s: Situation) -> str | None:
+    divided = s.trial.strategy == "fsdp" or s.trial.zero_stage == 3
+    if base_of(s.trial.adapter) != "int8" or not divided:
+        return None
+    return (
+        f"adapter {s.trial.adapter} at {s.trial.strategy}: bitsandbytes holds the whole int8 matrix beside the divided "
+        "parameter (nn/modules.py, Linear8bitLt, state.CB); use nf4, or a strategy that divides no parameters"
+    )
+
+
+def _wide_is_not_cast(s: Situation) -> str | None:
+    if not is_wide(s.trial.adapter):
+        return None
+    if s.trial.precision is Precision.FP32:
+        return f"adapter {s.trial.adapter} with precision fp32: adapters have the model's fp32 anyway; leave -fp32 out"
+    why = _why_not_wide(s.trial)
+    return None if why is None else f"adapter {s.trial.adapter} at {s.trial.strategy}: {why}"
+
+
+def _why_not_wide(trial: TrialSpec) -> str | None:
+    """Why the strategy has no adapters in fp32 beside a 16-bit model; None where it has."""
+    if trial.zero_stage is None:
+        return None
+    what = f"DeepSpeed casts every parameter to {trial.precision} (runtime/engine.py, _cast_module_mixed_precision)"
+    if trial.zero_stage == 3 and trial.partitions_as_built:
+        what = "what stage 3 makes of fp32 parameters beside 16-bit ones under zero.Init is not known here"
+    return f"{what}; use single, ddp or fsdp, or leave -fp32 out"
+
+
+def _base_is_not_compiled(s: Situation) -> str | None:
+    if base_of(s.trial.adapter) is None or s.trial.compile is Compile.NONE:
+        return None
+    return (
+        f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
+    )
+
+
+def frozen_words(trial: TrialSpec) -> str | None:
+    """The axis and its value by which a trial freezes weights; None where it freezes none."""
+    if trial.adapter is not None:
+        return f"adapter {trial.adapter}"
+    return None if trial.frozen is None else f"frozen {trial.frozen!r}"
+
+
+ADAPTER_RULES = rules_of(globals())
+"""Asked with those of settings for speed."""

@@ -1,0 +1,113 @@
+"""Whether the buffers that DeepSpeed swaps through are enough for what it has under way.
+
+A gathered parameter keeps its buffer until it is cut apart again. From the second step on, `stage3_max_reuse_distance`
+leaves gathered at the end of the forward pass what the backward pass needs again within so many elements
+(partitioned_param_coordinator.py, `__params_to_release`); where those are more than `buffer_count`, the next one ends
+in "Not enough buffers" (partitioned_param_swapper.py, `swap_in`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from zerobench.common.errors import UserError
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.deepspeed.reading import get, smallest_swapped_bytes
+from zerobench.config.derived.host_memory import element_bytes
+from zerobench.config.derived.sharding import sub_groups
+from zerobench.config.models.architecture import complete
+from zerobench.config.models.tensors import block_tensors, parameter_tensors
+from zerobench.config.rules.situation import Situation, rules_of
+from zerobench.config.trial.trial import Offload, TrialSpec
+
+_FP32_BYTES = 4
+
+
+def held_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
+    """Swapped parameters that are gathered at one time when a forward pass ends, at least.
+
+    Raises UserError: the model's tensors are not known.
+    """
+    tensors = parameter_tensors(trial.model)
+    distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
+    if complete(trial.model).get("tie_word_embeddings"):
+        tensors = (*tensors[1:], tensors[0])  # the head comes last
+    kept = [size for size, between in zip(tensors, _until_reused(tensors, trial), strict=True) if between < distance]
+    parts_bytes = (-(-size // trial.world_size) * element_bytes(trial) for size in kept)
+    return sum(nbytes >= smallest_swapped_bytes(config) for nbytes in parts_bytes)
+
+
+def _until_reused(tensors: Sequence[int], trial: TrialSpec) -> list[int]:
+    """Elements that are used between each tensor's use in the forward pass and the next, at most.
+
+    What comes after it is used forward and backward; recomputed, once more, and before it a part of its own block.
+    """
+    behind = [0, *accumulate(reversed(tensors[1:]))][::-1]
+    if not trial.activation_checkpointing:
+        return [2 * elements for elements in behind]
+    block = sum(block_tensors(trial.model)[0])
+    return [3 * elements + block for elements in behind]
+
+
+def _shortage(
+    trial: TrialSpec, section: str, count_needed: Callable[[TrialSpec, Mapping[str, Any]], int]
+) -> tuple[Mapping[str, Any], int, int] | None:
+    """Where what `section` swaps to a drive has too few buffers: the configuration, how many it needs, and how many
+    there are. None where they suffice, or the model's tensors are not known.
+    """
+    if getattr(trial, section) is not Offload.NVME or trial.adapter is not None:
+        return None
+    try:
+        config = build_ds_config(trial)
+        needed = count_needed(trial, config)
+    except UserError:
+        return None
+    there_are = int(get(config, f"zero_optimization.{section}.buffer_count"))
+    return (config, needed, there_are) if needed > there_are else None
+
+
+def _swap_buffers_run_out(s: Situation) -> str | None:
+    short = _shortage(s.trial, "offload_param", held_buffers)
+    if short is None:
+        return None
+    config, held, count = short
+    distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
+    return (
+        f"offload_param nvme with stage3_max_reuse_distance {distance}: {held} parameters stay gathered at the end of "
+        f"the forward pass, each in a buffer, and DeepSpeed fails where there are {count}; use "
+        f"stage3_max_reuse_distance 0 or offload_param.buffer_count {held}"
+    )
+
+
+_BUFFERS_OF_A_GROUP = 4
+"""fp32 weights, two moments and gradients: what is read of each swapped sub-group for its update."""
+
+
+def pipelined_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
+    """Buffers that the optimizer's swapper holds at one time: of the sub-group that is updated, of the next one, which
+    `pipeline_read` reads meanwhile, and of the last one, which `pipeline_write` writes
+    (pipelined_optimizer_swapper.py, `swap_in_optimizer_state` and `swap_out_optimizer_state`).
+
+    Raises UserError: the model's tensors are not known.
+    """
+    parts = (-(-size // trial.world_size) for size in parameter_tensors(trial.model))
+    groups = sub_groups(parts, int(get(config, "zero_optimization.sub_group_size")))
+    swapped = sum(_FP32_BYTES * group >= smallest_swapped_bytes(config) for group in groups)
+    keys = ("pipeline_read", "pipeline_write")
+    at_once = 1 + sum(bool(get(config, f"zero_optimization.offload_optimizer.{key}")) for key in keys)
+    return _BUFFERS_OF_A_GROUP * min(swapped, at_once)
+
+
+def _optimizer_buffers_run_out(s: Situation) -> str | None:
+    short = _shortage(s.trial, "offload_optimizer", pipelined_buffers)
+    if short is None or short[1] <= _BUFFERS_OF_A_GROUP:  # a count below that is refused by itself
+        return None
+    _, needed, count = short
+    return (
+        f"offload_optimizer nvme with pipeline_read or pipeline_write and buffer_count {count}: DeepSpeed fails "
+        f"without {_BUFFERS_OF_A_GROUP} buffers for each sub-group under way; "
+        f"use offload_optimizer.buffer_count {needed}"
+    )
+
+
+SWAP_RULES = rules_of(globals())

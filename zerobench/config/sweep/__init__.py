@@ -1,0 +1,1 @@
+"""Turn a sweep file, a plan or a DeepSpeed configuration into trials."""

@@ -1,0 +1,108 @@
+"""`--set name=value,...`: what the command line lays over a sweep file.
+
+`name` is an axis, `ds_config.<DeepSpeed key>`, `hyperparameters.<field>`, `data.<field>`, `steps.<field>` or one of the
+file's single values (`timeout_s`, `repeats`, ...). Values are YAML, so brackets, braces and quotes keep a comma
+(`--set "model={family: llama, ...}"`). A set axis replaces the file's, for GPUs and CPUs alike; `include` entries keep
+what they name themselves. Of two settings of one name the last counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerobench.common.errors import UserError, unknown_choice
+from zerobench.config.axes.axes import LISTED_BY, READERS, replace_axes, replaced_by
+from zerobench.config.axes.axis_readers import flat_overrides, full_key
+from zerobench.config.sweep.paths import absolute_axis, absolute_field
+from zerobench.config.sweep.sections import SECTIONS as OWNERS
+from zerobench.config.trial.plain import check_plain, load_plain, one_line
+
+SECTIONS = {section: list(owner.model_fields) for section, owner in OWNERS.items()}
+SINGLE = ("name", "description", "timeout_s", "repeats", "trust_remote_code")
+
+Sets = dict[str, list[Any]]
+"""Name to values; the names under ds_config with DeepSpeed's full path."""
+
+
+def read_sets(texts: Sequence[str], base: Path) -> Sets:
+    """The `--set` options, relative paths in them starting from `base`. Raises UserError."""
+    sets: Sets = {}
+    for text in texts:
+        name, equals, written = text.partition("=")
+        where = f"--set {name.strip()}"
+        if not equals:
+            raise UserError(one_line(f"--set: {text!r} is not name=value or name=value,value"))
+        name = _full_name(name.strip())
+        values = _values(written, where)
+        if name not in READERS and not name.startswith("ds_config.") and len(values) > 1:
+            raise UserError(one_line(f"{where}: {written!r} is a list; give one value"))
+        sets[name] = _absolute(name, values, base)
+    return sets
+
+
+def apply_sets(document: Mapping[str, Any], sets: Sets, where: str) -> dict[str, Any]:
+    """The sweep `document` of the file `where`, well formed, with `sets` laid over it.
+
+    Raises UserError where the file's own ds_config, into which a key is to be set, is not right.
+    """
+    out = dict(document)
+    axes = {name: values for name, values in sets.items() if name in READERS}
+    out["axes"] = replace_axes(out["axes"], axes)
+    out["on_cpu"] = _without(out.get("on_cpu", {}), axes)
+    for name, values in sets.items():
+        section, _, field = name.partition(".")
+        if section == "ds_config" and field:
+            out["axes"] = _with_key(out["axes"], field, values, f"{where}: axes")
+            if "ds_config" in out["on_cpu"]:
+                out["on_cpu"] = _with_key(out["on_cpu"], field, values, f"{where}: on_cpu")
+        elif section in SECTIONS:
+            out[section] = out.get(section, {}) | {field: values[0]}
+        elif name in SINGLE:
+            out[name] = values[0]
+    return out
+
+
+def _full_name(name: str) -> str:
+    """`name` as it is kept. Raises UserError for one that cannot be set."""
+    section, dot, field = name.partition(".")
+    if name in READERS or name in SINGLE or (section in SECTIONS and field in SECTIONS[section]):
+        return name
+    if section == "ds_config" and dot:
+        return full_key(field, "--set")
+    if section in SECTIONS:
+        raise UserError(one_line(f"--set: {unknown_choice(section, field, SECTIONS[section])}"))
+    choices = [*READERS, "ds_config.KEY", *SINGLE, *(f"{part}.FIELD" for part in SECTIONS)]
+    raise UserError(one_line(f"--set: {unknown_choice('name', name, choices, LISTED_BY)}"))
+
+
+def _values(written: str, where: str) -> list[Any]:
+    """The values of `a,b,c`: what YAML reads between two brackets."""
+    check_plain(written, where)
+    values = load_plain(f"[{written}]", one_line(where))
+    if not isinstance(values, list) or not values:
+        raise UserError(one_line(f"{where}: {written!r} has no value"))
+    return values
+
+
+def _absolute(name: str, values: list[Any], base: Path) -> list[Any]:
+    if name.startswith("data."):
+        return [absolute_field(name.removeprefix("data."), value, base) for value in values]
+    return list(absolute_axis(name, values, base))
+
+
+def _without(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
+    """`axes` without those set, and without those of the layout that these replace."""
+    gone = replaced_by(sets)
+    return {axis: raw for axis, raw in axes.items() if axis not in gone}
+
+
+def _with_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str) -> dict[str, Any]:
+    """`axes` with one DeepSpeed key set in every alternative of ds_config."""
+    raw = axes.get("ds_config")
+    try:
+        alternatives = [
+            flat_overrides(alternative) for alternative in (raw if isinstance(raw, list) and raw else [raw])
+        ]
+    except UserError as error:
+        raise UserError(one_line(f"{where}: {error}")) from None
+    return dict(axes) | {"ds_config": [alternative | {path: values} for alternative in alternatives]}

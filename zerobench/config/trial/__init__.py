@@ -1,0 +1,1 @@
+"""A trial and its parts: model, adapter, optimizer, recomputation, checkpoints."""

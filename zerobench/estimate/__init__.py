@@ -1,0 +1,1 @@
+"""Estimate memory and time without running anything."""

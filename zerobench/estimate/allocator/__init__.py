@@ -1,0 +1,1 @@
+"""Model torch's caching allocators and their settings."""

@@ -1,0 +1,1 @@
+"""Terms of a memory estimate: model states, activations, logits, the order of modules."""

@@ -1,0 +1,1 @@
+"""Start processes and watch them: ranks, users' own commands, jobs on a cluster."""

@@ -1,0 +1,1 @@
+"""Describe the machine that a run starts on: processors, GPUs, installed packages."""

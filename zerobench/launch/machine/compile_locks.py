@@ -1,0 +1,132 @@
+"""The lock files under which torch compiles DeepSpeed's kernels, which a process that is killed leaves behind.
+
+Whoever finds such a file waits until it is gone, for ever (torch/utils/file_baton.py): one compilation that was killed
+would hang every later trial. Who compiles keeps the file open, and the kernel of the machine knows who has a file open,
+in containers too: it gives a write lease (fcntl(2), F_SETLEASE) on a file that nobody else has. Only such a lock is
+taken, and only on a file system of this machine's own: elsewhere another machine may hold it, of which a lease need not
+know, and it is only told of.
+"""
+
+import errno
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+
+from zerobench.config.deepspeed.kernels import build_root
+
+
+class Holder(Enum):
+    """Who has a lock file open."""
+
+    ALIVE = "a running process"
+    DEAD = "no running process"
+    UNKNOWN = "unknown"
+
+
+_REMOVAL_S = 0.2
+"""How long a process may take from closing its lock to removing it."""
+_LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+"""File systems that one machine alone mounts."""
+
+
+def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> list[str]:
+    """Remove the locks, of any age, whose holders are dead; a line for each, and with `tell_unknown` for each that may
+    be left over.
+    """
+    lines = []
+    for lock in locks(environ):
+        is_dead = stays_dead(lock)
+        with _holder_of(lock) as holder:
+            if is_dead and holder is Holder.DEAD:
+                lock.unlink(missing_ok=True)
+                lines.append(f"removed the lock of an interrupted compilation: {lock}")
+            elif holder is Holder.UNKNOWN and tell_unknown:
+                lines.append(
+                    f"{lock}: cannot tell whether its compilation still runs; if not, remove it: runs that "
+                    "need this kernel would wait forever"
+                )
+    return lines
+
+
+def take_over(lock: Path) -> int | None:
+    """Hold the lock of a dead compilation in its place: the descriptor that keeps it, None where its holder may live.
+
+    The file stays, so that no other process finds it gone and takes the kernel for compiled.
+    """
+    if not stays_dead(lock):
+        return None
+    with _opened_with_holder(lock) as (descriptor, holder):
+        return os.dup(descriptor) if holder is Holder.DEAD else None
+
+
+def stays_dead(lock: Path) -> bool:
+    """Whether the holder is dead, and not about to remove the lock: torch closes it first, and removes it then."""
+    if holder_of(lock) is not Holder.DEAD:
+        return False
+    time.sleep(_REMOVAL_S)
+    return holder_of(lock) is Holder.DEAD
+
+
+def locks(environ: Mapping[str, str]) -> list[Path]:
+    """`<kernel>/lock`, or `<python>_<cuda>/<kernel>/lock` in torch's default folder."""
+    root = build_root(environ)
+    return [path for pattern in ("*/lock", "*/*/lock") for path in root.glob(pattern)]
+
+
+def holder_of(lock: Path) -> Holder:
+    """Who holds it; nothing is changed."""
+    with _holder_of(lock) as holder:
+        return holder
+
+
+@contextmanager
+def _holder_of(lock: Path) -> Iterator[Holder]:
+    """Who holds it; where nobody does, nobody else can come to believe the same within."""
+    with _opened_with_holder(lock) as (_, holder):
+        yield holder
+
+
+@contextmanager
+def _opened_with_holder(lock: Path) -> Iterator[tuple[int, Holder]]:
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        gone_or_asked_by_another = {errno.ENOENT, errno.EWOULDBLOCK}
+        yield -1, Holder.ALIVE if error.errno in gone_or_asked_by_another else Holder.UNKNOWN
+        return
+    try:
+        yield descriptor, _leased(descriptor, lock) if _is_local(lock) else Holder.UNKNOWN
+    finally:
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)  # a duplicate may outlive it
+        os.close(descriptor)
+
+
+def _is_local(path: Path) -> bool:
+    """Whether `path` lies on a file system that no other machine can reach (proc_pid_mountinfo(5))."""
+    whole = os.path.realpath(path)
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    mounts = [(line.split()[4], line.partition(" - ")[2].split()[0]) for line in lines]
+    holding = [(len(point), kind) for point, kind in mounts if Path(whole).is_relative_to(point)]
+    return bool(holding) and max(holding, key=lambda mount: mount[0])[1] in _LOCAL
+
+
+def _leased(descriptor: int, lock: Path) -> Holder:
+    try:
+        # Who opens a leased file makes the kernel tell the lessee, by default with a signal that ends it.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        is_same = os.path.samestat(os.fstat(descriptor), lock.stat())
+    except FileNotFoundError:
+        return Holder.ALIVE  # released meanwhile
+    except OSError as error:
+        return Holder.ALIVE if error.errno == errno.EAGAIN else Holder.UNKNOWN
+    return Holder.DEAD if is_same else Holder.ALIVE

@@ -1,0 +1,57 @@
+"""Whether what a trial needs is installed here, said before anything starts.
+
+A login node has no torch and no DeepSpeed, and needs none to plan by formula, to submit, to watch and to report. Where
+a trial would run on it all the same, one line says what is missing, instead of every trial ending with a traceback.
+"""
+
+import importlib.metadata
+import re
+from collections.abc import Iterable
+
+from zerobench.common.errors import UserError
+from zerobench.config.derived.availability import FRAMEWORKS
+from zerobench.config.hardware.toolchain import package_folder
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.emulator.emulator import find_emulator
+
+
+def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> None:
+    """Refuse, before anything is started, `trials` that the packages of this environment do not do for.
+
+    Raises UserError, one line: what is missing, be it the emulator, and what to do `instead`; by default how to get it
+    or do without.
+    """
+    chosen = list(trials)
+    if any(trial.evidence is Evidence.EMULATED for trial in chosen):
+        find_emulator()
+    needing = {trial.evidence for trial in chosen} - {Evidence.FORMULA}
+    missing = [name for name in FRAMEWORKS if package_folder(name) is None] if needing else []
+    if missing:
+        are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        raise UserError(
+            f"{_listed(missing)} {are} not installed here, and {_listed(sorted(needing))} trials need {them}: "
+            f"{instead or _how_to_get(missing)}"
+        )
+
+
+def _how_to_get(missing: list[str]) -> str:
+    quoted = " ".join(f"'{requirement(name)}'" for name in missing)
+    return (
+        f"python -m pip install {quoted}; on a login node, zerobench submit runs them "
+        "elsewhere, and formulas need none (zerobench plan --formula, --set evidence=formula)"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def requirement(name: str) -> str:
+    """`name` with the versions that zerobench's metadata allows, as pip takes it; bare where there is no metadata."""
+    try:
+        known = importlib.metadata.requires("zerobench") or []
+    except importlib.metadata.PackageNotFoundError:
+        known = []
+    return next(
+        (entry for entry in known if re.match(rf"{re.escape(name)}(?![\w.-])", entry) and ";" not in entry), name
+    )

@@ -1,0 +1,97 @@
+"""The machine at hand, as sweeps are laid out for it, found out without importing torch, which asks the driver for
+seconds and device memory.
+"""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zerobench.common.control_groups import host_memory_bytes
+from zerobench.common.environments import missing_environments
+from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.derived.strategy import strategy_packages
+from zerobench.config.hardware import tpu
+from zerobench.config.hardware.toolchain import (
+    can_build_ops,
+    can_compile_graphs,
+    has_libaio,
+    op_is_built,
+    package_folder,
+    torch_has_cuda,
+    torch_has_rpc,
+)
+from zerobench.config.trial.optimizers import optimizer_kernels
+from zerobench.rank.nvml.nvml import DeviceInfo, list_devices
+
+_NO_FP16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI", "AVX512_CORE_BF16"}
+"""Values of ONEDNN_MAX_CPU_ISA that turn oneDNN's fp16 instructions off (oneDNN, "CPU Dispatcher Control")."""
+
+
+def detect_machine(num_nodes: int = 1, devices: Sequence[DeviceInfo] | None = None) -> Machine:
+    """The machine we are on, one of `num_nodes` alike; `devices` are its GPUs, by default those the driver lists."""
+    gpus = visible_devices(list_devices().devices if devices is None else devices, os.environ)
+    on_cuda = bool(gpus) and torch_has_cuda() and os.environ.get("DS_ACCELERATOR") != "cpu"
+    gpus = gpus if on_cuda else []
+    buildable = can_build_ops(for_cuda=on_cuda)
+    return Machine(
+        accelerator=Accelerator.CUDA if on_cuda else Accelerator.CPU,
+        num_nodes=num_nodes,
+        num_gpus=len(gpus),
+        gpu_names=tuple(gpu.name for gpu in gpus),
+        device_memory_bytes=min((gpu.total_bytes for gpu in gpus if gpu.total_bytes is not None), default=None),
+        host_memory_bytes=host_memory_bytes(),
+        cpu_cores=len(os.sched_getaffinity(0)),
+        bf16_slowdown=None,
+        supports_fp16=on_cuda or cpu_supports_fp16(),
+        has_libaio=op_is_built("async_io") or (buildable and has_libaio()),
+        missing_kernels=() if buildable else tuple(name for name in optimizer_kernels() if not op_is_built(name)),
+        has_flash_attention=package_folder("flash_attn") is not None,
+        has_liger=package_folder("liger_kernel") is not None,
+        has_inductor=can_compile_graphs(for_cuda=on_cuda),
+        has_rpc=torch_has_rpc(),
+        has_tpu=tpu.may_answer(os.environ),
+        missing_packages=tuple(name for name in strategy_packages() if package_folder(name) is None),
+        missing_environments=missing_environments(),
+    )
+
+
+def visible_devices(devices: Sequence[DeviceInfo], environ: Mapping[str, str]) -> list[DeviceInfo]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves, by index or UUID, up to the first name that is none.
+
+    CUDA C++ Programming Guide, "CUDA Environment Variables". Only how many matters here, not which: CUDA's order
+    may differ from the driver's.
+    """
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return list(devices)
+    chosen: list[DeviceInfo] = []
+    for name in map(str.strip, value.split(",")):
+        device = _named(name, devices)
+        if device is None or device in chosen:
+            break
+        chosen.append(device)
+    return chosen
+
+
+def cpu_supports_fp16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether DeepSpeed takes fp16 on this CPU: x86-64 with AVX512-FP16 or AVX-NE-CONVERT.
+
+    deepspeed/accelerator/cpu_accelerator.py, is_fp16_supported, asks torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    which asks oneDNN for these two (ATen/native/mkldnn/Utils.h; cpu_isa avx512_core_fp16 and avx2_vnni_2) and
+    says no elsewhere.
+    """
+    if platform.machine() not in {"x86_64", "AMD64"} or os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper() in _NO_FP16:
+        return False
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags)
+
+
+def _named(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+    if name.isdecimal():
+        return devices[int(name)] if int(name) < len(devices) else None
+    return next((device for device in devices if name and device.uuid.startswith(name)), None)

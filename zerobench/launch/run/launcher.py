@@ -1,0 +1,174 @@
+"""The command line and environment that start a trial under the `deepspeed` launcher: pure functions of the trial.
+
+DeepSpeed's launcher (deepspeed/launcher/runner.py, launch.py) has defaults that surprise, each of which is closed here:
+
+- it reads /job/hostfile unless told otherwise, and then goes multi-node: a single-node trial names /dev/null;
+- `--num_gpus` takes devices 0 to N-1 whatever CUDA_VISIBLE_DEVICES says: the devices are named with `--include`;
+- ranks share one stdout, and their lines mix: each gets a log file of its own;
+- on several nodes only variables with known prefixes reach the ranks, the rest through the file that DS_ENV_FILE
+  names: ours is written there after the user's own (~/.deepspeed_env), outside the run folder, since it may hold
+  secrets.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zerobench.common.errors import UserError
+from zerobench.common.rank_processes import free_ports
+from zerobench.config.derived.batch import processes_of
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.records.folder import NEEDS_GPU_VARIABLE, TRIAL_VARIABLE, TrialFolder
+
+WORKER_MODULE = "zerobench.rank.loop"
+MARK = TRIAL_VARIABLE
+
+NO_HOSTFILE = "/dev/null"
+"""DeepSpeed takes a hostfile that is no regular file for "local resources only" (runner.py, fetch_hostfile)."""
+
+PINNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+"""Without these glibc keeps freed memory and resident size says nothing about tensors (mallopt(3))."""
+
+_HOST = re.compile(r"\w[\w.:%@-]*", re.ASCII)
+"""A name or address as ssh takes it. What begins with a dash would be one of ssh's options, which can run commands."""
+
+
+def launched_processes(trial: TrialSpec) -> int:
+    """Processes that leave a record: every rank, or the one that plays a rank alone or holds all replicas."""
+    return 1 if trial.evidence.plays_one_rank and not trial.prediction.all_ranks else processes_of(trial)
+
+
+def deepspeed_argv(
+    trial: TrialSpec,
+    folder: TrialFolder,
+    port: int,
+    hostfile: Path | None = None,
+    *,
+    devices: Sequence[int] | None = None,
+    worker_module: str = WORKER_MODULE,
+    program: Sequence[str] | None = None,
+) -> list[str]:
+    """The command that runs `trial`, whose files lie in `folder`, under the deepspeed launcher.
+
+    `devices` are the device indices of a single node, where not simply the first ones. `program` is the launcher,
+    by default the one of this interpreter's environment.
+    """
+    return [
+        *(program or deepspeed_program()),
+        *_where(trial, hostfile, devices),
+        *("--master_port", str(port)),
+        "--no_local_rank",
+        *("--enable_each_rank_log", str(folder.path / "logs")),
+        *("--module", worker_module),
+        *("--trial-folder", str(folder.path)),
+    ]
+
+
+def _where(trial: TrialSpec, hostfile: Path | None, devices: Sequence[int] | None) -> list[str]:
+    """The options that choose nodes and devices; `--include` excludes the counts (runner.py, main)."""
+    if trial.num_nodes > 1 and launched_processes(trial) > 1:
+        counts = ["--num_nodes", str(trial.num_nodes), "--num_gpus", str(trial.gpus_per_node)]
+        return ["--hostfile", str(hostfile), *counts]
+    if devices is not None:
+        return ["--hostfile", NO_HOSTFILE, "--include", "localhost:" + ",".join(str(d) for d in devices)]
+    return ["--hostfile", NO_HOSTFILE, "--num_nodes", "1", "--num_gpus", str(launched_processes(trial))]
+
+
+def deepspeed_program() -> list[str]:
+    """The `deepspeed` program beside this interpreter, or the module it stands for where it is not there."""
+    beside = Path(sys.executable).with_name("deepspeed")
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return [str(beside)]
+    return [sys.executable, "-m", "deepspeed.launcher.runner"]
+
+
+def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
+    """What a trial's processes have in their environment beyond the caller's.
+
+    `num_cpus` and `num_gpus` are those of one node.
+    """
+    added = {
+        MARK: str(folder.path),
+        **PINNED_MALLOC,
+        # A rank that is alone (solo) gets what it would have beside the others, or its times would not compare.
+        "OMP_NUM_THREADS": str(trial.threads_per_rank or max(1, num_cpus // trial.gpus_per_node)),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if num_gpus > 0:
+        added[NEEDS_GPU_VARIABLE] = "1"
+    else:
+        added["DS_ACCELERATOR"] = "cpu"
+        if trial.num_nodes == 1:
+            added["GLOO_SOCKET_IFNAME"] = "lo"
+    return added
+
+
+def visible_devices(trial: TrialSpec, environ: Mapping[str, str]) -> list[int] | None:
+    """The devices for a single-node `trial` that the user's CUDA_VISIBLE_DEVICES allows; None where it is not set.
+
+    Raises UserError: the variable names devices by UUID, which DeepSpeed's launcher cannot, or too few.
+    """
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if not value or trial.num_nodes > 1:
+        return None
+    names = [name.strip() for name in value.split(",")]
+    if not all(name.isdecimal() for name in names):
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES: {value!r} must list device indices for the deepspeed launcher, for example 0,1"
+        )
+    needed = launched_processes(trial)
+    if len(names) < needed:
+        raise UserError(f"CUDA_VISIBLE_DEVICES: {value!r} names {len(names)} devices; the trial needs {needed}")
+    return [int(name) for name in names[:needed]]
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on now."""
+    return free_ports(1)[0]
+
+
+def command_text(argv: Sequence[str], added: Mapping[str, str]) -> str:
+    r"""cmd.txt: the environment's additions, then the command, one argument a line.
+
+    It runs the trial again by hand with `xargs -d '\n' -a cmd.txt env`.
+    """
+    return "".join(f"{line}\n" for line in [*(f"{name}={value}" for name, value in added.items()), *argv])
+
+
+def read_hosts(hostfile: Path) -> list[str]:
+    """The hosts of an MPI-style hostfile (`name slots=N` a line), in order.
+
+    Raises UserError: the file cannot be read, names no host or holds a line of another form.
+    """
+    try:
+        lines = hostfile.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"--hostfile: {hostfile} cannot be read: {why}") from None
+    entries = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    for words in entries:
+        if len(words) < 2 or not words[1].removeprefix("slots=").isdecimal() or "slots=" not in words[1]:
+            raise UserError(f"--hostfile: {hostfile}: {' '.join(words)!r} is not of the form 'name slots=N'")
+        if _HOST.fullmatch(words[0]) is None:
+            raise UserError(
+                f"--hostfile: {hostfile}: {words[0]!r} is not a host name or address (letters or digits "
+                "first, then also . - _ : % @)"
+            )
+    if not entries:
+        raise UserError(f"--hostfile: {hostfile} has no hosts; one per line: 'name slots=N'")
+    return [words[0] for words in entries]
+
+
+def remote_environment_text(added: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """What the file at DS_ENV_FILE must say: the user's own variables for remote ranks, then `added`."""
+    name = environ.get("DS_ENV_FILE", ".deepspeed_env")
+    lines: list[str] = []
+    for place in (Path.home(), Path()):
+        file = place / name
+        if file.is_file():
+            lines += [line for line in file.read_text(encoding="utf-8").splitlines() if "=" in line]
+    return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in added.items())])

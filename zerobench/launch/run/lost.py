@@ -1,0 +1,111 @@
+"""Trials that were begun and never ended in a record: typed by what can still be known, and made ready to run again.
+
+A runner writes how a trial ended. One that is killed with its trial (a node that went down, a preempted job) cannot, so
+whoever comes next does it in its place, from the ranks' records and from what the executor knows of the machine's end.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from zerobench.common.vocabulary import Status
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.launch.run import tree
+from zerobench.launch.run.executor import Executor, Interruption
+from zerobench.launch.run.launcher import launched_processes
+from zerobench.launch.run.logs import redact_logs
+from zerobench.launch.run.readable import readable_ranks
+from zerobench.launch.run.recovery import remove_checkpoints
+from zerobench.launch.run.trial_record import trial_record, write_record
+from zerobench.records.folder import RunFolder, TrialFolder
+from zerobench.records.records import Failure, Start, TrialRecord, read_or_none
+from zerobench.records.store import Run
+
+
+def is_begun(folder: TrialFolder) -> bool:
+    """Whether the trial was begun, whether or not it ended."""
+    return folder.command.exists() or folder.start.exists()
+
+
+def read_start(folder: TrialFolder) -> Start | None:
+    """Who began the trial; None where nobody did, or the word of it is torn."""
+    return read_or_none(folder.start, Start)
+
+
+def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start | None], Interruption]) -> TrialRecord:
+    """Write how a trial ended whose runner did not, by what `lost` knows; the caller holds the trial.
+
+    Raises OSError: the folder cannot be written.
+    """
+    start = read_start(folder)
+    ranks = readable_ranks(folder)
+    expected = launched_processes(trial)
+    whole = trial.checkpoint is None or trial.evidence is not Evidence.MEASURED  # else a second launch was to come
+    completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
+    cause = Interruption(Status.COMPLETED, "") if completed else lost(start)
+    redact_logs(folder)
+    failure = Failure(message=cause.message, evidence=cause.evidence) if cause.message else None
+    record = trial_record(
+        trial,
+        run.run_id,
+        (cause.status, failure),
+        expected,
+        ranks_reported=len(ranks),
+        started_at_s=start.started_at_s if start else None,
+        ended_at_s=_last_sign_of_life_s(folder),
+        nodes=start.nodes if start else [],
+        job=start.job if start else None,
+        notes=["its runner ended before writing this record; end time: last sign of life"],
+    )
+    return write_record(folder, record)
+
+
+def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]) -> TrialRecord:
+    """`record` of a prediction, typed by what took the machine from it where it was stopped, as a measured trial's is.
+
+    Raises OSError: the folder cannot be written.
+    """
+    cause = taken() if record.status is Status.INTERRUPTED else None
+    if cause is None:
+        return record
+    failure = Failure(message=cause.message, evidence=cause.evidence)
+    typed = record.model_copy(update={"status": cause.status, "reason": cause.message, "failure": failure})
+    return write_record(folder, typed)
+
+
+def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -> None:
+    """Where the trial was begun before, end what still runs of it and move what it left aside, typed.
+
+    The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
+    """
+    if not is_begun(folder) and not folder.record.exists():
+        return
+    for launch in (folder, folder.resumed):
+        tree.end(partial(tree.members, str(launch.path)))
+    remove_checkpoints(trial, folder)
+    if not folder.record.exists():
+        close(run, trial, folder, executor.lost)
+    aside = _aside(run.folder, folder.path.name)
+    stays = {folder.spec, folder.ds_config, folder.lock, folder.command}
+    for path in [*(p for p in folder.path.iterdir() if p not in stays), folder.command]:
+        if path.exists():
+            path.rename(aside / path.name)
+    shutil.copy(folder.spec, aside)
+
+
+def _aside(run: RunFolder, trial_id: str) -> Path:
+    """A fresh folder under the run's `set_aside`."""
+    shelf = run.path / "set_aside"
+    taken = len(list(shelf.glob(f"{trial_id}.*")))
+    path = shelf / f"{trial_id}.{taken + 1}"
+    path.mkdir(parents=True)
+    return path
+
+
+def _last_sign_of_life_s(folder: TrialFolder) -> float | None:
+    """When anything of the trial was last written; no later than now, whatever clock the file system has."""
+    paths = [*folder.path.glob("*"), *(folder.path / "logs").glob("*")]
+    last_s = max((path.stat().st_mtime for path in paths if path != folder.lock), default=None)
+    return None if last_s is None else min(last_s, time.time())

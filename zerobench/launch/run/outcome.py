@@ -1,0 +1,255 @@
+"""How a trial ended, typed from evidence: rank records, deaths, the kernel's counters; never from words in a log.
+
+Where several ranks failed, the first one's reason is the trial's: the others fell with it. A killed rank leaves no
+record, and its peers may record "connection closed" before we hear of the death; so a death by a signal that no peer
+can cause comes before any crash that a peer recorded within `NEWS_DELAY_S`.
+"""
+
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zerobench.common.vocabulary import Status
+from zerobench.launch.run.executor import Interruption
+from zerobench.launch.run.quiet import Load, no_progress
+from zerobench.launch.run.ranks import RankDeath
+from zerobench.records.progress import Progress
+from zerobench.records.records import Failure, HostStanding, RankRecord
+
+Outcome = tuple[Status, Failure | None]
+
+NEWS_DELAY_S = 2.0
+"""How late, on a loaded machine, we may hear of a death that a peer's socket told at once."""
+
+_OWN_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+"""Signals that a rank meets by itself. SIGABRT is left out: NCCL's watchdog aborts a rank when its peer dies; and
+SIGTERM: with it the launcher ends the others."""
+
+_MAY_HIDE_A_KILL = {None, 0, -signal.SIGKILL, -signal.SIGTERM}
+"""Exit statuses behind which the kernel's SIGKILL may stand: nobody's; 0, which deepspeed's launcher has where the
+process below it was killed; and SIGTERM, with which the others are ended, and which srun tells since it is higher.
+Whoever ended otherwise was not killed, whatever the kernel did to others meanwhile."""
+
+
+class Stopped(StrEnum):
+    """Why the runner ended a trial that had not ended by itself."""
+
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    SETTLED = "settled"
+    """Its outcome was known from its records, and the launcher still did not end."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """All that is known once a trial's processes are gone."""
+
+    ranks_expected: int
+    exit_code: int | None
+    """The launcher's; None where the runner ended it."""
+    first_rank_exit: int | None = None
+    """What that says of the first rank to end, as in subprocess."""
+    records: Sequence[RankRecord] = ()
+    written_at_s: Mapping[int, float] = field(default_factory=dict)
+    """When each rank's record was written, Unix time."""
+    outlived_by: Sequence[int] = ()
+    """Ranks whose processes were there when the launcher ended, which by itself it does after them."""
+    deaths: Sequence[RankDeath] = ()
+    progress: Sequence[Progress] = ()
+    """The last word of each rank."""
+    stopped: Stopped | None = None
+    timeout_s: float = 0.0
+    load: Load | None = None
+    """How busy the machine was when the runner ended the trial for want of progress."""
+    oom: str | None = None
+    """Which of the kernel's counters of processes killed for want of memory rose during the trial."""
+    stacks: Mapping[str, str] = field(default_factory=dict)
+    """Python stacks by rank, where they were asked for."""
+    last_lines: str = ""
+    """The end of what was printed: told to people, never judged by."""
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that left no record."""
+        held = {record.rank for record in self.records}
+        return [rank for rank in range(self.ranks_expected) if rank not in held]
+
+
+def classify(ending: Ending) -> Outcome:
+    """The status of a trial and, unless it completed, why."""
+    if not ending.missing and all(record.status is Status.COMPLETED for record in ending.records):
+        return Status.COMPLETED, None
+    if ending.stopped is Stopped.INTERRUPTED:
+        return Status.INTERRUPTED, Failure(message="stopped before its end")
+    rules = (first_failure, _timeout, _launcher_killed, _killed_unseen, _launcher_fault)
+    return next((outcome for rule in rules if (outcome := rule(ending))), None) or _left_no_record(ending)
+
+
+def first_failure(ending: Ending) -> Outcome | None:
+    """The record or the death that came first, of those that can be a cause."""
+    # Deaths that may be a cause: of ranks without a record, neither clean nor by the launcher's SIGTERM.
+    innocent = {None, 0, -signal.SIGTERM}
+    deaths = [d for d in ending.deaths if d.rank in ending.missing and d.exit_code not in innocent]
+    slack = NEWS_DELAY_S if any(-(death.exit_code or 0) in _OWN_SIGNALS for death in deaths) else 0.0
+    events: list[tuple[float, int, Outcome]] = [(death.at_s, death.rank, _death(death, ending)) for death in deaths]
+    for record in ending.records:
+        if record.status is not Status.COMPLETED:
+            late = slack if record.status is Status.CRASH else 0.0
+            events.append((ending.written_at_s.get(record.rank, 0.0) + late, record.rank, _recorded(record, ending)))
+    return min(events)[2] if events else None
+
+
+def _recorded(record: RankRecord, ending: Ending) -> Outcome:
+    failure = record.failure or Failure(message=f"ended as {record.status} without a reason")
+    message = failure.message if failure.rank is not None else f"rank {record.rank}: {failure.message}"
+    line = " ".join(message.split())
+    fields = {"rank": record.rank, "message": line}
+    if record.status is Status.OUT_OF_HOST_MEMORY and failure.host_standing is None:  # too little was left to tell it
+        fields["host_standing"] = _account_of(record.rank, ending)
+    return record.status, failure.model_copy(update=fields)
+
+
+def _death(death: RankDeath, ending: Ending) -> Outcome:
+    if death.exit_code == -signal.SIGKILL and ending.oom:
+        return _out_of_host_memory(death.rank, ending)
+    return Status.CRASH, Failure(
+        rank=death.rank,
+        message=f"rank {death.rank} {how_ended(death.exit_code)}{_during(death.rank, ending)} without a record",
+        host_standing=_account_of(death.rank, ending) if death.exit_code == -signal.SIGKILL else None,
+        evidence=with_last_lines(f"exit status {death.exit_code}", ending),
+    )
+
+
+def _timeout(ending: Ending) -> Outcome | None:
+    if ending.stopped is not Stopped.TIMEOUT:
+        return None
+    places = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8]) or "no rank had reported"
+    return Status.TIMEOUT, Failure(
+        message=no_progress(ending.timeout_s, places, ending.load),
+        evidence=with_last_lines(f"limit {ending.timeout_s:g} s", ending),
+        stacks=dict(ending.stacks),
+    )
+
+
+def _launcher_killed(ending: Ending) -> Outcome | None:
+    """It ended before ranks that had begun and did not fail: it was killed, or a process of it between it and them.
+
+    The launcher's own status then says nothing: deepspeed's exits with 0 where the process below it was killed.
+    """
+    left = [rank for rank in ending.outlived_by if rank in ending.missing]
+    if not left:
+        return None
+    ranks = "; ".join(f"rank {rank}{_during(rank, ending)}" for rank in left[:8])
+    if ending.oom and ending.exit_code in _MAY_HIDE_A_KILL:
+        message = f"the launcher was killed by the kernel (out of host memory), leaving {ranks}"
+        account = last_account(word for word in ending.progress if word.rank in left)
+        return Status.OUT_OF_HOST_MEMORY, Failure(message=message, host_standing=account, evidence=ending.oom)
+    return Status.LAUNCHER_FAULT, Failure(
+        message=f"the launcher {how_ended(ending.exit_code)} before its ranks: it or one of its processes "
+        f"was killed, leaving {ranks}",
+        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
+    )
+
+
+def _killed_unseen(ending: Ending) -> Outcome | None:
+    """The kernel killed for want of memory, and a rank vanished without our or the launcher's seeing how."""
+    if ending.first_rank_exit not in _MAY_HIDE_A_KILL:
+        return None
+    known = {death.rank for death in ending.deaths if death.exit_code is not None}
+    unseen = [rank for rank in ending.missing if rank not in known]
+    return _out_of_host_memory(unseen[0], ending) if ending.oom and unseen else None
+
+
+def _out_of_host_memory(rank: int, ending: Ending) -> Outcome:
+    return Status.OUT_OF_HOST_MEMORY, Failure(
+        rank=rank,
+        message=f"rank {rank} was killed by the kernel (out of host memory){_during(rank, ending)}",
+        host_standing=_account_of(rank, ending),
+        evidence=ending.oom,
+    )
+
+
+def _account_of(rank: int, ending: Ending) -> HostStanding | None:
+    """The last that a killed rank said: whoever killed it, and not every killer for want of memory is the kernel."""
+    return last_account(word for word in ending.progress if word.rank == rank)
+
+
+def last_account(words: Iterable[Progress]) -> HostStanding | None:
+    """What the rank that held most of the host said of it last: where the kernel kills, nobody is asked."""
+    accounts = [(word.host_standing, word.rank) for word in words if word.host_standing is not None]
+    if not accounts:
+        return None
+    account, rank = max(accounts, key=lambda item: item[0].total_bytes)
+    return account.model_copy(update={"at": f"{account.at} of rank {rank}", "is_last_account": True})
+
+
+def _launcher_fault(ending: Ending) -> Outcome | None:
+    if ending.progress or ending.records:
+        return None
+    return Status.LAUNCHER_FAULT, Failure(
+        message=f"the launcher {how_ended(ending.exit_code)} before any rank reported{_last_word(ending)}",
+        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
+    )
+
+
+def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Outcome:
+    """`outcome`, or what took the machine from the trial, where that may be why the trial did not complete.
+
+    `ask` is not asked of a trial that completed or ran out of memory: an interruption causes neither.
+    """
+    status, failure = outcome
+    if status in {Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}:
+        return outcome
+    taken = ask()
+    if taken is None:
+        return outcome
+    seen = f"{taken.evidence or taken.message}; the ranks ended: {failure.message if failure else status}"
+    return taken.status, Failure(message=taken.message, evidence=seen)
+
+
+def _left_no_record(ending: Ending) -> Outcome:
+    """Ranks had begun and are gone; the launcher's exit status is that of the first it found dead."""
+    code = ending.first_rank_exit
+    ranks = ", ".join(str(rank) for rank in ending.missing[:8])
+    return Status.CRASH, Failure(
+        rank=ending.missing[0] if len(ending.missing) == 1 else None,
+        message=f"no record from rank {ranks}: the first to end {how_ended(code)}{_last_word(ending)}",
+        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
+    )
+
+
+def as_a_shell_tells(returncode: int) -> int:
+    """The exit status of a process that subprocess knows: 128 and the signal's number where one ended it."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def how_ended(code: int | None) -> str:
+    """An exit status as the verb of a sentence."""
+    if code is None:
+        return "ended"
+    if code < 0 and -code in set(signal.Signals):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"exited with {code}"
+
+
+def _during(rank: int, ending: Ending) -> str:
+    """Where `rank` last said it was, to be put after its name; empty where it never did."""
+    return next((f" in {where(word)}" for word in ending.progress if word.rank == rank), "")
+
+
+def where(word: Progress) -> str:
+    """Where a rank was when it said `word`."""
+    in_a_step = 0 <= word.step_index < word.num_steps
+    return word.phase + (f" (step {word.step_index + 1} of {word.num_steps})" if in_a_step else "")
+
+
+def _last_word(ending: Ending) -> str:
+    """The last line that was printed, as a hint for people."""
+    lines = ending.last_lines.strip().splitlines()
+    return f"; last line: {lines[-1].strip()[:200]}" if lines else ""
+
+
+def with_last_lines(fact: str, ending: Ending) -> str:
+    """`fact` and the end of what was printed, for people."""
+    return f"{fact}; last lines:\n{ending.last_lines}" if ending.last_lines else fact

@@ -1,0 +1,191 @@
+"""Watches the ranks of a running trial: where each is, and, when one dies, at what instant and of what.
+
+DeepSpeed's launcher looks at its ranks once a second, ends the others when it finds one dead, and reports one exit
+code, so it cannot say which rank died first. The kernel can: a process file descriptor (pidfd_open(2)) wakes us the
+moment a rank dies, and until the launcher collects it, /proc/<pid>/stat holds its wait status (proc(5), field 52).
+"""
+
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+from pydantic import ValidationError
+
+from zerobench.launch.run import tree
+from zerobench.launch.run.record_times import believed_s
+from zerobench.records.folder import TrialFolder
+from zerobench.records.progress import Progress
+
+
+@dataclass(frozen=True)
+class RankDeath:
+    """The end of one rank's process."""
+
+    rank: int
+    at_s: float
+    """Unix time."""
+    exit_code: int | None
+    """As in subprocess: negative for a signal; None where the launcher had collected it before we looked."""
+
+
+class _Stat(NamedTuple):
+    """The fields of /proc/<pid>/stat that matter here."""
+
+    state: str
+    session: int
+    started_ticks: int
+    wait_status: int
+
+
+@dataclass
+class _WatchedRank:
+    rank: int
+    pid: int
+    started_ticks: int
+    pidfd: int | None
+
+
+class RankWatch:
+    """The ranks of one trial, as their progress files and the kernel tell of them.
+
+    A process id in a progress file is believed only if its process is the trial's: it carries `mark`, or belongs to the
+    `session` that the trial's launcher leads. Of ranks on other nodes the exit statuses are known that were written to
+    the folder; what a shell's status says of a signal is 128 and the signal's number.
+    """
+
+    def __init__(self, folder: TrialFolder, session: int, mark: str | None = None) -> None:
+        self._folder = folder
+        self._session = session
+        self._mark = mark
+        self._hostname = socket.gethostname()
+        self._began_at_s = time.time()
+        self._alive: dict[int, _WatchedRank] = {}
+        self._written: dict[Path, int] = {}
+        self._poll = select.poll()
+        self.progress: dict[int, Progress] = {}
+        """The latest word of each rank."""
+        self.deaths: dict[int, RankDeath] = {}
+
+    def wait(self, pidfd: int | None, timeout_s: float) -> None:
+        """Return when a watched rank, or the process behind `pidfd`, ends; at the latest after `timeout_s`."""
+        if pidfd is not None:
+            self._poll.register(pidfd, select.POLLIN)
+        self._poll.poll(timeout_s * 1000)
+        self._note_deaths()
+
+    def look(self) -> list[Progress]:
+        """Read what changed; the latest word of each rank, by rank."""
+        for path in self._folder.path.glob("progress_*.json"):
+            progress = self._changed(path)
+            if progress is not None:
+                self.progress[progress.rank] = progress
+                self._watch(progress)
+        self._note_deaths()
+        # What was written of ranks' ends knows the status that another process had collected.
+        for path in self._folder.rank_exits():
+            exited = _read_exit(path, self._began_at_s)
+            known = exited and self.deaths.get(exited.rank)
+            if exited is not None and (known is None or known.exit_code is None):
+                self.deaths[exited.rank] = exited
+        return [self.progress[rank] for rank in sorted(self.progress)]
+
+    def living(self) -> list[int]:
+        """The ranks on this node whose processes are there, of those that have spoken."""
+        self._note_deaths()
+        return sorted(self._alive)
+
+    def close(self) -> None:
+        """Stop watching; what was learned stays."""
+        for watched in self._alive.values():
+            _close(watched.pidfd)
+        self._alive.clear()
+
+    def _changed(self, path: Path) -> Progress | None:
+        """What `path` says, where it was written since the last look."""
+        try:
+            written = path.stat().st_mtime_ns
+            if self._written.get(path) == written:
+                return None
+            progress = Progress.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):  # a live view only: the next look reads it
+            return None
+        self._written[path] = written
+        return progress
+
+    def _watch(self, progress: Progress) -> None:
+        """Begin to watch the process of a rank on this node that we did start."""
+        rank, pid = progress.rank, progress.pid
+        if rank in self._alive or rank in self.deaths or progress.hostname != self._hostname:
+            return
+        stat = _stat(pid)
+        if stat is None or not (stat.session == self._session or self._is_marked(pid)) or _is_other(pid, rank):
+            return
+        pidfd = open_pidfd(pid)
+        if pidfd is not None:
+            self._poll.register(pidfd, select.POLLIN)
+        self._alive[rank] = _WatchedRank(rank, pid, stat.started_ticks, pidfd)
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            return tree.belongs(psutil.Process(pid), self._mark)
+        except psutil.Error:
+            return False
+
+    def _note_deaths(self) -> None:
+        for rank, watched in list(self._alive.items()):
+            stat = _stat(watched.pid)
+            collected = stat is None or stat.started_ticks != watched.started_ticks
+            if not collected and stat is not None and stat.state not in "ZX":
+                continue
+            code = None if collected or stat is None else os.waitstatus_to_exitcode(stat.wait_status)
+            self.deaths[rank] = RankDeath(rank, time.time(), code)
+            del self._alive[rank]
+            if watched.pidfd is not None:
+                self._poll.unregister(watched.pidfd)
+            _close(watched.pidfd)
+
+
+def _is_other(pid: int, rank: int) -> bool:
+    """Whether process `pid` says that it is another rank: `rank` is then on a node that has our hostname."""
+    try:
+        claimed = psutil.Process(pid).environ().get("RANK")
+    except psutil.Error:  # it is a zombie, and says nothing
+        return False
+    return claimed is not None and claimed != str(rank)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A file descriptor that becomes readable when process `pid` ends; None where the kernel has none to give."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _close(pidfd: int | None) -> None:
+    if pidfd is not None:
+        os.close(pidfd)
+
+
+def _read_exit(path: Path, began_at_s: float) -> RankDeath | None:
+    """What `exit_<rank>.txt` says; None where it is half written, or gone."""
+    try:
+        at_s, code = believed_s(path.stat().st_mtime, began_at_s, time.time()), int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return RankDeath(int(path.stem.removeprefix("exit_")), at_s, 128 - code if code > 128 else code)
+
+
+def _stat(pid: int) -> _Stat | None:
+    """Fields 3, 6, 22 and 52 of /proc/<pid>/stat; None where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name may hold spaces and parentheses
+    return _Stat(fields[0], int(fields[3]), int(fields[19]), int(fields[49]))

@@ -1,0 +1,223 @@
+"""A trial with a checkpoint: the first launch, which saves and may be made to fail, and the second, which goes on.
+
+Both are launches as of any other trial, in fresh processes, watched and judged in the same way. The second has a folder
+of its own in the trial's, so that neither overwrites what the other measured.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from zerobench.common.units import format_bytes
+from zerobench.common.vocabulary import Status
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.derived.resume import needs_universal, resumed_trial
+from zerobench.config.derived.step_plan import plan_steps
+from zerobench.config.derived.strategy import uses_deepspeed
+from zerobench.config.models.parameters import num_parameters
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.estimate.memory.checkpoint import room_bytes
+from zerobench.launch.run.launcher import MARK, launched_processes
+from zerobench.launch.run.logs import last_line
+from zerobench.launch.run.quiet import Quiet
+from zerobench.launch.run.readable import readable_ranks
+from zerobench.launch.run.setup import lay_out_trial
+from zerobench.launch.run.stop import Stop
+from zerobench.launch.run.trial_record import skipped_record
+from zerobench.records.checkpoint_files import (
+    ENGINE,
+    UNIVERSAL,
+    Position,
+    ResumeFrom,
+    checkpoints_folder,
+    flush_to_disk,
+    last,
+    size_bytes,
+)
+from zerobench.records.folder import TrialFolder, remove_outside, write_plain
+from zerobench.records.records import Failure, RankRecord, Recovery, TrialRecord
+
+Launch = Callable[[TrialSpec, TrialFolder], TrialRecord]
+"""Starts the ranks of a trial once, in a folder, and says how they ended."""
+
+_POLL_S = 0.2
+
+
+def run_twice(trial: TrialSpec, folder: TrialFolder, run_id: str, launch: Launch, stop: Stop) -> TrialRecord:
+    """Run `trial` until it ends or is made to fail, then resume it from its last checkpoint.
+
+    Raises OSError: a folder cannot be written.
+    """
+    remove_checkpoints(trial, folder)
+    try:
+        lacks = _lacks_room(trial, folder)
+        if lacks is not None:
+            return skipped_record(trial, run_id, "checkpoint_room", lacks, launched_processes(trial))
+        first = launch(trial, folder)
+        ranks = readable_ranks(folder)
+        killed = next((rank for rank in ranks if rank.killed_at_s is not None), None)
+        if stop.asked or (killed is None and first.status is not Status.COMPLETED):
+            return first
+        recovery = _resume(trial, folder, launch, stop, _begun(trial, first, ranks, killed))
+        return _both(first, recovery)
+    finally:
+        if trial.checkpoint is not None and not trial.checkpoint.keep:
+            remove_checkpoints(trial, folder)
+
+
+def remove_checkpoints(trial: TrialSpec, folder: TrialFolder) -> None:
+    """Delete the checkpoints that a trial left."""
+    if trial.checkpoint is None:
+        return
+    with contextlib.suppress(OSError):
+        path = checkpoints_folder(trial, folder)
+        remove_outside(path) if trial.checkpoint.folder else shutil.rmtree(path)
+
+
+def _begun(trial: TrialSpec, first: TrialRecord, ranks: Sequence[RankRecord], killed: RankRecord | None) -> Recovery:
+    """What is known before the second launch."""
+    fault = None if trial.checkpoint is None else trial.checkpoint.fault
+    done = len(plan_steps(trial)) if killed is None or fault is None else fault.step
+    return Recovery(
+        status=Status.CRASH,
+        world_size=resumed_trial(trial).world_size,
+        from_step=max((save.step for rank in ranks for save in rank.checkpoints), default=0),
+        killed_at_s=None if killed is None else killed.killed_at_s,
+        killed_rank=None if killed is None else killed.rank,
+        steps_done=done,
+        first_ended_at_s=first.ended_at_s or time.time(),
+    )
+
+
+def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, recovery: Recovery) -> Recovery:
+    """Load the last whole checkpoint in fresh processes, and go on to the end."""
+    checkpoint = last(checkpoints_folder(trial, folder))
+    if checkpoint is None:
+        return recovery.model_copy(update={"reason": "the first launch left no complete checkpoint"})
+    resumed = resumed_trial(trial)
+    if needs_universal(trial):
+        converted = _convert(checkpoint, folder, trial.timeout_s, stop)
+        recovery = recovery.model_copy(update=converted.facts)
+        if converted.reason is not None:
+            return recovery.model_copy(update={"status": Status.CRASH, "reason": converted.reason})
+    _lay_out(resumed, folder.resumed, checkpoint, universal=needs_universal(trial))
+    second = launch(resumed, folder.resumed)
+    return _ended(recovery, second, _position(checkpoint), readable_ranks(folder.resumed))
+
+
+def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, universal: bool) -> None:
+    """The folder of the second launch, with what the worker reads."""
+    config = build_ds_config(trial) if uses_deepspeed(trial) else None
+    if config is not None and universal:
+        config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
+    lay_out_trial(folder, trial, config)
+    write_plain(folder.resume_from, ResumeFrom(checkpoint=checkpoint).model_dump_json())
+
+
+class _Conversion(NamedTuple):
+    """How making a universal checkpoint went."""
+
+    facts: dict[str, float | int]
+    reason: str | None = None
+
+
+def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop) -> _Conversion:
+    """Make of DeepSpeed's checkpoint one that any number of ranks can load, beside it and on the disk.
+
+    DeepSpeed injects what its own engine does not save of that form (`--inject_missing_state`); one worker a pass:
+    several pickle all of it to each other. It is taken for hung where it has written nothing for `timeout_s`.
+    """
+    start = time.perf_counter()
+    command = [
+        *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
+        *("--input_folder", str(checkpoint / ENGINE), "--output_folder", str(checkpoint / UNIVERSAL)),
+        *("--num_extract_workers", "1", "--num_merge_workers", "1"),
+    ]
+    environment = {**os.environ, MARK: str(folder.path), "DS_ACCELERATOR": "cpu"}
+    with (
+        (folder.path / "convert.log").open("wb") as log,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        quiet, written = Quiet(), 0
+        while process.poll() is None:
+            before, written = written, _written_bytes(checkpoint) + os.fstat(log.fileno()).st_size
+            if written != before:
+                quiet.end()
+            if stop.asked or quiet.seconds > timeout_s:
+                process.kill()
+            time.sleep(_POLL_S)
+    if process.returncode:
+        return _Conversion(
+            {}, f"ds_to_universal exited with {process.returncode}: {last_line(folder.path / 'convert.log')}"
+        )
+    flush_to_disk(checkpoint / UNIVERSAL)
+    seconds = time.perf_counter() - start
+    return _Conversion({"convert_s": seconds, "converted_bytes": size_bytes(checkpoint / UNIVERSAL)})
+
+
+def _written_bytes(folder: Path) -> int:
+    """Bytes of all files under `folder`, some of which may vanish meanwhile."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(where, name).stat().st_size
+    return total
+
+
+def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: Sequence[RankRecord]) -> Recovery:
+    """What the second launch measured."""
+    losses = next((rank.losses for rank in ranks if rank.losses), position.losses)
+    return recovery.model_copy(
+        update={
+            "status": second.status,
+            "reason": second.reason,
+            "from_step": position.step,
+            "started_at_s": second.started_at_s,
+            "ended_at_s": second.ended_at_s,
+            "loads": [rank.checkpoints[0] for rank in ranks if rank.checkpoints],
+            "losses": losses,
+            "steps_ended_at_s": _step_ends(ranks, position.step),
+        }
+    )
+
+
+def _step_ends(ranks: Sequence[RankRecord], from_step: int) -> list[float]:
+    """When each step from `from_step` on was over on all ranks; Unix time."""
+    ends: dict[int, float] = {}
+    for mark in (mark for rank in ranks for mark in rank.marks):
+        ends[mark.step_index] = max(mark.end_s, ends.get(mark.step_index, 0.0))
+    return [end for step, end in sorted(ends.items()) if step >= from_step]
+
+
+def _both(first: TrialRecord, recovery: Recovery) -> TrialRecord:
+    """The record of the trial: completed where the second launch was, whatever the first was made to suffer."""
+    held: dict[str, object] = {"recovery": recovery, "ended_at_s": recovery.ended_at_s or time.time()}
+    if recovery.status is Status.COMPLETED:
+        return first.model_copy(update={**held, "status": Status.COMPLETED, "reason": None, "failure": None})
+    reason = f"resumed from step {recovery.from_step}: {recovery.reason or recovery.status}"
+    failure = Failure(message=reason)
+    return first.model_copy(update={**held, "status": recovery.status, "reason": reason, "failure": failure})
+
+
+def _position(checkpoint: Path) -> Position:
+    return Position.model_validate_json((checkpoint / "position.json").read_bytes())
+
+
+def _lacks_room(trial: TrialSpec, folder: TrialFolder) -> str | None:
+    """Why the checkpoints cannot lie where they are to; None where they can, or nobody knows how large they are."""
+    elements, where = num_parameters(trial.model), checkpoints_folder(trial, folder)
+    where.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(where).free
+    needed = 0 if elements is None else room_bytes(trial, elements)
+    if needed <= free:
+        return None
+    return f"checkpoint: {where.parent} has {format_bytes(free)} free, needs {format_bytes(needed)}"

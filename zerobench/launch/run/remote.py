@@ -1,0 +1,74 @@
+"""Work on the nodes of a hostfile: a trial's processes are asked for stacks and ended, by the trial's mark.
+
+DeepSpeed's own way to stop a multi-node job is `pkill -f` on every node (deepspeed/launcher/runner.py,
+multinode_runner.py), which also ends other jobs of the same user. This module is run on each node instead, over the
+same ssh that started the ranks, and finds them as tree.py does:
+`python -m zerobench.launch.run.remote stacks|end MARK`. Another module of the package is run in the same way.
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zerobench.launch.run import tree
+
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+TIMEOUT_S = 30.0
+
+
+def on_all(hosts: Sequence[str], verb: str, mark: str) -> list[str]:
+    """Do `verb` (`stacks` or `end`) for the trial `mark` on all `hosts` at once; one line for each that failed."""
+    return list(on_each(verb, dict.fromkeys(hosts, ("zerobench.launch.run.remote", verb, mark))).values())
+
+
+def on_each(what: str, commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Run on each host, all at once, the module with the arguments that `commands` has for it.
+
+    Returns a line for each that failed, which calls the work `what`.
+    """
+    running = [(host, _start(host, words)) for host, words in commands.items()]
+    return {host: fault for host, process in running if (fault := _fault(host, what, process))}
+
+
+def remote_command(*words: str) -> str:
+    """A module and its arguments in a remote shell: from the same folder, so that a checkout works as well."""
+    here = shlex.quote(str(Path.cwd()))
+    return f"cd {here} && {shlex.join([sys.executable, '-m', *words])}"
+
+
+def _start(host: str, words: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SSH, host, remote_command(*words)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _fault(host: str, what: str, process: subprocess.Popen[str]) -> str | None:
+    try:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"{host}: {what}: no answer in {TIMEOUT_S:g} s"
+    last = errors.strip().rpartition("\n")[2]
+    return f"{host}: {what}: exit status {process.returncode}: {last}" if process.returncode else None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do one verb on this node."""
+    verb, mark = arguments
+    if verb == "stacks":
+        tree.request_stacks(tree.members(mark))
+    elif verb == "end":
+        tree.end(lambda: tree.members(mark))
+    else:
+        raise SystemExit(f"{verb!r} is not known; choices: stacks, end")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

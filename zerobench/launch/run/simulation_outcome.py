@@ -1,0 +1,53 @@
+"""How a simulation ended that left no record: its exit status, its last words, the kernel's counter."""
+
+import signal
+from pathlib import Path
+
+from zerobench.common.vocabulary import Status
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.launch.run.outcome import Outcome, how_ended, where
+from zerobench.launch.run.quiet import no_progress, read_load
+from zerobench.records.folder import TrialFolder
+from zerobench.records.progress import Progress
+from zerobench.records.records import Failure
+
+_TAIL_LINES = 3
+INTERRUPTED: Outcome = Status.INTERRUPTED, Failure(message="stopped before its end")
+
+
+def died(code: int, folder: TrialFolder, oom: str | None) -> Outcome:
+    """By a signal, or by itself; `oom` is what the kernel counted meanwhile of processes killed for want of memory."""
+    if code < 0:
+        return _by_signal("the simulation", code, oom)
+    words = _last_words(folder.stderr)
+    return Status.CRASH, Failure(message=f"the simulation ended with status {code}: {words}", evidence=words)
+
+
+def simulator_died(code: int, words: str, oom: str | None) -> Outcome:
+    """The process that played the trial, and others, is gone; `words` is what it said of it."""
+    if code >= 0 and words.strip():
+        last = words.strip().splitlines()[-1]
+        return Status.CRASH, Failure(message=f"the simulator {how_ended(code)}: {last}", evidence=words)
+    return _by_signal("the simulator", code, oom)
+
+
+def quiet_for(trial: TrialSpec, word: Progress | None) -> Outcome:
+    """It made no progress after `word` for as long as it may."""
+    place = "no progress reported" if word is None else f"in {where(word)}"
+    return Status.TIMEOUT, Failure(message=no_progress(trial.timeout_s, place, read_load()))
+
+
+def _by_signal(who: str, code: int, oom: str | None) -> Outcome:
+    if code == -signal.SIGKILL and oom:
+        return Status.OUT_OF_HOST_MEMORY, Failure(
+            message=f"{who} was killed by the kernel (out of host memory)", evidence=oom
+        )
+    return Status.CRASH, Failure(message=f"{who} {how_ended(code)}", evidence=f"exit status {code}")
+
+
+def _last_words(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return " | ".join(lines[-_TAIL_LINES:]) or "no output"

@@ -1,0 +1,142 @@
+"""Where jobs stand, as squeue tells: its JSON in every layout so far, its columns where it was built without JSON.
+
+Layouts: 22.05 prints a job's state as one word and plain numbers, null or 0 where there is none; 23.02 wraps most
+numbers as {"set", "infinite", "number"}; from 23.11 on times are wrapped too and the state is a list. 22.05 takes no
+filter with --json: it prints the whole cluster's jobs, and ours are picked here.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import from_json
+
+from zerobench.launch.slurm.client import ask, run_client
+from zerobench.launch.slurm.tasks import TaskState, array_task_ids
+
+JobStates = dict[int, list[TaskState]]
+"""By Slurm's job id, an array's own; a job that Slurm no longer knows has no states."""
+
+TIMEOUT_S = 10.0
+_COLUMNS = "%A|%F|%K|%T|%r|%D|%S|%e|%N"
+"""Short names, which every version has, of what JSON calls as follows; the third is of one task or of several."""
+_NAMES = (
+    *("job_id", "array_job_id", "array_task_id", "job_state", "state_reason", "node_count"),
+    *("start_time", "end_time", "nodes"),
+)
+_NOTHING = {"", "None", "N/A", "(null)", "Unknown", "NONE"}
+
+
+def job_states(job_ids: Collection[int], timeout_s: float = TIMEOUT_S, cluster: str | None = None) -> JobStates | None:
+    """Where each task of `job_ids` stands; None where Slurm is not there, or silent for `timeout_s` seconds.
+
+    Slurm forgets a job some minutes after its end (MinJobAge, 300 s by default). With `cluster`, jobs that squeue says
+    are of another one do not count: their numbers are the same and mean something else.
+    """
+    if not job_ids:
+        return {}
+    deadline = time.monotonic() + timeout_s
+    answer = ask(["squeue", "--json", *_selection(job_ids)], timeout_s)
+    if answer is None:
+        return None
+    states = squeue_json(answer.stdout, job_ids, cluster) if answer.exit_code == 0 else None
+    if states is not None:
+        return states
+    columns = ["squeue", "--noheader", f"--format={_COLUMNS}", *_selection(job_ids)]
+    text = run_client(columns, max(1.0, deadline - time.monotonic()))
+    return None if text is None else squeue_columns(text, job_ids)
+
+
+def _selection(job_ids: Collection[int]) -> list[str]:
+    """The options that pick `job_ids`, ended ones too.
+
+    One is named twice: asked for a single job that it has forgotten, squeue fails; asked for two, it prints none.
+    """
+    named = sorted(job_ids)
+    return ["--states=all", f"--jobs={','.join(map(str, [*named, named[0]]))}"]
+
+
+def squeue_json(text: str, job_ids: Iterable[int], cluster: str | None = None) -> JobStates | None:
+    """What `squeue --json` printed, of `job_ids`; None where it is no such document or tells of errors."""
+    try:
+        document = from_json(text)
+    except ValueError:
+        return None
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list) or document.get("errors"):
+        return None
+    ours = [job for job in jobs if isinstance(job, dict)]
+    return _by_job((job for job in ours if not cluster or job.get("cluster") in (None, "", cluster)), job_ids)
+
+
+def _by_job(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates:
+    """What `jobs`, rows of squeue's as its JSON has them, say of each of `job_ids`."""
+    states: JobStates = {job_id: [] for job_id in job_ids}
+    for job in jobs:
+        job_id = number_of(job.get("array_job_id")) or number_of(job.get("job_id"))
+        if job_id in states:
+            states[job_id] += _states_of(job)
+    return states
+
+
+def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
+    """The state of each task in one of squeue's rows: tasks that have not begun share one."""
+    task = TaskState(
+        task_id=number_of(job.get("array_task_id")),
+        states=_words(job.get("job_state")),
+        reason=text_of(job.get("state_reason")),
+        num_nodes=number_of(job.get("node_count")),
+        nodes=text_of(job.get("nodes")),
+        restart_count=number_of(job.get("restart_cnt")),
+        start_s=time_of(job.get("start_time")),
+        end_s=time_of(job.get("end_time")),
+        preempt_s=time_of(job.get("preempt_time")),
+    )
+    tasks = job.get("array_task_string")
+    yield from _each(task, tasks if isinstance(tasks, str) else "")
+
+
+def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
+    """What squeue printed in our columns, of `job_ids`; None where a line has others."""
+    rows = [[text_of(cell.strip()) for cell in line.split("|")] for line in text.splitlines()]
+    if any(len(row) != len(_NAMES) for row in rows):
+        return None
+    return _by_job(({**dict(zip(_NAMES, row, strict=True)), "array_task_string": row[2]} for row in rows), job_ids)
+
+
+def _each(state: TaskState, tasks: str) -> Iterator[TaskState]:
+    """`state` for each of `tasks`, as Slurm writes them; itself where it is of one task or of a plain job."""
+    if state.task_id is not None or not tasks:
+        yield state
+        return
+    for task_id in array_task_ids(tasks):
+        yield replace(state, task_id=task_id)
+
+
+def number_of(value: Any) -> int | None:
+    """A whole number in whichever layout; None where it is not set."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def time_of(value: Any) -> float | None:
+    """Unix time; Slurm's 0 is none."""
+    return float(number_of(value) or 0) or None
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A state, which is one word or a list of them."""
+    words = value if isinstance(value, list) else [value]
+    return tuple(word.upper() for word in words if isinstance(word, str) and word)
+
+
+def text_of(value: Any) -> str | None:
+    """A text; None where Slurm writes a word for nothing."""
+    return value if isinstance(value, str) and value not in _NOTHING else None

@@ -1,0 +1,129 @@
+"""Fills in a batch script: its `#SBATCH` lines and its settings, and nothing else of it.
+
+A template is a whole script that works by hand (slurm/*.sbatch). What goes into it comes from command lines, sweeps
+and folder names, and two parsers read it: sbatch its `#SBATCH` lines, bash the settings, assignments between two marks.
+Each value is quoted for the parser that reads it, so that none can start a command, end a line or become an option.
+
+What sbatch's parser does (src/sbatch/opt.c, _get_argument, the same from 18.08 on): a backslash takes the next
+character as it is, within quotes of either kind too; blanks end a word outside of quotes, even behind a backslash; `#`
+begins a comment outside of quotes; and a line with `hetjob` or `packjob` anywhere in it begins another job's options.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerobench.common.errors import UserError
+from zerobench.common.resources import shipped
+
+Options = Mapping[str, str | bool]
+"""sbatch's long options without their dashes: True for one without a value, False takes the template's line out."""
+
+SETTINGS_BEGIN = "# Settings: begin"
+SETTINGS_END = "# Settings: end"
+
+_OPTION = re.compile(r"#?#SBATCH --(?P<key>[a-z][a-z-]*)(=\S+)?(?P<comment>\s+#.*)?")
+_SETTING = re.compile(r"(?P<name>[a-z_]+)=(\S*|\$\{.*\})(?P<comment>\s+#.*)?")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+^~\[\]&|*!()-]*")
+_SPLITS_JOBS = re.compile("(hetjo|packjo)(b)", re.IGNORECASE)
+
+
+def template(name: str) -> str:
+    """The text of the shipped template `name`: array, trial or report."""
+    return (shipped("slurm") / f"{name}.sbatch").read_text(encoding="utf-8")
+
+
+def render(text: str, options: Options, settings: Mapping[str, str]) -> str:
+    """The template `text` with sbatch's `options` and the values of `settings` in it; all else as it is.
+
+    An option that the template has, switched off by a second `#` or not, changes where it stands and keeps its comment;
+    the others follow the last of them.
+
+    Raises UserError: a value holds a control character. Raises KeyError: the template has no such setting.
+    """
+    lines = text.splitlines()
+    first, last = lines.index(SETTINGS_BEGIN), lines.index(SETTINGS_END)
+    head = _with_options(lines[:first], options)
+    block = _with_settings(lines[first:last], settings)
+    return "".join(f"{line}\n" for line in [*head, *block, *lines[last:]])
+
+
+def sbatch_word(key: str, value: str) -> str:
+    """`--key=value` as one word for sbatch's parser.
+
+    Raises UserError: a control character, which no quoting carries over.
+    """
+    _refuse_control(f"--{key}", value)
+    # A backslash within the word keeps it whole for the parser and hides it from the search for it.
+    if _PLAIN.fullmatch(value):
+        return f"--{key}={_SPLITS_JOBS.sub(_backslash, value)}"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"--{key}={_SPLITS_JOBS.sub(_backslash, escaped)}"'
+
+
+def log_pattern(path: Path, pattern: str) -> str:
+    """The value of --output for logs in the folder `path`, whose own percent signs stand for themselves.
+
+    Raises UserError: `path` holds a control character, or a backslash, which would turn off the replacement in
+    `pattern` (sbatch(1), filename pattern).
+    """
+    _refuse_control("--reports", str(path))
+    if "\\" in str(path):
+        raise UserError(f"--reports: {str(path)!r} contains a backslash, which Slurm interprets")
+    return f"{str(path).replace('%', '%%')}/{pattern}"
+
+
+def _backslash(match: re.Match[str]) -> str:
+    return f"{match[1]}\\{match[2]}"
+
+
+def _with_options(lines: list[str], options: Options) -> list[str]:
+    given = dict(options)
+    changed: list[str] = []
+    after = 0
+    for line in lines:
+        match = _OPTION.fullmatch(line)
+        value = given.pop(match["key"], None) if match else None
+        if match is None or value is None:
+            changed.append(line)
+        elif value is not False:
+            changed.append(_beside(_option_line(match["key"], value), line, match.start("comment")))
+        if match:
+            after = len(changed)
+    added = [_option_line(key, value) for key, value in given.items() if value is not False]
+    return [*changed[:after], *added, *changed[after:]]
+
+
+def _option_line(key: str, value: str | bool) -> str:
+    return f"#SBATCH {sbatch_word(key, value)}" if isinstance(value, str) else f"#SBATCH --{key}"
+
+
+def _with_settings(lines: list[str], settings: Mapping[str, str]) -> list[str]:
+    given = dict(settings)
+    changed = []
+    for line in lines:
+        match = _SETTING.fullmatch(line)
+        if match is None or match["name"] not in given:
+            changed.append(line)
+            continue
+        name = match["name"]
+        value = given.pop(name)
+        _refuse_control(name, value)
+        changed.append(_beside(f"{name}={shlex.quote(value) if value else ''}", line, match.start("comment")))
+    if given:
+        raise KeyError(next(iter(given)))
+    return changed
+
+
+def _beside(text: str, line: str, at: int) -> str:
+    """`text` with the comment of `line`, which begins at `at` or nowhere (-1), in its column if there is room."""
+    if at < 0:
+        return text
+    comment = line[at:].lstrip()
+    return f"{text:<{len(line) - len(comment) - 2}}  {comment}"
+
+
+def _refuse_control(name: str, value: str) -> None:
+    if not value.isprintable():
+        raise UserError(f"{name}: {value!r} contains an unprintable character, not allowed in a batch script")

@@ -1,0 +1,153 @@
+"""Hands a run's trials to Slurm: array after array, then the report that follows them.
+
+What is submitted is written down after each job, so that nothing which Slurm has taken is forgotten if the next one is
+refused; a name that was used once is never used again, since a job reads its tasks from the file of its name.
+"""
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.common.errors import UserError
+from zerobench.config.trial.trial import TrialSpec
+from zerobench.launch.run.runner import standing
+from zerobench.launch.run.stop import stop_on_signals
+from zerobench.launch.slurm.jobs import (
+    JobKind,
+    Submission,
+    SubmittedJob,
+    read_submission,
+    read_tasks,
+    tasks_text,
+    write_submission,
+)
+from zerobench.launch.slurm.options import SubmitOptions
+from zerobench.launch.slurm.queue import JobStates
+from zerobench.launch.slurm.submit.batch import array_script, report_script, report_time_s
+from zerobench.launch.slurm.submit.grouping import JobArray, group
+from zerobench.launch.slurm.submit.limits import Limits
+from zerobench.launch.slurm.submit.sbatch import sbatch
+from zerobench.launch.slurm.tasks import Stage
+from zerobench.records.folder import RunFolder, write_whole
+from zerobench.records.store import Run
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job whose script lies in the run's folder."""
+
+    name: str
+    kind: JobKind
+    num_tasks: int
+    num_nodes: int
+    time_limit_s: int
+
+    def submitted(self, job_id: int | None) -> SubmittedJob:
+        """What is kept of it; `job_id` is None without Slurm."""
+        return SubmittedJob(**vars(self), job_id=job_id, submitted_at_s=time.time())
+
+
+def plan_arrays(trials: Iterable[TrialSpec], options: SubmitOptions, limits: Limits) -> list[JobArray]:
+    """The arrays that `trials` make on the nodes that `options` ask for."""
+    return group(trials, limits, trials_per_job=options.trials_per_job, time_limit_s=options.time_limit_s)
+
+
+def array_names(run: RunFolder, arrays: Sequence[JobArray]) -> list[str]:
+    """A name for each array that none before it had: `2-nodes`, then `2-nodes-2`, or `predictions`."""
+    usual = ["1-node" if array.num_nodes == 1 else f"{array.num_nodes}-nodes" for array in arrays]
+    names = ["predictions" if a.kind is JobKind.PREDICTIONS else name for a, name in zip(arrays, usual, strict=True)]
+    return _fresh(run, names)
+
+
+def array_job(run: RunFolder, name: str, array: JobArray, options: SubmitOptions) -> Job:
+    """`array` with its script; its tasks and script are written to the run's folder.
+
+    Raises UserError: a value that no batch script can hold. Raises OSError: a file cannot be written.
+    """
+    _write(run, name, array_script(run, name, array, options))
+    write_whole(run.slurm_tasks(name), tasks_text(array.tasks))
+    return Job(name, array.kind, len(array.tasks), array.num_nodes, array.time_limit_s)
+
+
+def report_job(run: RunFolder, after: Sequence[int], options: SubmitOptions, limits: Limits) -> Job:
+    """The report that follows the jobs `after`; its script is written to the run's folder.
+
+    Raises UserError, OSError: as array_job.
+    """
+    [name] = _fresh(run, ["report"])
+    _write(run, name, report_script(run, name, after, options, limits.max_cpu_time_s))
+    return Job(name, JobKind.REPORT, 1, 1, report_time_s(limits.max_cpu_time_s))
+
+
+def submit(
+    run: RunFolder, arrays: Sequence[JobArray], options: SubmitOptions, limits: Limits
+) -> Iterator[SubmittedJob]:
+    """Hand `arrays` to Slurm, then the report of them and of what is still queued; each as it has been taken.
+
+    Raises UserError: Slurm refuses one; those before it are kept and go on. Raises OSError: a file cannot be written.
+    """
+    ids = [job.job_id for job in read_submission(run).jobs if job.job_id is not None and job.kind is not JobKind.REPORT]
+    for name, array in zip(array_names(run, arrays), arrays, strict=True):
+        job = _hand_over(run, array_job(run, name, array, options), limits)
+        ids.append(job.job_id or 0)
+        yield job
+    yield _hand_over(run, report_job(run, ids, options, limits), limits)
+
+
+def missing(run: Run, states: JobStates) -> list[str]:
+    """The ids of trials that must still be run and that no job will come to, by `states` of the run's jobs."""
+    coming = covered(run.folder, read_submission(run.folder), states)
+    return [trial_id for trial_id, status in standing(run) if status is None and trial_id not in coming]
+
+
+def covered(run: RunFolder, submission: Submission, states: JobStates) -> set[str]:
+    """The ids of trials that a task is to run which waits or has nodes."""
+    trial_ids: set[str] = set()
+    for job in submission.jobs:
+        if job.job_id is None or job.kind is JobKind.REPORT:
+            continue
+        alive = {state.task_id for state in states.get(job.job_id, []) if state.stage is not Stage.OVER}
+        if alive:
+            for number, task in enumerate(read_tasks(run.slurm_tasks(job.name))):
+                if None in alive or number in alive:
+                    trial_ids.update(task)
+    return trial_ids
+
+
+def record(run: RunFolder, job: SubmittedJob, cluster: str | None) -> None:
+    """Write down that `job` was submitted."""
+    before = read_submission(run)
+    write_submission(run, before.model_copy(update={"jobs": [*before.jobs, job], "cluster": cluster or before.cluster}))
+
+
+def _hand_over(run: RunFolder, job: Job, limits: Limits) -> SubmittedJob:
+    """Submit `job` and write it down; who asks us to stop meanwhile waits until both are done."""
+    with stop_on_signals() as stop:
+        try:
+            submitted = job.submitted(sbatch(run.slurm_script(job.name)))
+        except UserError as error:
+            run.slurm_script(job.name).unlink()  # its name is free again
+            raise UserError(f"{error}; continue with: zerobench submit --resume {shlex.quote(str(run.path))}") from None
+        record(run, submitted, limits.cluster)
+    if stop.asked:
+        raise KeyboardInterrupt
+    return submitted
+
+
+def _fresh(run: RunFolder, names: Sequence[str]) -> list[str]:
+    """`names`, each with a number behind it where an earlier job, or one before it, has it."""
+    taken = {path.stem for path in run.slurm.glob("*.sbatch")} | {job.name for job in read_submission(run).jobs}
+    fresh: list[str] = []
+    for name in names:
+        number = 1
+        while (numbered := name if number == 1 else f"{name}-{number}") in taken:
+            number += 1
+        taken.add(numbered)
+        fresh.append(numbered)
+    return fresh
+
+
+def _write(run: RunFolder, name: str, script: str) -> None:
+    run.slurm_logs.mkdir(parents=True, exist_ok=True)
+    write_whole(run.slurm_script(name), script)

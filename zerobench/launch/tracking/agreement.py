@@ -1,0 +1,135 @@
+"""Who this rank of a user's own job is, on which node, and the one folder that all of its ranks write to.
+
+Nodes are told apart by hostname and by what the launcher says of them, since either may fail: two nodes may share a
+hostname, and many launchers number no nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from zerobench.common.errors import UserError
+from zerobench.records.folder import TrialFolder
+from zerobench.records.progress import Rank
+from zerobench.records.records import NvmlSummary, read_or_none
+
+_NODE = ("GROUP_RANK", "CROSS_RANK", "SLURM_NODEID")
+"""Where torchrun, DeepSpeed's launcher and srun say which of its nodes a rank is on."""
+_LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
+
+
+def this_rank() -> Rank:
+    """As torch.distributed knows it where it runs, else as the launcher's environment says; alone by default."""
+    running = dist.is_available() and dist.is_initialized()
+    return Rank(
+        rank=dist.get_rank() if running else int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        world_size=dist.get_world_size() if running else int(os.environ.get("WORLD_SIZE", "1")),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        node=node_said(os.environ),
+    )
+
+
+def node_said(environ: Mapping[str, str]) -> int:
+    """The node's index as the launcher says it, else by the ranks that it says a node has; 0 where it says neither."""
+    node = next((environ[name] for name in _NODE if environ.get(name, "").isdecimal()), None)
+    if node is not None:
+        return int(node)
+    ranks = next((int(environ[name]) for name in _LOCAL_RANKS if environ.get(name, "").isdecimal()), 0)
+    return int(environ.get("RANK", "0")) // ranks if ranks else 0
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks know alike."""
+
+    folder: TrialFolder
+    ranks_per_node: int
+    """Of the node that has most; launchers and libraries set variables for it to different things."""
+    node: int
+    """Index of this rank's node."""
+    is_first_of_node: bool
+    """Whether this is the rank that starts its node's sampler."""
+    speaks: bool = False
+    """Whether this is the rank that writes what the work was: one alone does."""
+
+
+class _Node(NamedTuple):
+    """A node, as one of its ranks knows it."""
+
+    hostname: str
+    number: int
+
+
+class _RankReport(NamedTuple):
+    """What a rank tells the others."""
+
+    node: _Node
+    fault: str | None
+
+
+def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
+    """The folder that rank 0 makes, and how the ranks lie on nodes; a collective call where there are several.
+
+    Raises UserError: rank 0 could not make it, or another node cannot; on every rank, so that none waits.
+    """
+    words: list[str | None] = [None, None, None]
+    if rank.rank == 0:
+        try:
+            folder = make()
+            words[0], words[2] = str(folder.path), _watched_on(folder)
+        except UserError as error:
+            words[1] = str(error)
+    are_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if are_several:
+        dist.broadcast_object_list(words, src=0)
+    if words[0] is None:
+        raise UserError(
+            words[1] or f"rank {rank.rank}: torch.distributed is not initialized; only rank 0 makes the folder"
+        )
+    folder = TrialFolder(Path(words[0]))
+    here = _RankReport(_Node(rank.hostname, rank.node), _fault_of_making(folder))
+    everywhere = [here]
+    if are_several:
+        everywhere = [here] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+    for node, fault in everywhere:
+        if fault is not None:
+            raise UserError(f"{folder.path}: cannot be created on {node.hostname}: {fault}")
+    nodes = [node for node, _ in everywhere]
+    is_first = not are_several or nodes.index(here.node) == dist.get_rank()
+    per_node = max(Counter(nodes).values())
+    return Agreement(folder, per_node, _index(here.node, nodes, words[2]), is_first, speaks=rank.rank == 0)
+
+
+def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
+    """Nodes are numbered as their first ranks come, behind the watcher's own, whose sampler is that of node 0."""
+    distinct = list(dict.fromkeys(nodes))
+    if watched_on is None:
+        return distinct.index(here)
+    watched = next((node for node in distinct if node.hostname == watched_on), None)
+    return [watched, *(node for node in distinct if node != watched)].index(here)
+
+
+def _watched_on(folder: TrialFolder) -> str | None:
+    """The hostname of the watcher whose folder it is; None where nobody watches."""
+    summary = read_or_none(folder.nvml_summary(0), NvmlSummary)
+    return None if summary is None else summary.hostname
+
+
+def _fault_of_making(folder: TrialFolder) -> str | None:
+    """Make the folder where this node shares no disk with rank 0's: its records stay here. None where it is there."""
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -1,0 +1,227 @@
+"""A user's command from its start to its end: signals handed to it, its process tree and its ranks watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import psutil
+
+from zerobench.common.errors import UserError
+from zerobench.launch.machine.compile_locks import free_left_over
+from zerobench.launch.run import tree
+from zerobench.launch.run.attempt import last_lines
+from zerobench.launch.run.launcher import MARK
+from zerobench.launch.run.logs import redact_logs
+from zerobench.launch.run.oom import read_oom_counters
+from zerobench.launch.run.outcome import Ending, Stopped
+from zerobench.launch.run.ranks import RankWatch, open_pidfd
+from zerobench.launch.run.readable import readable_ranks
+from zerobench.launch.run.record_times import written_at_s
+from zerobench.launch.run.stop import Stop
+from zerobench.launch.tracking.host_tree import HostSampler, HostTree
+from zerobench.launch.tracking.output import StreamCopy
+from zerobench.records.folder import TrialFolder
+from zerobench.records.progress import Progress
+from zerobench.records.records import HostSummary, NvmlSummary, read_or_none
+
+NODE = 0
+"""The index of the watcher's own node; trackers inside of the command number the others behind it (agreement.py)."""
+POLL_S = 0.25
+HOST_INTERVAL_S = 0.1
+LOCKS_S = 5.0
+"""Seconds between two looks for locks of dead compilations."""
+HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+"""Beside those that end it (zerobench.launch.run.stop); a second of those kills the command with all of its
+processes."""
+LAST_WORDS_S = 1.0
+"""How long output may take to arrive after the command's end."""
+
+
+@dataclass(frozen=True)
+class CommandProgress:
+    """How the command goes, for whoever shows it."""
+
+    spent_s: float
+    ranks: Sequence[Progress]
+    """Ranks that a tracker inside of the command speaks for."""
+    num_ranks: int
+    rss_bytes: int
+    """Of the whole tree, now."""
+    nvml: NvmlSummary | None
+
+
+@dataclass(frozen=True)
+class Show:
+    """What is shown while the command runs."""
+
+    out: Callable[[bytes], None]
+    err: Callable[[bytes], None]
+    progress: Callable[[CommandProgress], None]
+    note: Callable[[str], None] = lambda _line: None
+    """Takes a line of zerobench's own."""
+
+
+class Command:
+    """The command from its start to its end."""
+
+    def __init__(
+        self,
+        program: str,
+        command: Sequence[str],
+        folder: TrialFolder,
+        show: Show,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self._variables = variables or {}
+        self.returncode = 0
+        self.started_at_s = time.time()
+        self._show = show
+        self.notes: list[str] = []
+        self._free_locks()
+        self._mark = str(folder.path.absolute())
+        self._streams = (StreamCopy(folder.stdout, show.out), StreamCopy(folder.stderr, show.err))
+        self._oom_before = read_oom_counters()
+        with ExitStack() as started:
+            started.enter_context(self._handing_on())  # before the command can say that it is ready for them
+            self._process = self._start(program, command)
+            self._held = started.pop_all()
+        for stream in self._streams:
+            stream.started()
+        self.ranks = RankWatch(folder, self._process.pid)
+        self.tree = HostTree(socket.gethostname(), HOST_INTERVAL_S, self._members, NODE)
+        self._host = HostSampler(self.tree, folder.host_samples(NODE))
+
+    def _start(self, program: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                list(command),
+                executable=program,
+                env={**os.environ, **self._variables, MARK: self._mark},
+                stdout=self._streams[0].to,
+                stderr=self._streams[1].to,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"COMMAND: {command[0]!r} cannot be started: {error.strerror or error}") from None
+
+    def _members(self) -> list[psutil.Process]:
+        return tree.members(self._mark, self._process.pid)
+
+    def run(self, stop: Stop) -> tuple[Ending, HostSummary, list[str]]:
+        """Wait for the end, hand signals on; what is known of it."""
+        self._host.start()
+        try:
+            with self._held:
+                stopped = self._wait(stop)
+            held = [stream for stream in self._streams if not stream.finish(LAST_WORDS_S)]
+        finally:
+            self.ranks.look()
+            self.ranks.close()
+            host = self._host.stop()
+        redact_logs(self.folder)
+        notes = [*self.notes]
+        notes += ["leftover processes of the command hold its output: its end is lost"] if held else []
+        notes += [fault for stream in self._streams for fault in stream.faults]
+        return self._ending(stopped), host, notes
+
+    def _wait(self, stop: Stop) -> Stopped | None:
+        pidfd = open_pidfd(self._process.pid)
+        asked_at_s: float | None = None
+        begun_s = looked_s = time.monotonic()
+        while self._process.poll() is None:
+            self.ranks.wait(pidfd, POLL_S)
+            if time.monotonic() - looked_s > LOCKS_S:
+                looked_s = time.monotonic()
+                self._free_locks("; ranks that waited for it fail, and compile when started again")
+            self._tell(time.monotonic() - begun_s)
+            if stop.signal is None:
+                continue
+            if asked_at_s is None:
+                asked_at_s = time.monotonic()
+                self._signal(stop.signal)
+                stop.signal = None
+            else:  # the second one
+                tree.end(self._members, politely=False)
+        if pidfd is not None:
+            os.close(pidfd)
+        self.returncode = self._process.returncode
+        return None if asked_at_s is None else Stopped.INTERRUPTED
+
+    def _free_locks(self, outcome: str = "") -> None:
+        """Remove the locks of compilations that died, for which ranks wait forever; say so, with the `outcome`."""
+        environ = {**os.environ, **self._variables}
+        for line in free_left_over(environ, tell_unknown=not outcome):
+            self.notes.append(f"{line}{outcome}")
+            self._show.note(f"{line}{outcome}")
+
+    @contextmanager
+    def _handing_on(self) -> Iterator[None]:
+        """Signals that a script may wait for, as a scheduler's warning before its limit, go to the command itself."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def hand_on(number: int, _frame: FrameType | None) -> None:
+            if hasattr(self, "_process"):
+                self._process.send_signal(number)
+
+        before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the whole process group, as a terminal would."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _tell(self, spent_s: float) -> None:
+        spoken = self.ranks.look()
+        ranks = len(self.tree.ranks)
+        nvml = read_nvml_summary(self.folder, NODE)
+        self._show.progress(CommandProgress(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
+
+    def _ending(self, stopped: Stopped | None) -> Ending:
+        records = readable_ranks(self.folder)
+        return Ending(
+            ranks_expected=self.num_ranks,
+            exit_code=self.returncode,
+            records=records,
+            written_at_s=written_at_s(self.folder, (record.rank for record in records), self.started_at_s, {}),
+            deaths=tuple(self.ranks.deaths.values()),
+            progress=tuple(self.ranks.progress[rank] for rank in sorted(self.ranks.progress)),
+            stopped=stopped,
+            oom=read_oom_counters().since(self._oom_before),
+            last_lines=last_lines(self.folder),
+        )
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks in all, as their environment says; the processes seen where it does not; one for a plain command."""
+        sizes = [process.world_size for process in self.tree.ranks if process.world_size]
+        return max([*sizes, len(self.tree.ranks), 1])
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on this node."""
+        sizes = [process.local_world_size for process in self.tree.ranks if process.local_world_size]
+        return max([*sizes, len(self.tree.ranks), 1])
+
+
+def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:
+    """What the sampler says by now; None before it has."""
+    return read_or_none(folder.nvml_summary(node), NvmlSummary)

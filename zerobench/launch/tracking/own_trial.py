@@ -1,0 +1,199 @@
+"""What a user's own work was, as a trial: read from the engine, or unknown; nothing is guessed.
+
+A trial states a model, a batch, a precision. Of a script that no ledger looked into none of it is known; of a tracked
+engine most is: the ZeRO stage, offloads, batch and precision are the engine's, the model's shape is its config.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerobench.common.redaction import MARK, is_secret_name, redact_text
+from zerobench.config.axes.axes import axes_known
+from zerobench.config.axes.axis import Visibility
+from zerobench.config.deepspeed.user_file import leaves
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.optimizers import OPTIMIZERS, Optimizer
+from zerobench.config.trial.trial import (
+    SCRIPT,
+    Attention,
+    Offload,
+    OwnScript,
+    Precision,
+    StepsSpec,
+    TrialSpec,
+)
+
+UNKNOWN_MODEL = "unknown"
+"""The model type of what is no transformers model."""
+
+_WORK = axes_known(Visibility.BY_ENGINE)
+_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", *axes_known(Visibility.NEVER))
+
+
+def unknown_trial(name: str) -> TrialSpec:
+    """A script of which nothing is known."""
+    return TrialSpec(
+        model=ModelSpec(name=name, hf_config={"model_type": UNKNOWN_MODEL}),
+        strategy=SCRIPT,
+        own=OwnScript(name=name, unknown=(*_WORK, *_NEVER_KNOWN)),
+    )
+
+
+def laid_out(trial: TrialSpec, world_size: int, ranks_per_node: int) -> TrialSpec:
+    """`trial` on that many ranks; one node where they do not divide evenly."""
+    even = ranks_per_node > 0 and world_size % ranks_per_node == 0
+    nodes = world_size // ranks_per_node if even else 1
+    return trial.model_copy(update={"num_nodes": nodes, "gpus_per_node": world_size // nodes})
+
+
+def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
+    """The work of a DeepSpeed engine; `sequence_length` as its batches showed it."""
+    fields: dict[str, Any] = {
+        **_offloads(engine),
+        **_zeropp(engine),
+        "micro_batch_size": engine.train_micro_batch_size_per_gpu(),
+        "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
+        "sequence_length": sequence_length,
+        "precision": _precision(engine),
+        "optimizer": _optimizer(engine),
+        **_model_settings(engine.module),
+        "ds_config": {k: v for k, v in leaves(engine_file(engine)) if k != "steps_per_print"},  # accelerate: inf
+    }
+    return _of_script(engine.module, f"zero{engine.zero_optimization_stage()}", name, steps, fields)
+
+
+def loop_trial(
+    module: Any, optimizers: Sequence[Any], strategy: str, name: str, steps: StepsSpec, sequence_length: int | None
+) -> TrialSpec:
+    """The work of a loop without DeepSpeed over `module`, as far as it tells."""
+    dtypes = {str(dtype).removeprefix("torch.") for dtype in _dtypes(module)}
+    fields: dict[str, Any] = {
+        "sequence_length": sequence_length,
+        "precision": Precision.FP32 if dtypes == {"float32"} else None,
+        "optimizer": _loops_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
+        **_model_settings(module),
+    }
+    return _of_script(module, strategy, name, steps, fields)
+
+
+def _of_script(module: Any, strategy: str, name: str, steps: StepsSpec, fields: dict[str, Any]) -> TrialSpec:
+    """The trial of what `fields` knows; None is what nobody can tell."""
+    known = {field: value for field, value in fields.items() if value is not None}
+    unknown = tuple(field for field in _WORK if field != "model" and field not in known)
+    script = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))
+    return TrialSpec(model=_model(module), strategy=strategy, steps=steps, own=script, **known)
+
+
+def _loops_optimizer(optimizer: Any) -> Optimizer | None:
+    """What torch's was told beside its hyperparameters counts too: it may make a kernel of one class."""
+    kind, group = type(optimizer).__name__, optimizer.param_groups[0]
+    for info in OPTIMIZERS.values():
+        settings = info.torch_settings.items()
+        if settings and info.torch_class == kind and all(group.get(key) == value for key, value in settings):
+            return info.name
+    return _by_class(optimizer)
+
+
+def _by_class(optimizer: Any) -> Optimizer | None:
+    """Others, plain Adam among them, are none of ours."""
+    kind = type(optimizer).__name__
+    known = (info for info in OPTIMIZERS.values() if kind == info.class_name)
+    return next((info.name for info in known), None)
+
+
+def engine_file(engine: Any) -> dict[str, Any]:
+    """The configuration that the engine was given, as plain values without secrets."""
+    plain: dict[str, Any] = _plain("", getattr(_config(engine), "_param_dict", {}))
+    return plain
+
+
+def _plain(name: str, value: Any) -> Any:
+    """`value` as JSON holds it: a number without end as its name, secrets left out."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(str(key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int | float | bool) or value is None:
+        return value
+    return MARK if is_secret_name(name) else redact_text(str(value))
+
+
+def _model(module: Any) -> ModelSpec:
+    """A transformers model by its config, anything else by its class alone."""
+    config = getattr(module, "config", None)
+    as_dict = getattr(config, "to_diff_dict", None)
+    model_type = getattr(config, "model_type", "")
+    if as_dict is None or not isinstance(model_type, str) or not model_type:
+        return ModelSpec(name=type(module).__name__, hf_config={"model_type": UNKNOWN_MODEL})
+    # The version that wrote the config is no part of the work: runs under two versions are to be compared.
+    values = {k: v for k, v in _plain("", as_dict()).items() if not k.startswith("_") and k != "transformers_version"}
+    name = str(getattr(config, "_name_or_path", "") or "").rstrip("/").rpartition("/")[2]
+    return ModelSpec(name=name or type(module).__name__, hf_config={**values, "model_type": model_type})
+
+
+def _model_settings(module: Any) -> dict[str, Any]:
+    """What a transformers model says of its attention and of checkpointing; None where it does not."""
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    attention = Attention(implementation) if implementation in set(Attention) else None
+    return {
+        "attention": attention,
+        "activation_checkpointing": _first(module, "is_activation_checkpointing", "is_gradient_checkpointing"),
+    }
+
+
+def _offloads(engine: Any) -> dict[str, Any]:
+    """Where the engine's configuration puts the states; `nvme_path` where it swaps."""
+    zero = _config(engine).zero_config
+    sections = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
+    devices: dict[str, Any] = {name: _device(section) for name, section in sections.items()}
+    paths = (getattr(section, "nvme_path", None) for section in sections.values())
+    path = next((str(path) for path in paths if path is not None), None)
+    return {**devices, "nvme_path": path} if Offload.NVME in devices.values() else devices
+
+
+def _zeropp(engine: Any) -> dict[str, Any]:
+    """ZeRO++ as the engine's configuration has it; a second copy among one rank is none."""
+    zero = _config(engine).zero_config
+    return {
+        "hpz_partition_size": zero.zero_hpz_partition_size if zero.zero_hpz_partition_size > 1 else None,
+        "quantized_weights": zero.zero_quantized_weights,
+        "quantized_gradients": zero.zero_quantized_gradients,
+    }
+
+
+def _device(section: Any) -> Offload:
+    device = getattr(section, "device", "none")
+    return Offload(str(getattr(device, "value", device) or "none"))
+
+
+def _precision(engine: Any) -> Precision | None:
+    if engine.bfloat16_enabled():
+        return Precision.BF16
+    if engine.fp16_enabled():
+        return Precision.FP16
+    dtypes = {str(dtype) for dtype in _dtypes(engine.module)}
+    return Precision.FP32 if dtypes == {"torch.float32"} else None
+
+
+def _dtypes(module: Any) -> Iterator[Any]:
+    return (parameter.dtype for parameter in module.parameters())
+
+
+def _optimizer(engine: Any) -> Optimizer | None:
+    inner = getattr(engine.optimizer, "optimizer", None)
+    return _by_class(inner if inner is not None else engine.optimizer)
+
+
+def _first(owner: Any, *names: str) -> Any:
+    """The first of the attributes `names` that is there: transformers renamed one of them."""
+    return next((getattr(owner, name) for name in names if hasattr(owner, name)), None)
+
+
+def _config(engine: Any) -> Any:
+    """DeepSpeed's own reading of its configuration, which it has no public name for."""
+    return engine._config  # noqa: SLF001 -- see above

@@ -1,0 +1,133 @@
+"""Watches a user's own unmodified command from outside: NVML, host memory, its end; and writes an ordinary run.
+
+The command runs as it is given: its own process group and session, its arguments never through a shell, its streams
+passed on, signals handed to it, its exit status handed back. Its environment has one variable more, by which its
+processes are known and a tracker inside of it finds the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerobench.common.errors import UserError
+from zerobench.common.redaction import redact_arguments
+from zerobench.config.trial.trial import SCRIPT, TrialSpec
+from zerobench.launch.machine.variables import untold
+from zerobench.launch.run.outcome import Ending, as_a_shell_tells
+from zerobench.launch.run.readable import read_readable
+from zerobench.launch.run.stop import stop_on_signals
+from zerobench.launch.run.trial_record import trial_record, write_record
+from zerobench.launch.tracking.command import NODE, Command, Show
+from zerobench.launch.tracking.own_run import lay_out_own
+from zerobench.launch.tracking.own_trial import laid_out, unknown_trial
+from zerobench.launch.tracking.script_outcome import classify_script
+from zerobench.rank.nvml.sampler import Sampler
+from zerobench.records.folder import RunFolder, TrialFolder, write_whole
+from zerobench.records.records import HostSummary, NvmlSummary, TrialRecord
+
+BASELINE_S = 10.0
+"""How long the sampler may take for its baseline before the command is started without one."""
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """A command that has ended and its run."""
+
+    folder: RunFolder
+    record: TrialRecord | None
+    """None where it could not be written."""
+    exit_code: int
+    """The command's own, 128 and the signal's number where one ended it."""
+    fault: str | None = None
+    """Why the record could not be written."""
+
+
+def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> WatchedRun:
+    """Run `command` and watch it to its end; its run lies under `reports`, named `name` or by its script.
+
+    Raises:
+        UserError: there is no such command, or the run's folder cannot be written.
+
+    """
+    program = _program(command)
+    trial = unknown_trial(name or script_name(command))
+    safe = redact_arguments(command, untold(os.environ))
+    run = lay_out_own(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
+    folder = run.trial(trial.trial_id)
+    sampler = Sampler.start(folder, NODE, uuids=None, interval_s=interval_s)
+    try:
+        sampler.wait_ready(BASELINE_S)
+        with stop_on_signals() as stop:
+            process = Command(program, command, folder, show)
+            ending, host, notes = process.run(stop)
+    finally:
+        nvml = sampler.stop()
+    code = as_a_shell_tells(process.returncode)
+    try:
+        final = _settle_spec(folder, process)
+        record = _record(run, folder, final, ending, nvml, host, notes, process.started_at_s)
+    except OSError as error:  # a full disk: what the command did counts all the same
+        return WatchedRun(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
+    return WatchedRun(run, record, code)
+
+
+def _program(command: Sequence[str]) -> str:
+    """Where the command lies. Raises UserError: nowhere."""
+    if not command:
+        raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
+    program = shutil.which(command[0])
+    if program is None:
+        raise UserError(f"COMMAND: {command[0]!r} not found or not executable")
+    return program
+
+
+def script_name(command: Sequence[str]) -> str:
+    """The name of the script in a command line, else of its program."""
+    scripts = (Path(word).stem for word in command if word.endswith((".py", ".sh")) and not word.startswith("-"))
+    return next(scripts, Path(command[0]).stem) or "script"
+
+
+def _settle_spec(folder: TrialFolder, command: Command) -> TrialSpec:
+    """What the work was: a tracker's word, else the ranks that were seen."""
+    trial = TrialSpec.model_validate(json.loads(folder.spec.read_bytes()))
+    if trial.strategy != SCRIPT:
+        return trial
+    trial = laid_out(trial, command.num_ranks, command.ranks_per_node)
+    write_whole(folder.spec, trial.model_dump_json(indent=1))
+    return trial
+
+
+def _record(
+    run: RunFolder,
+    folder: TrialFolder,
+    trial: TrialSpec,
+    ending: Ending,
+    nvml: NvmlSummary,
+    host: HostSummary,
+    notes: list[str],
+    started_at_s: float,
+) -> TrialRecord:
+    status, failure, more = classify_script(ending)
+    if trial.num_nodes > 1:
+        more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
+    others, _ = read_readable(folder.nvml_summaries(), NvmlSummary)
+    record = trial_record(
+        trial,
+        run.run_id,
+        (status, failure),
+        max(trial.world_size, len(ending.records)),
+        started_at_s=started_at_s,
+        ended_at_s=time.time(),
+        exit_code=ending.exit_code,
+        ranks_reported=len(ending.records),
+        nvml=[nvml, *(summary for summary in others if summary.node != nvml.node)],
+        host=[host],
+        notes=[*notes, *more],
+    )
+    return write_record(folder, record)

@@ -1,1 +1,0 @@
-"""What memory is used for: the ledger and its sources, and the NVML sampler, which starts without torch."""

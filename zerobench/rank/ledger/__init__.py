@@ -1,0 +1,1 @@
+"""The ledger, which names each byte of memory, and its sources."""

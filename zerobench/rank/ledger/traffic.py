@@ -1,0 +1,97 @@
+"""What a rank hands to collectives and kernels in each phase: bytes by kind, floating-point operations, their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from zerobench.common.vocabulary import Phase, StepKind
+from zerobench.estimate.time.trace import CollectiveWait, PhaseStart, Recorder
+from zerobench.records.records import CollectiveTraffic, CountedFlops
+
+
+@dataclass
+class Traffic:
+    """Collectives and FLOPs of one rank by phase, while `phase` says which one is under way."""
+
+    phase: tuple[StepKind, Phase] | None = None
+    _calls: dict[tuple[StepKind, Phase, str, int, int | None], list[int]] = field(default_factory=dict)
+    _flops: dict[tuple[StepKind, Phase], int] = field(default_factory=dict)
+    _recorder: Recorder | None = None
+    _stream: Callable[[], int] = lambda: 0
+
+    @contextmanager
+    def counted(self, step: StepKind, phase: Phase) -> Iterator[None]:
+        """Count what happens inside as part of `phase`."""
+        self.phase = (step, phase)
+        if self.issued is not None:
+            self.issued.add(PhaseStart(phase.value))
+        yield
+        self.phase = None
+
+    def forget(self, step: StepKind) -> None:
+        """Drop what was counted in a kind of step, so that only its last repetition is reported."""
+        self._calls = {key: entry for key, entry in self._calls.items() if key[0] is not step}
+        self._flops = {key: flops for key, flops in self._flops.items() if key[0] is not step}
+        if self._recorder is not None:
+            self._recorder = Recorder()
+
+    def record_order(self, stream: Callable[[], int]) -> None:
+        """From now on take down what a steady step issues; `stream` says which stream is current."""
+        self._recorder, self._stream = Recorder(), stream
+
+    @property
+    def issued(self) -> Recorder | None:
+        """What takes it down, while a steady step is under way."""
+        return self._recorder if self.phase is not None and self.phase[0] is StepKind.STEADY else None
+
+    def trace(self) -> str | None:
+        """The steady step's order, packed (zerobench.estimate.time.trace); None where nobody took it down."""
+        trace = None if self._recorder is None else self._recorder.trace()
+        return None if trace is None else trace.pack()
+
+    def collective(
+        self, kind: str, group_size: int, message_bytes: int, num_nodes: int | None = None
+    ) -> Callable[[], None] | None:
+        """One call of a collective among `group_size` ranks, which lie on `num_nodes` nodes.
+
+        Where order is taken down, gives what is to be called by those who wait for it.
+        """
+        if self.phase is None or group_size <= 1:
+            return None
+        entry = self._calls.setdefault((*self.phase, kind, group_size, num_nodes), [0, 0])
+        entry[0] += 1
+        entry[1] += message_bytes
+        if self.issued is None:
+            return None
+        number = self.issued.call(self._stream(), kind, group_size, num_nodes, message_bytes)
+        return lambda: self._awaited(number)
+
+    def _awaited(self, number: int) -> None:
+        if self.issued is not None:
+            self.issued.add(CollectiveWait(self._stream(), number))
+
+    def add_flops(self, flops: int) -> None:
+        """Operations of a kernel."""
+        if self.phase is not None:
+            self._flops[self.phase] = self._flops.get(self.phase, 0) + flops
+
+    def collectives(self) -> list[CollectiveTraffic]:
+        """All that was heard."""
+        return [
+            CollectiveTraffic(
+                step=step,
+                phase=phase,
+                kind=kind,
+                group_size=size,
+                num_nodes=nodes,
+                calls=calls,
+                message_bytes=message_bytes,
+            )
+            for (step, phase, kind, size, nodes), (calls, message_bytes) in self._calls.items()
+        ]
+
+    def flops(self) -> list[CountedFlops]:
+        """All that was counted."""
+        return [CountedFlops(step=step, phase=phase, flops=flops) for (step, phase), flops in self._flops.items()]

@@ -1,0 +1,1 @@
+"""Read the node's GPUs through NVML, and sample them without torch."""

@@ -1,0 +1,13 @@
+"""torch's AdamW."""
+
+from typing import Any
+
+import torch
+
+from zerobench.config.trial.optimizers import TORCH_NAMES
+from zerobench.config.trial.trial import HyperparameterSpec
+
+
+def make(groups: list[dict[str, Any]], h: HyperparameterSpec, *, fused: bool | None = None) -> torch.optim.Optimizer:
+    """In one kernel where `fused`, else as torch chooses for the device."""
+    return torch.optim.AdamW(groups, **h.by_torch_names(*TORCH_NAMES), fused=fused)

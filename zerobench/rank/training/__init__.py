@@ -1,0 +1,1 @@
+"""Build what a rank trains: model, weights, data, precision, recomputation, checkpoints."""

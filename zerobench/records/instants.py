@@ -1,0 +1,241 @@
+"""Memory of a trial as tables show it: one instant on one rank, its categories in columns that sum to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.derived.roles import Role
+from zerobench.config.trial.trial import Evidence
+from zerobench.records.records import MemoryRow, PeakPart, RankRecord
+from zerobench.records.trials import Trial
+
+OPTIMIZER_STATES = (
+    Category.MASTER_WEIGHTS,
+    Category.FIRST_MOMENT,
+    Category.SECOND_MOMENT,
+    Category.OTHER_OPTIMIZER_STATES,
+    Category.OPTIMIZER_STATES_ON_NVME,
+)
+
+GROUPS: Mapping[str, tuple[Category, ...]] = {
+    "parameters": (Category.PARAMETERS,),
+    "gradients": (Category.GRADIENTS,),
+    "optimizer": OPTIMIZER_STATES,
+    "buffers": (
+        Category.REDUCE_BUFFERS,
+        Category.ALL_GATHER_BUFFERS,
+        Category.GATHERED_PARAMETERS,
+        Category.PIPELINE_BUFFERS,
+        Category.PINNED_BUFFERS,
+        Category.STAGING,
+    ),
+    "activations": (Category.ACTIVATIONS,),
+    "logits": (Category.LOGITS_AND_LOSS,),
+    "temporaries": (Category.TEMPORARIES, Category.KERNEL_WORKSPACE),
+    "small": (Category.INPUTS, Category.MODEL_BUFFERS, Category.WORKSPACES, Category.ALLOCATOR_ROUNDING),
+    "process": (Category.REST_OF_PROCESS,),
+    "unattributed": (Category.UNATTRIBUTED,),
+}
+"""Columns of the terminal's memory tables: each category but the total is in exactly one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """The bytes of one place on one rank at one instant."""
+
+    rank: int
+    step: StepKind
+    phase: Phase
+    total_bytes: int
+    categories: Mapping[Category, int]
+    """Bytes by category; they sum to the total. Empty where the ledger could not look at this instant."""
+    role: str = Role.WORKER.value
+    """What the rank is for (RankRecord.role)."""
+    parts: Mapping[Category, Sequence[PeakPart]] = field(default_factory=dict, compare=False)
+    """The largest parts of the categories, as far as the record has them."""
+
+    def largest_part(self, category: Category) -> PeakPart | None:
+        """The largest part of a category; None where the record has none."""
+        return next(iter(self.parts.get(category, ())), None)
+
+    @property
+    def rank_text(self) -> str:
+        """`3`, or `0 server`: a server is no rank among others, and must not pass for one."""
+        return rank_text(self.rank, self.role)
+
+    def group_bytes(self, *names: str) -> int | None:
+        """Bytes of the columns `names` together; None where the categories are not known."""
+        if not self.categories:
+            return None
+        return sum(self.categories.get(category, 0) for name in names for category in GROUPS[name])
+
+    def of_trial(self, evidence: Evidence) -> Instant:
+        """Without the resident memory of a process that only predicts."""
+        predictor_bytes = self.categories.get(Category.REST_OF_PROCESS, 0)
+        if not predictor_bytes or not evidence.is_predicted:
+            return self
+        kept: dict[Category, int] = {
+            category: size for category, size in self.categories.items() if category is not Category.REST_OF_PROCESS
+        }
+        return replace(self, total_bytes=self.total_bytes - predictor_bytes, categories=kept)
+
+
+def rank_text(rank: int, role: str) -> str:
+    """A rank's number, with its role where that is not to train."""
+    return str(rank) if role == Role.WORKER else f"{rank} {role}"
+
+
+def _rows(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> list[MemoryRow]:
+    """The rows of one place over one phase."""
+    return [row for row in rank.memory if row.step is step and row.phase is phase and row.place is place]
+
+
+def peak_bytes_of(row: MemoryRow) -> int:
+    """The peak of a `total` row; where nobody watched within the phase, what was live at its end."""
+    if row.at_peak_bytes is not None:
+        return row.at_peak_bytes
+    return row.live_bytes if row.own_peak_bytes is None else row.own_peak_bytes
+
+
+def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
+    """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
+    rows = [row for row in rank.memory if row.step is step and row.place is place]
+    totals = [(peak_bytes_of(row), row.phase) for row in rows if row.category is Category.TOTAL]
+    if not totals:
+        return None
+    total, phase = max(totals, key=itemgetter(0))
+    rows = [row for row in rows if row.phase is phase]
+    return Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role, _largest_parts(rows))
+
+
+def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
+    """The peak of `place` within one phase on this rank; None where it was not measured."""
+    rows = _rows(rank, step, phase, place)
+    total = next((peak_bytes_of(row) for row in rows if row.category is Category.TOTAL), None)
+    return (
+        None
+        if total is None
+        else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role, _largest_parts(rows))
+    )
+
+
+def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
+    return {
+        row.category: row.at_peak_bytes
+        for row in rows
+        if row.category is not Category.TOTAL and row.at_peak_bytes is not None
+    }
+
+
+def _largest_parts(rows: Iterable[MemoryRow]) -> dict[Category, Sequence[PeakPart]]:
+    return {row.category: row.largest for row in rows if row.largest}
+
+
+def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
+    """What is live in `place` at the end of a phase on this rank; None where it was not measured."""
+    rows = _rows(rank, step, phase, place)
+    total = next((row.live_bytes for row in rows if row.category is Category.TOTAL), None)
+    parts: dict[Category, int] = {row.category: row.live_bytes for row in rows if row.category is not Category.TOTAL}
+    return None if total is None else Instant(rank.rank, step, phase, total, parts, rank.role)
+
+
+def peaks_by_rank(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> dict[int, Instant]:
+    """The peak instant of each rank that measured one; with `role`, of the ranks that have it."""
+    ranks = (rank for rank in trial.ranks if role in {None, rank.role})
+    peaks = ((rank.rank, peak_instant(rank, step, place)) for rank in ranks)
+    return {rank: instant for rank, instant in peaks if instant is not None}
+
+
+def largest_peak(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> Instant | None:
+    """The peak instant of the rank whose peak is largest, the lowest rank of equals; with `role`, of those with it.
+
+    Whoever shows it without a role says whose it is (`Instant.rank_text`).
+    """
+    instants = peaks_by_rank(trial, step, place, role).values()
+    return max(instants, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
+
+
+def device_peak_bytes(trial: Trial) -> int | None:
+    """The most that the device's allocator held, over all ranks, phases and steps, start-up included.
+
+    It is the figure that has to fit. Steady state alone and start-up alone are in the memory table.
+    """
+    ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.DEVICE).values()]
+    allocator = [row.peak_allocated_bytes for rank in trial.ranks for row in rank.device_memory]
+    return max(ledger + allocator, default=None)
+
+
+def host_peak_bytes(trial: Trial) -> int | None:
+    """The largest host memory of one rank, over all ranks, phases and steps.
+
+    The host's `total` rows where the ledger kept them; else the kernel's peak of the process (VmHWM), which
+    for `emulated` and `simulated` says nothing of the trial and is not used. Of a script that was watched from outside:
+    the kernel's peak of its largest rank, or of its largest process where none said that it was a rank.
+    """
+    ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.HOST).values()]
+    if ledger or trial.spec.evidence.is_forked:
+        largest = max(ledger, default=None)
+        return None if largest is None or largest < 0 else largest  # below 0: allocated on a CPU rank, never touched
+    rows = [row for rank in trial.ranks for row in rank.process_memory]
+    watched = [process for host in trial.record.host for process in host.processes]
+    seen = [process for process in watched if process.rank is not None] or watched
+    peaks = [row.peak_rss_bytes or row.rss_bytes for row in rows] or [process.peak_rss_bytes for process in seen]
+    return max(peaks, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStates:
+    """Model states of one rank in steady state, wherever they lie (device, host and NVMe together)."""
+
+    rank: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    role: str = Role.WORKER.value
+
+    @property
+    def rank_text(self) -> str:
+        """`3`, or `0 server`."""
+        return rank_text(self.rank, self.role)
+
+    @property
+    def total_bytes(self) -> int:
+        """Parameters, gradients and optimizer states."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+
+def model_states(rank: RankRecord) -> ModelStates | None:
+    """Model states of one rank: gradients live at the end of backward, the rest at the end of the step.
+
+    After the step gradients are gone; before it they are whole (ZeRO paper, arXiv 1910.02054, section 3.1), or what is
+    left of them: DeepSpeed's stage 1 holds all in backward, and at its end those of the rank's partition alone.
+    Parameters gathered for the moment are buffers and do not count. Where a step is one phase, gradients are those that
+    stay from one to the next, as TensorFlow's server has them. None where steady state was not measured, or gradients
+    have no name.
+    """
+    backward = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.BACKWARD]
+    step = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.STEP]
+    with_gradients = backward or [row for row in step if row.category is Category.GRADIENTS]
+    if not with_gradients or not step:
+        return None
+    return ModelStates(
+        rank.rank,
+        parameters_bytes=_live(step, (Category.PARAMETERS,)),
+        gradients_bytes=_live(with_gradients, (Category.GRADIENTS,)),
+        optimizer_bytes=_live(step, OPTIMIZER_STATES),
+        role=rank.role,
+    )
+
+
+def _live(rows: Iterable[MemoryRow], categories: tuple[Category, ...]) -> int:
+    return sum(row.live_bytes for row in rows if row.category in categories)
+
+
+def largest_model_states(trial: Trial, role: str | None = None) -> ModelStates | None:
+    """The model states of the rank that holds most, the lowest rank of equals; with `role`, of those that have it."""
+    ranks = (rank for rank in trial.ranks if role in {None, rank.role})
+    known = [states for rank in ranks if (states := model_states(rank)) is not None]
+    return max(known, key=lambda states: (states.total_bytes, -states.rank), default=None)

@@ -1,0 +1,234 @@
+"""One trial as reports see it: what was asked, how it ended, and its ranks, which are read only when looked at.
+
+`zerobench.records.store.Trial` is one. A table of a thousand trials reads the ranks of those that it shows and of the
+few that they are compared with: the records of the ranks are a hundred times larger than all else.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, cast
+
+from zerobench.common.errors import UserError
+from zerobench.common.vocabulary import Status
+from zerobench.config.deepspeed import build_ds_config
+from zerobench.config.deepspeed.case import Case
+from zerobench.config.derived.roles import Role
+from zerobench.config.models.architecture import has_dropout
+from zerobench.config.models.parameters import ParameterCounts, count_parameters
+from zerobench.config.trial.model import ModelSpec
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.records import store
+from zerobench.records.records import ParameterTensor, RankRecord, TrialRecord
+
+
+class Trial(Protocol):
+    """A trial of a run that was read back."""
+
+    @property
+    def spec(self) -> TrialSpec: ...
+
+    @property
+    def record(self) -> TrialRecord: ...
+
+    @property
+    def ranks(self) -> Sequence[RankRecord]:
+        """What each rank measured, by rank; empty where none reported."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """What of a rank is left of it here."""
+
+    losses: Sequence[float]
+    grad_norms: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What of a record is left of it here."""
+
+    status: Status
+    recovery: None = None
+    """Its losses are among those of the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLosses:
+    """A trial without what makes it large: enough to compare its losses and gradients' norms with another's.
+
+    A run of a hundred thousand trials holds one of these for each, so its rank has these and nothing else, and its
+    record has its `status`.
+    """
+
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: Sequence[RankRecord]
+
+    @classmethod
+    def of(cls, trial: Trial) -> TrialLosses:
+        """`trial` with the losses of its first rank that has any, in eight bytes each."""
+        losses = recorded_losses(trial)
+        curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
+        ending = _Ending(trial.record.status)
+        return cls(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
+
+
+@dataclass(frozen=True)
+class UnsavedTrial:
+    """A trial that is in no run."""
+
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: tuple[RankRecord, ...]
+
+
+class LazyTrial:
+    """A trial of a run on disk that reads each of its files when it is first asked for."""
+
+    def __init__(self, run: store.Run, trial_id: str) -> None:
+        self._run = run
+        self.trial_id = trial_id
+
+    @cached_property
+    def spec(self) -> TrialSpec:
+        return self._run.spec(self.trial_id)
+
+    @cached_property
+    def record(self) -> TrialRecord:
+        return self._run.record(self.trial_id)
+
+    @cached_property
+    def ranks(self) -> Sequence[RankRecord]:
+        """What each rank measured."""
+        return self._run.trial(self.trial_id).ranks
+
+
+def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
+    """The trials of `run` that have ended, skipped ones included, in the plan's order, nothing of them read."""
+    ended = (entry.trial_id for entry in run.plan.trials if run.folder.trial(entry.trial_id).record.exists())
+    return (LazyTrial(run, trial_id) for trial_id in ended)
+
+
+def can_be_compared(trials: Iterable[Trial]) -> bool:
+    """Whether some of `trials` were measured and some predicted; else there is no need to look for pairs of them."""
+    measured = {trial.spec.evidence is Evidence.MEASURED for trial in trials}
+    return len(measured) == 2
+
+
+@contextmanager
+def refusing_impossible_values(where: Path) -> Iterator[None]:
+    """Turn what no arithmetic and no table takes (a byte count of four hundred digits) into an error about `where`.
+
+    The schema lets such values pass, no measurement makes them, and a report must not end in a traceback.
+    """
+    try:
+        yield
+    except (OverflowError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{where}: invalid value in a record: {' '.join(str(error).split())}") from None
+
+
+def recorded_losses(trial: Trial) -> Sequence[float]:
+    """Global mean loss of each step, as the first rank that has any recorded it; where a rank was killed on purpose, as
+    the launch did that went on to the end. Empty where none is known.
+    """
+    recovery = trial.record.recovery
+    if recovery is not None and recovery.killed_at_s is not None:
+        return recovery.losses
+    return next((rank.losses for rank in trial.ranks if rank.losses), ())
+
+
+def recorded_grad_norms(trial: Trial) -> Sequence[float | None]:
+    """Global norm of each step's gradients, as the first rank that has any recorded it; none where a rank was killed on
+    purpose, since the launch that went on to the end keeps losses alone.
+    """
+    recovery = trial.record.recovery
+    if recovery is not None and recovery.killed_at_s is not None:
+        return ()
+    return next((rank.grad_norms for rank in trial.ranks if rank.grad_norms), ())
+
+
+def completed(trial: Trial) -> bool:
+    """Whether the trial ran to its end, so that its figures are those of the work that was asked."""
+    return trial.record.status is Status.COMPLETED
+
+
+def is_whole(trial: Trial) -> bool:
+    """Whether its figures are those of all the work: it completed, or did not fit and was played again with room."""
+    failure = trial.record.failure
+    return completed(trial) or (failure is not None and failure.bytes_needed is not None)
+
+
+def roles(trial: Trial) -> list[str]:
+    """The roles that the trial's ranks have, those of the lowest ranks first: one, or a server and its workers."""
+    return list(dict.fromkeys(rank.role for rank in trial.ranks))
+
+
+def workers(trial: Trial) -> list[RankRecord]:
+    """The ranks that train: all of them but servers."""
+    return [rank for rank in trial.ranks if rank.role == Role.WORKER]
+
+
+def all_ranks_ran(trial: Trial) -> bool:
+    """Whether each of the trial's ranks was a process: so for `measured`, and for `solo` with one rank."""
+    evidence = trial.spec.evidence
+    return evidence is Evidence.MEASURED or (evidence is Evidence.SOLO and trial.spec.world_size == 1)
+
+
+def parameters_built(trial: Trial) -> ParameterTensor | None:
+    """The model's parameters as its first rank built it; None where no rank came so far."""
+    return next((rank.parameters for rank in trial.ranks if rank.parameters is not None), None)
+
+
+def num_trained(trial: Trial) -> int | None:
+    """Parameters that are trained; None where no rank built the model."""
+    built = parameters_built(trial)
+    return None if built is None else built.trainable
+
+
+def parameter_counts(trial: Trial) -> ParameterCounts | None:
+    """The model's parameters as its first rank built it, else by the closed form; None where neither is known."""
+    built = parameters_built(trial)
+    if built is not None:
+        return ParameterCounts.from_components(built.by_component)
+    with _reading_config(trial.spec.model):
+        return count_parameters(trial.spec.model)
+
+
+def drops_out(trial: Trial) -> bool:
+    """Whether the trial's model draws random numbers in training, another set in each strategy."""
+    with _reading_config(trial.spec.model):
+        return has_dropout(trial.spec.model)
+
+
+@contextmanager
+def _reading_config(model: ModelSpec) -> Iterator[None]:
+    """A config that lost a key, or has a word for a number, is the record's fault and not ours."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"model {model.name!r}: hf_config: no model can be built from it: {error!r}") from None
+
+
+def num_params(trial: Trial) -> int | None:
+    """All parameters of the trial's model; None where they are not known."""
+    counts = parameter_counts(trial)
+    with _reading_config(trial.spec.model):
+        return None if counts is None else counts.total
+
+
+def case_of(trial: Trial) -> Case | None:
+    """The DeepSpeed configuration that `trial` ran with, and its sizes; None without DeepSpeed, or where the user's own
+    file is gone.
+    """
+    try:
+        config = build_ds_config(trial.spec)
+    except UserError:
+        return None
+    return Case(config, trial.spec.world_size, num_params(trial) or 0, num_trained=num_trained(trial))

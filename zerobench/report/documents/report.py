@@ -1,0 +1,148 @@
+"""A run as Markdown for a pull request or a model card, and the name under which it is kept.
+
+    text = markdown_report(run_frames([load_run(path)]))
+    (folder / kept_name(frames)).write_text(text)
+
+The order is that of a reader: what came out, how it was measured, the figures, what to beware of, how to have it again.
+Nothing from a run becomes Markdown (text.py).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from zerobench.config.hardware.hardware import find_gpu
+from zerobench.config.trial.trial import slug
+from zerobench.records.store import Run
+from zerobench.report.documents.markdown import MOST_ROWS, lines, listing_lines
+from zerobench.report.documents.setting import (
+    began_at,
+    configuration_lines,
+    hardware_lines,
+    reproduce_lines,
+    version_lines,
+)
+from zerobench.report.documents.text import bullets, paragraph, prose
+from zerobench.report.documents.views import Document, in_order
+from zerobench.report.explain.sentences import headline
+from zerobench.report.figures.environment_facts import at
+from zerobench.report.figures.run.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.tables import peak_errors, strategies
+from zerobench.report.tables.outcomes import outcome_counts, outcomes_table
+from zerobench.report.tables.part import few
+
+_CPU = "CPU ranks"
+_STAMP = re.compile(r"_(\d{8})-\d{6}")
+"""How a run's name says when it began (store.STAMP)."""
+
+
+def markdown_report(frames: RunFigures) -> str:
+    """The runs of `frames` as one document in GitHub's Markdown.
+
+    Raises UserError: a trial's spec is torn, corrupt or newer than this version.
+    """
+    sentences = [*headline(frames), *([frames.letters_sentence] if frames.letters else [])]
+    lines = [f"# {prose(_title(frames))}", "", *bullets(sentences), ""]
+    for title, section in _sections(frames):
+        body = list(section)
+        if body:
+            lines += [f"## {prose(title)}", "", *body, ""]
+    return "\n".join(lines)
+
+
+def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterable[str]]]:
+    several = len(frames.runs) > 1
+    trials = frames.figures
+    compared = strategies.strategies_table(frames.comparison)
+    own: Mapping[str, tuple[str, Iterable[str]]] = {
+        "predictions": (peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))),
+        "compared": (compared.title, lines(compared)),
+        "claims": (strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))),
+        "outcomes": ("Outcomes", _outcomes(trials)),
+        "notes": ("Notes", _caveats(trials)),
+    }
+    yield from in_order(Document.MARKDOWN, trials, own, lambda _, table: (table.title, lines(table)))
+    for run in frames.runs:
+        of_run = f" of {run.run_id}" if several else ""
+        yield f"Hardware{of_run}", hardware_lines(frames, run)
+        yield f"Versions and date{of_run}", version_lines(run)
+        yield f"Configuration{of_run}", configuration_lines(frames, run)
+        yield f"How to reproduce{of_run}", reproduce_lines(run)
+
+
+def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
+    """How many trials ended how, and why those without figures have none."""
+    yield paragraph(f"{outcome_counts(trials)}.")
+    table = outcomes_table(trials)
+    if table.lines:
+        yield ""
+        yield from lines(table)
+
+
+def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
+    """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
+    points = [f"{trial.label}: throughput is void: {trial.summary.void}" for trial in trials if trial.summary.void]
+    points += [
+        f"{trial.label}: {name} differ from the reference by {far:.2g}: figures invalid"
+        for trial in trials
+        for name, far, _ in (trial.parity.disagreements if trial.parity else ())
+    ]
+    if not all(trial.summary.is_measured for trial in trials):
+        points.append("Predicted rows: not measured.")
+    points += dict.fromkeys(note.note for trial in trials for note in trial.notes)
+    return bullets(few(points, most=MOST_ROWS))
+
+
+def _title(frames: RunFigures) -> str:
+    """`quickstart on H200 SXM`, or `quickstart on CPU ranks`; where nothing was measured, it says so."""
+    measured = _places(frames, [trial for trial in frames.figures if trial.summary.is_measured])
+    predicted = _places(frames, [trial for trial in frames.figures if not trial.summary.is_measured])
+    where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
+    more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
+    return f"{', '.join(frames.sweep_names)} on {where}{more}"
+
+
+def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
+    """What the trials ran on or are about: GPUs by the catalogue's name, else by the driver's, or CPU ranks.
+
+    Where no rank said what it ran on (each failed early, or nobody looked into a script), it is the GPUs of the node.
+    """
+    places: dict[str, None] = {}
+    for trial in trials:
+        gpu, device = trial.summary.gpu, trial.summary.device_name
+        if gpu or any(rank.device_uuid for rank in trial.ranks):
+            places[gpu or device or _CPU] = None
+        elif device is None and trial.summary.is_measured:
+            gpus = at(frames.run(trial.run_id).environment, "gpus")
+            names = [str(at(gpu, "name")) for gpu in gpus] if isinstance(gpus, list) else []
+            places |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])
+        else:
+            places[_CPU] = None
+    return list(places)
+
+
+def kept_name(frames: RunFigures) -> str:
+    """`<sweep>_<gpu>_<date>.md`, the file name of a kept report: `zero-stages_h200_20261121.md`, `quickstart_cpu_...`.
+
+    Torchtitan's rule for benchmark submissions without the entity. Several sweeps or GPUs have hyphens between them.
+    """
+    places = [place for place in _places(frames, frames.figures) if place != _CPU]
+    gpus = "-".join(map(_short, places)) or "cpu"
+    parts = ("-".join(frames.sweep_names), gpus, _date(frames.runs[0]))
+    return "_".join(slug(re.sub(r"[\s_/]+", "-", part.strip())) for part in parts) + ".md"
+
+
+def _short(gpu: str) -> str:
+    """The shortest name without blanks that the catalogue has for a GPU: h200 for `H200 SXM`, else all of its name."""
+    known = find_gpu(gpu)
+    names = [name for name in (known.name, *known.names) if " " not in name] if known else []
+    return min(names, key=len, default=known.name if known else gpu).lower()
+
+
+def _date(run: Run) -> str:
+    """The day on which the run began, YYYYMMDD: as its name says, else in UTC by its environment; `undated` without."""
+    stamp = _STAMP.search(run.run_id)
+    if stamp is not None:
+        return stamp[1]
+    began = began_at(run)
+    return f"{began:%Y%m%d}" if began else "undated"

@@ -1,0 +1,185 @@
+"""The trials that a headline chooses among: what each needs and how fast it is, repeats of one trial together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerobench.common.grouped import grouped
+from zerobench.common.units import counted
+from zerobench.common.vocabulary import Status, StepKind
+from zerobench.config.derived.strategy import STRATEGIES
+from zerobench.config.trial.trial import Evidence, TrialSpec
+from zerobench.estimate.time.step import ExpectedStep
+from zerobench.report.explain.choice import Option
+from zerobench.report.figures.capacity import when_needed
+from zerobench.report.figures.fit import Fit
+from zerobench.report.figures.run.runs import RunFigures
+from zerobench.report.figures.stats import median, median_range
+from zerobench.report.figures.trial import TrialFigures
+
+_REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
+
+
+class Work(NamedTuple):
+    """What must be equal for tokens per second to be compared."""
+
+    model: str
+    ranks: str
+    sequence: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One trial that completed and can be believed; repeats of it together."""
+
+    label: str
+    work: Work
+    config_hash: str
+    is_reference: bool
+    """Whether it is the plain loop on one rank that the others are held against, and no choice itself."""
+    spec: TrialSpec
+    """Of its first repeat."""
+    fit: Fit
+    """Of the repeat that needs most of its device (capacity.py)."""
+    needs: Mapping[StepKind, int]
+    """The largest of its device over ranks and repeats, at start-up and in steps (capacity.py)."""
+    rates: Sequence[float]
+    """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
+    num_repeats: int
+    expected: ExpectedStep | None = None
+    """Of a prediction: what its step is expected to take."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """The median."""
+        return median(self.rates)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where their median lies."""
+        return median_range(self.rates)
+
+    @property
+    def option(self) -> Option:
+        """It as the rule of choice sees it."""
+        return Option.of(self.spec, self.fit, self.expected)
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """Of one device: the largest over ranks, start-up and repeats."""
+        return self.fit.device.needed_bytes
+
+    @property
+    def needs_most(self) -> str:
+        """`at start-up` or `in steps`: when the device holds most."""
+        return when_needed(self.needs).partition(",")[0]
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Of one device."""
+        return self.fit.device.capacity_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the device holds it; None where its memory, or the trial's need, is not known."""
+        return None if self.fit.device.room is None else self.fit.device.fits
+
+    def overlaps(self, other: Candidate) -> bool:
+        """Whether neither can be called faster."""
+        return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
+
+
+def candidates(runs: RunFigures) -> list[Candidate]:
+    """The trials whose work was whole and that agree with their reference, repeats joined, in the runs' order.
+
+    A prediction of what was measured too is left out: the measurement counts. On one rank the reference is a way to
+    train like the others.
+    """
+    is_one_rank = all(trial.spec.world_size == 1 for trial in runs.figures)
+    known = [_candidate(repeats, has_reference=not is_one_rank) for repeats in _repeats(runs.figures)]
+    ran_out = {
+        trial.summary.config_hash
+        for trial in runs.figures
+        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and trial.summary.is_measured
+    }
+    measured = {each.config_hash for each in known if each.spec.evidence is Evidence.MEASURED} | ran_out
+    return [each for each in known if each.spec.evidence is Evidence.MEASURED or each.config_hash not in measured]
+
+
+def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]:
+    """The believed trials of each piece of work, on each device."""
+
+    def work(trial: TrialFigures) -> object:
+        summary = trial.summary
+        return trial.run_id, summary.config_hash, trial.spec.evidence, summary.gpu, summary.device_name
+
+    return grouped((trial for trial in trials if trial.summary.is_whole and trial.is_believed), work).values()
+
+
+def _candidate(repeats: Sequence[TrialFigures], *, has_reference: bool) -> Candidate:
+    first, spec = repeats[0].summary, repeats[0].spec
+    needs = [trial.summary.device_needs for trial in repeats]
+    timed = [rates for trial in repeats if (rates := _rates(trial))]
+    several = [middle for rates in timed if (middle := median(rates)) is not None]
+    return Candidate(
+        label=_label(repeats),
+        work=_work(spec),
+        config_hash=first.config_hash,
+        is_reference=has_reference and spec.strategy in _REFERENCES,
+        spec=spec,
+        fit=max((trial.summary.fit for trial in repeats), key=lambda fit: fit.device.needed_bytes or 0),
+        needs={
+            step: max(need.get(step, 0) for need in needs) for step in StepKind if any(step in need for need in needs)
+        },
+        rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
+        num_repeats=len(repeats),
+        expected=first.predicted_step.expected,
+    )
+
+
+def _label(repeats: Sequence[TrialFigures]) -> str:
+    """The trial's name; of several repeats without the number of the first."""
+    label, spec = repeats[0].label, repeats[0].spec
+    if len(repeats) == 1:
+        return label
+    words = [word for word in label.split(" ") if word != f"rep{spec.repeat}"]
+    return " ".join(words if words and words[0] != "@" else [spec.strategy, *words])
+
+
+def _work(spec: TrialSpec) -> Work:
+    known = spec.knows("sequence_length")
+    return Work(
+        f"of {spec.model.name if spec.knows('model') else 'unknown'}",
+        f"on {counted(spec.world_size, 'rank')}",
+        f"at sequence length {spec.sequence_length:,}" if known else "at unknown sequence length",
+        f"in {spec.precision.value if spec.knows('precision') else 'unknown'}",
+    )
+
+
+def _rates(trial: TrialFigures) -> list[float]:
+    """Tokens per second in each timed step, where the throughput stands."""
+    if trial.summary.void or trial.summary.tokens_per_s is None or not trial.summary.is_measured:
+        return []
+    return [trial.spec.global_batch_tokens / step.step_s for step in trial.steps if step.step_s > 0]
+
+
+def timed_groups(known: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    """The candidates that were timed and do not fail to fit, by comparable work, the largest group first.
+
+    A group is named by what tells its work from the others'. The reference is in none, where there is anything else.
+    """
+    timed = [candidate for candidate in known if candidate.rates and candidate.fits is not False]
+    ranked = [candidate for candidate in timed if not candidate.is_reference] or timed
+    varying = [index for index in range(len(Work._fields)) if len({candidate.work[index] for candidate in ranked}) > 1]
+    groups = grouped(ranked, lambda candidate: " ".join(candidate.work[index] for index in varying))
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+
+
+def equally_fast(known: Sequence[Candidate]) -> list[Candidate]:
+    """The fastest of `known`, and those that cannot be told from it, the one with the least memory first."""
+    best = max(known, key=lambda candidate: candidate.tokens_per_s or 0.0)
+    alike = [candidate for candidate in known if candidate.overlaps(best)]
+    return sorted(alike, key=lambda candidate: (candidate.needed_bytes is None, candidate.needed_bytes or 0))

@@ -1,0 +1,118 @@
+"""Changes that make a training fit, as they are shown wherever one ran out of memory: what each needs and costs.
+
+Who tries them, in which world, is no matter here: a plan's prediction and a script's emulation come to the same rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.common.units import format_bytes
+from zerobench.report.explain.rows import PlanRow
+from zerobench.report.explain.topic import Topic, says
+from zerobench.report.figures.capacity import total_needs, when_needed
+from zerobench.report.figures.fit import Space
+
+MOST = 3
+"""Changes that are shown: those that change least, and of these the fastest."""
+_AS_FAST = 0.005
+_MOST_PARTS = 6
+
+
+@dataclass(frozen=True)
+class ChangeOutcome:
+    """One change, or several together, that was tried."""
+
+    says: tuple[str, ...]
+    fits: bool
+    needed_bytes: int | None
+    """Of one GPU, in all; None of CPU ranks, which have none."""
+    host_node_bytes: int | None = None
+    """Of a node's memory, where it holds anything that is judged; or of `on_host` otherwise."""
+    slower: float | None = None
+    """By how much a step is expected to take longer than unchanged, as a share; None where the time model knows
+    either not."""
+    on_host: str = "a node's memory"
+    on_cpu: bool = False
+    """Of CPU ranks, which have no GPU."""
+    slower_by: str = ""
+    """By what, where it is not expected time."""
+
+    @property
+    def text(self) -> str:
+        """`micro batch 1 instead of 4: 58.10 GiB per GPU, 9% slower`."""
+        device = "" if self.on_cpu else f"{format_bytes(self.needed_bytes)} per GPU"
+        host = "" if not self.host_node_bytes else f"{format_bytes(self.host_node_bytes)} of {self.on_host}"
+        needs = " and ".join(filter(None, (device, host)))
+        by = "" if self.slower is None else self.slower_by
+        return f"{', '.join(self.says)}: {needs}, {' '.join(filter(None, (slower_text(self.slower), by)))}"
+
+
+def share_slower(step_s: float | None, unchanged_s: float | None) -> float | None:
+    """By which share the one is longer than the other."""
+    return None if step_s is None or not unchanged_s else step_s / unchanged_s - 1
+
+
+def slower_text(slower: float | None) -> str:
+    """What a change costs in expected time."""
+    if slower is None:
+        return "step time unknown"
+    if abs(slower) < _AS_FAST:
+        return "same speed"
+    if slower >= 1:
+        return f"{1 + slower:.1f} times the step time"  # 161% slower would be read as 1.6 times
+    return f"{abs(slower):.0%} {'slower' if slower > 0 else 'faster'}"
+
+
+def smallest(tried: Sequence[ChangeOutcome], most: int = MOST) -> list[ChangeOutcome]:
+    """Of those that fit: single changes before several together, and of as many the fastest first."""
+    fitting = [change for change in tried if change.fits]
+    order = {id(change): at for at, change in enumerate(fitting)}
+    return sorted(
+        fitting, key=lambda change: (len(change.says), change.slower is None, change.slower or 0, order[id(change)])
+    )[:most]
+
+
+def changes_topic(tried: Sequence[ChangeOutcome], cost_basis: str | None = None) -> Topic:
+    """The smallest that fit, as predicted; `cost_basis`: a sentence on what they cost."""
+    changes = smallest(tried)
+    title = "Changes that fit (predicted)" if changes else f"No change fits, of {len(tried)} predicted"
+    near = min((change for change in tried if _needed(change)), key=_needed, default=None)
+    least = [] if changes or near is None else says(f"Closest: {near.text}.")
+    basis = says(cost_basis) if cost_basis is not None and (changes or least) else []
+    figures: dict[str, Any] = {
+        "changes": [
+            {
+                "changes": list(change.says),
+                "needed_bytes": change.needed_bytes,
+                "host_node_bytes": change.host_node_bytes,
+                "expected_slower": change.slower,
+            }
+            for change in changes
+        ]
+    }
+    if cost_basis is not None:
+        figures["cost_basis"] = cost_basis
+    return Topic(title, [*says(*(change.text for change in changes)), *least, *basis], figures)
+
+
+def unchanged_topic(row: PlanRow | None) -> list[Topic]:
+    """What a configuration needs as it is, and what for."""
+    if row is None or row.device.needed_bytes is None:
+        return []
+    space, instant = row.device, row.steady
+    held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
+    parts = [f"{name.words}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
+    lines = [*says(_fit("each GPU's", space, when_needed(total_needs(row.needs)))), *says(*parts, depth=1)]
+    if row.host.room is not None:
+        lines += says(_fit("a node's", row.host))
+    return [Topic("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
+
+
+def _fit(whose: str, space: Space, when: str = "") -> str:
+    needs = f"Needs {format_bytes(space.needed_bytes)} of {whose} {format_bytes(space.capacity_bytes)}"
+    return f"{needs}{when and f' {when}'}: {'fits' if space.fits else 'does not fit'}."
+
+
+def _needed(change: ChangeOutcome) -> int:
+    return change.needed_bytes or change.host_node_bytes or 0

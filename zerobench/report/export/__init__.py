@@ -1,0 +1,1 @@
+"""Export runs: tidy pandas frames, CSV and JSON, and the files of other tools."""

@@ -1,1 +1,0 @@
-"""A run as Markdown: for a pull request, or to be kept."""

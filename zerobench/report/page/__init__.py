@@ -1,8 +1,0 @@
-"""`zerobench report --html`: one file that opens at once, prints, works offline and runs nothing that a run wrote.
-
-Charts come as finished SVG (zerobench.report.charts), so the page carries no library; dark and light are CSS.
-"""
-
-from zerobench.report.page.assemble import page_html, page_pieces
-
-__all__ = ["page_html", "page_pieces"]

@@ -1,1 +1,0 @@
-"""What `zerobench plan` says of its predictions."""

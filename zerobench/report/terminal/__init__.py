@@ -1,1 +1,0 @@
-"""`zerobench show`: the tables of a run in the terminal."""

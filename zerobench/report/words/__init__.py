@@ -1,0 +1,1 @@
+"""Labels, units and colours."""

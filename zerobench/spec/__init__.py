@@ -1,1 +1,0 @@
-"""What is asked: model, trial, sweep, hardware. Frozen values that refuse nonsense; no torch here."""

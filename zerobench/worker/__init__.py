@@ -1,4 +1,0 @@
-"""One rank of one trial, started by a launcher as `deepspeed --module zerobench.worker --trial-folder DIR`.
-
-Nobody imports this package: it speaks to the rest of zerobench by files alone (zerobench.folder.TrialFolder).
-"""
