@@ -5,7 +5,7 @@ Each violation is reported as file:line.
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -74,18 +74,16 @@ def test_the_reader_of_imports_sees_every_form_of_import(tmp_path: Path, monkeyp
     ]
 
 
-LIVE = r"cli\.(live|live_bars|live_predictions|live_trial|watch|status|status_view|emulate)"
+IN_TRAINING = r"rank\.(?!nvml|tensorflow)\w+|launch\.tracking|launch\.emulate\.inside|emulator\.inside"
+LIVE = r"app\.terminal\.(live|live_bars|live_predictions|live_trial|watch|status|status_view)"
 ONLY_IN: dict[str, tuple[set[str], str]] = {
-    "what runs within a trial or beside a script": (
-        FRAMEWORKS,
-        r"zerobench\.(worker|memory|tracking|emulat(e|or)\.inside)(\..*)?",
-    ),
-    "the worker of TensorFlow": ({"tensorflow", "keras"}, r"zerobench\.worker_tensorflow(\..*)?"),
-    "the readers of the driver": ({"pynvml"}, r"zerobench\.memory\.(nvml|sampler)\w*"),
-    "what is live on a screen and the renderers": ({"rich"}, rf"zerobench\.({LIVE}|report\.render(\..*)?)"),
+    "what runs within a trial or beside a script": (FRAMEWORKS, rf"zerobench\.({IN_TRAINING})(\..*)?"),
+    "the rank of TensorFlow": ({"tensorflow", "keras"}, r"zerobench\.rank\.tensorflow(\..*)?"),
+    "the readers of the driver": ({"pynvml"}, r"zerobench\.rank\.nvml\.(nvml|sampler)\w*"),
+    "what is live on a screen and what sets tables": ({"rich"}, rf"zerobench\.({LIVE}|report\.documents\.terminal)"),
     "the report": ({"pandas", "pyarrow"}, r"zerobench\.report(\..*)?"),
     "the charts": ({"altair", "vl_convert"}, r"zerobench\.report\.charts(\..*)?"),
-    "the command line": ({"typer", "click"}, r"zerobench\.cli(\..*)?"),
+    "the command line": ({"typer", "click"}, r"zerobench\.app\.(commands|terminal)(\..*)?"),
 }
 
 
@@ -95,18 +93,23 @@ def test_a_library_is_imported_in_its_place_alone(packages: set[str], allowed: s
 
 
 STARTS_WITHOUT: dict[str, tuple[str, int, set[str]]] = {
-    "the worker of TensorFlow": (r"zerobench\.worker_tensorflow(\..*)?", 5, set()),
-    "watching a command": (r"zerobench(\.tracking\.watch)?", 2, {"pandas", "rich"}),
+    "the rank of TensorFlow": (r"zerobench\.rank\.tensorflow(\..*)?", 5, set()),
+    "watching a command": (r"zerobench(\.launch\.tracking\.watch)?", 2, {"pandas", "rich"}),
     "the sampler and whatever reads the host": (
-        r"zerobench\.memory\.(nvml\w*|sampler\w*|host|block_io|replay)",
+        r"zerobench\.(rank\.(nvml\.(nvml|sampler)\w*|ledger\.(host|replay))|records\.nvml_samples|common\.block_io)",
         7,
         set(),
     ),
-    "what runs in a job and on a login node": (r"zerobench\.slurm(\..*)?", 10, {"pandas"}),
+    "what runs in a job and on a login node": (r"zerobench\.launch\.slurm(\..*)?", 10, {"pandas"}),
     "the command line before a command needs them": (
-        r"zerobench\.cli\.(app|run|commands(\..*)?)",
+        r"zerobench\.app\.(terminal\.(app|run)|commands(\..*)?)",
         20,
         {"pandas"},
+    ),
+    "names that older installations and runs start": (
+        r"zerobench\.(cli|errors|pytest_plugin|worker|worker_tensorflow\.launcher|slurm\.job)",
+        6,
+        set(),
     ),
 }
 """Modules by a pattern, how many there are at least, and what they do not import beside the training frameworks."""
@@ -119,56 +122,115 @@ def test_no_training_framework_is_reached_at_the_start(pattern: str, least: int,
     assert chains_to(FRAMEWORKS | heavy, files) == []
 
 
-UPWARDS = {
-    "figures": ("tables", "charts", "render", "frames", "headline", "terminal", "page", "markdown"),
-    "tables": ("charts", "render", "frames", "headline", "terminal", "page", "markdown"),
-    "charts": ("headline", "terminal", "page", "markdown"),
-    "render": ("charts", "frames", "headline", "terminal", "page", "markdown.report", "markdown.setting"),
-}
-"""Parts of the report by what they may not look up to: figures make tables and charts, renderers set them, and
-documents say which of them come in which order."""
+WINGS = ("app", "launch", "report", "rank", "emulator", "estimate", "records", "config", "common")
+"""From the top down: each may import those behind it. What starts processes and what reads records back stand side by
+side, and do not know each other."""
+
+IN_REPORT = ("documents", "charts", "export", "tables", "explain", "figures", "words")
+"""The same within the report: a document is made of charts and tables, and these of figures."""
+
+KEPT_NAMES = ("cli", "errors", "pytest_plugin", "worker", "worker_tensorflow", "slurm")
+"""Older names beside the wings, for installations, runs and programs that say them: nobody here does."""
 
 
-@pytest.mark.parametrize("lower", UPWARDS)
-def test_in_the_report_no_arrow_runs_upwards(lower: str) -> None:
-    found = [
-        line
-        for upper in UPWARDS[lower]
-        for line in imports_from(f"zerobench.report.{lower}", f"zerobench.report.{upper}")
-    ]
-    assert found == []
+def test_every_module_stands_in_a_wing_or_keeps_an_older_name() -> None:
+    beside = {path.relative_to(ROOT / "zerobench").with_suffix("").parts[0] for path in PACKAGE}
+    assert beside == {"__init__", "__main__", *WINGS, *KEPT_NAMES}
+    assert [line for name in KEPT_NAMES for line in imports_from("zerobench", f"zerobench.{name}")] == []
 
 
-def test_nobody_but_the_worker_imports_the_worker() -> None:
+@pytest.mark.parametrize(
+    ("place", "order"),
+    [("zerobench", WINGS), ("zerobench.report", IN_REPORT)],
+    ids=["wings", "report"],
+)
+def test_an_arrow_goes_down_only(place: str, order: tuple[str, ...]) -> None:
+    graph = import_graph(lambda path: module_name(path).removeprefix(f"{place}.").partition(".")[0])
+    assert set(order) <= set(graph)
+    assert [
+        f"{one} imports {other}"
+        for number, one in enumerate(order)
+        for other in sorted(graph[one] & set(order[:number]))
+    ] == []
+
+
+def test_what_starts_processes_and_what_reads_records_back_do_not_know_each_other() -> None:
+    assert imports_from("zerobench.launch", "zerobench.report") == []
+    for started in ("launch", "rank", "emulator"):
+        assert imports_from("zerobench.report", f"zerobench.{started}") == []
+
+
+def test_nobody_imports_what_trains() -> None:
+    """A launcher starts it by its name. The ledger and NVML are for whoever else is in a training process."""
+    trains = ("loop", "optimizers", "strategies", "tensorflow", "training", "worlds")
     strangers = [
         found.where
         for found in all_imports()
-        for worker in ("zerobench.rank.loop", "zerobench.rank.tensorflow")
-        if belongs(found.name, worker) and not belongs(module_name(found.path), worker)
+        for part in trains
+        if belongs(found.name, f"zerobench.rank.{part}")
+        and not belongs(module_name(found.path), "zerobench.rank")
+        and found.path.relative_to(ROOT / "zerobench").parts[0] not in KEPT_NAMES
     ]
     assert strangers == []
+    assert [line for part in trains for line in imports_from("zerobench.rank.ledger", f"zerobench.rank.{part}")] == []
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """In functions neither: two modules that need each other are one, or lack a third."""
-    assert circles(import_graph(lambda module: module)) == []
+    assert circles(import_graph(module_name)) == []
 
 
-def test_no_package_imports_itself_by_way_of_others() -> None:
+def test_no_folder_imports_itself_by_way_of_others() -> None:
     """What a trial is knows neither DeepSpeed's keys nor how trials come about, which know it: and so for all."""
-    graph = import_graph(lambda module: ".".join(module.split(".")[:2]))
-    assert {"zerobench.config.trial", "zerobench.config.deepspeed"} <= graph["zerobench.config.sweep"]
+    graph = import_graph(lambda path: path.parent.relative_to(ROOT).as_posix())
+    assert {"zerobench/config/trial", "zerobench/config/deepspeed"} <= graph["zerobench/config/sweep"]
+    graph.pop("zerobench")  # the face: what it hands on, and the version that others read of it
     assert circles(graph) == []
 
 
-def import_graph(owner: Callable[[str], str]) -> dict[str, set[str]]:
-    """Which owners of modules import which others."""
-    files = {module_name(path): path for path in PACKAGE}
-    graph: dict[str, set[str]] = {}
-    for name, path in files.items():
-        imported = {module_of(found.name, files) for found in imports_of(path)}
-        graph.setdefault(owner(name), set()).update(owner(other) for other in imported if other in files)
+def test_no_two_folders_import_each_other_whatever_their_depth() -> None:
+    """A folder stands for all below it; files beside folders count as a folder of their own."""
+    arrows = {
+        pair
+        for importer, imported in arrows_between(PACKAGE)
+        if not {importer.parent, imported.parent} & {ROOT / "zerobench"} and (pair := parted(importer, imported))
+    }
+    assert ("zerobench/app", "zerobench/config") in arrows
+    assert ("zerobench/config/sweep", "zerobench/config/trial") in arrows
+    assert [f"{one} and {other}" for one, other in sorted(arrows) if one < other and (other, one) in arrows] == []
+
+
+def parted(importer: Path, imported: Path) -> tuple[str, str] | None:
+    """The folders of two files at the depth at which their ways part; None where they share one."""
+    ways = [path.parent.relative_to(ROOT).parts for path in (importer, imported)]
+    if ways[0] == ways[1]:
+        return None
+    common = next((n for n, (one, other) in enumerate(zip(*ways, strict=False)) if one != other), min(map(len, ways)))
+    one, other = ("/".join(way[: common + 1]) + ("" if len(way) > common else "/.") for way in ways)
+    return one, other
+
+
+def test_two_files_are_told_apart_by_the_folders_in_which_their_ways_part() -> None:
+    deep, loose, other = (ROOT / "zerobench" / name for name in ("a/b/c/one.py", "a/b/two.py", "a/d/three.py"))
+    assert parted(deep, other) == ("zerobench/a/b", "zerobench/a/d")
+    assert parted(deep, loose) == ("zerobench/a/b/c", "zerobench/a/b/.")
+    assert parted(loose, loose.with_name("four.py")) is None
+
+
+def import_graph(owner: Callable[[Path], str]) -> dict[str, set[str]]:
+    """Which owners of files import which others."""
+    graph: dict[str, set[str]] = {owner(path): set() for path in PACKAGE}
+    for importer, imported in arrows_between(PACKAGE):
+        graph[owner(importer)].add(owner(imported))
     return {name: imported - {name} for name, imported in graph.items()}
+
+
+def arrows_between(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+    """Each import of one of these files by another."""
+    files = {module_name(path): path for path in paths}
+    for path in files.values():
+        imported = {module_of(found.name, files) for found in imports_of(path)}
+        yield from ((path, files[name]) for name in sorted(imported) if name in files)
 
 
 def module_of(name: str, files: Iterable[str]) -> str:
@@ -200,45 +262,24 @@ def test_a_circle_of_imports_is_found_with_the_way_round() -> None:
     assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
-def test_run_and_report_do_not_know_each_other() -> None:
-    assert imports_from("zerobench.launch.run", "zerobench.report") == []
-    assert imports_from("zerobench.report", "zerobench.launch.run") == []
-
-
-def test_searches_join_run_and_report_and_know_no_command_line() -> None:
+def test_searches_know_no_command_line() -> None:
     assert imports_from("zerobench.app.search", "zerobench.app.terminal") == []
-    lower = (
-        "zerobench.launch.run",
-        "zerobench.report",
-        "zerobench.config.trial",
-        "zerobench.config.sweep",
-        "zerobench.launch.slurm",
-    )
-    assert [line for low in lower for line in imports_from(low, "zerobench.app.search")] == []
+    assert imports_from("zerobench.app.search", "zerobench.app.commands") == []
+    assert imports_from("zerobench.app.terminal", "zerobench.app.commands") == []
 
 
 def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_slurm() -> None:
-    lower = ("running", "spec", "sweeping", "memory", "worker", "tracking")
-    assert [line for low in lower for line in imports_from(f"zerobench.{low}", "zerobench.launch.slurm")] == []
-    assert imports_from("zerobench.launch.slurm", "zerobench.report") == []
-
-
-def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
-    lower = ("spec", "ds_config", "sweeping", "memory", "records", "store")
-    upper = ("running", "report", "cli")
-    assert [
-        line for low in lower for high in upper for line in imports_from(f"zerobench.{low}", f"zerobench.{high}")
-    ] == []
-    assert imports_from("zerobench.config.trial", "zerobench.rank.ledger") == []
+    lower = ("machine", "run", "setup", "tracking", "emulate")
+    assert [line for low in lower for line in imports_from(f"zerobench.launch.{low}", "zerobench.launch.slurm")] == []
 
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("cli.status", {"pandas", "numpy", "pynvml"}),
-        ("cli.commands.status", {"pandas", "numpy", "pynvml"}),
-        ("cli.explain", {"pandas", "pyarrow", "scipy"}),
-        ("report.terminal.show", {"pandas", "pyarrow", "numpy"}),
+        ("app.terminal.status", {"pandas", "numpy", "pynvml"}),
+        ("app.commands.status", {"pandas", "numpy", "pynvml"}),
+        ("app.terminal.explain", {"pandas", "pyarrow", "scipy"}),
+        ("report.documents.show", {"pandas", "pyarrow", "numpy"}),
     ],
 )
 def test_commands_that_read_runs_and_jobs_start_on_a_login_node(module: str, heavy: set[str]) -> None:
