@@ -94,12 +94,10 @@ def class_of(model_type: str) -> Any:
 
 def runs_with(cls: Any, attention: Attention) -> bool:
     """Whether transformers' own check, before it builds anything, lets the attention stand as it is."""
-    from transformers import PreTrainedModel
-
-    bare = cls.__new__(cls)
-    bare.__dict__["config"] = SimpleNamespace(_name_or_path="", dtype=None)
+    bare, usual = cls.__new__(cls), getattr(cls.config_class, "prefix_lm", None)
+    bare.__dict__["config"] = SimpleNamespace(_name_or_path="", dtype=None, prefix_lm=usual)
     try:
-        return bool(PreTrainedModel._check_and_adjust_attn_implementation(bare, attention.value, True) == attention)
+        return bool(cls._check_and_adjust_attn_implementation(bare, attention.value, True) == attention)
     except ValueError:
         return False
 
@@ -129,6 +127,14 @@ def test_all_causal_models_of_transformers_are_asked_and_only_one_looks_into_its
     method = "_check_and_adjust_attn_implementation"
     usual = getattr(PreTrainedModel, method)
     assert [name for name in types if getattr(class_of(name), method) is not usual] == ["hrm_text"]
+
+
+def test_where_the_prompt_attends_to_all_of_itself_there_is_no_flash_attention_unless_the_config_turns_that_off() -> (
+    None
+):
+    asked = [model("hrm_text", **known) for known in ({}, {"prefix_lm": True}, {"prefix_lm": False})]
+    assert [takes_attention(spec, Attention.FLASH_ATTENTION_2) for spec in asked] == [False, False, True]
+    assert all(takes_attention(spec, Attention.SDPA) for spec in asked)
 
 
 def test_of_code_that_comes_with_a_config_nobody_says_what_it_takes() -> None:

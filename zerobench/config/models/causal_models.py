@@ -17,6 +17,8 @@ _TABLE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _ROPE_TABLE = "ROPE_INIT_FUNCTIONS"
 _SUPPORTS = {Attention.SDPA: "_supports_sdpa", Attention.FLASH_ATTENTION_2: "_supports_flash_attn"}
 """What a class declares of each attention (PreTrainedModel in transformers/modeling_utils.py: False unless it does)."""
+_CONFIG_TABLE = "CONFIG_MAPPING_NAMES"
+_PREFIX = "prefix_lm"
 _OTHER_FLASH_KERNELS = "_compatible_flash_implementations"
 """Where a class lists its flash kernels and flash_attention_2 is none of them, transformers runs the first of them."""
 
@@ -44,8 +46,19 @@ def takes_attention(spec: ModelSpec, attention: Attention) -> bool:
     if values is None:
         return True
     kernels = values.get(_OTHER_FLASH_KERNELS)
-    is_replaced = attention is Attention.FLASH_ATTENTION_2 and isinstance(kernels, list) and attention not in kernels
-    return bool(values.get(str(name))) and not is_replaced
+    is_replaced = isinstance(kernels, list) and attention not in kernels
+    refuses_flash = attention is Attention.FLASH_ATTENTION_2 and (is_replaced or _attends_to_prefix(spec))
+    return bool(values.get(str(name))) and not refuses_flash
+
+
+def _attends_to_prefix(spec: ModelSpec) -> bool:
+    """Whether each token of the prompt attends to all of it, a mask that FlashAttention has no form for (hrm_text)."""
+    asked = spec.hf_config.get(_PREFIX)
+    if asked is not None:
+        return bool(asked)
+    folder, name, _ = model_module(spec.model_type)
+    config = table(_CONFIG_TABLE, "models", "auto", "auto_mappings.py").get(spec.model_type, "")
+    return bool(class_values(config, (_PREFIX,), folder, name, f"configuration_{name}.py").get(_PREFIX))
 
 
 def _declared(spec: ModelSpec) -> dict[str, object] | None:
