@@ -128,6 +128,13 @@ def test_committed_predictions_are_escaped_and_read_back() -> None:
     assert ",-3" in text
 
 
+def test_figures_with_decimals_are_committed_as_they_stand() -> None:
+    row = Named("-0.3024", 1)
+    assert as_csv(Named, [row]).splitlines()[1] == "-0.3024,1"
+    assert from_csv(Named, as_csv(Named, [row])) == [row]
+    assert as_csv(Named, [Named("-0.3+2", 1)]).splitlines()[1] == "'-0.3+2,1"
+
+
 def test_failures_of_other_releases_are_escaped_and_read_back(tmp_path: Path) -> None:
     cell = next(iter(cells()))
     row = {"deepspeed": "0.19.8", "cell": cell, "failure": "=1+1", "device_bytes": "-5"}
