@@ -42,7 +42,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(counter: Path, module: str, *arguments: str) -> subprocess.Popen[str]:
     environ = {**os.environ, "LD_PRELOAD": str(counter)}
-    command = [sys.executable, "-m", f"tests.memory.{module}", *arguments]
+    command = [sys.executable, "-m", f"tests.rank.ledger.{module}", *arguments]
     return subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 

@@ -53,7 +53,7 @@ from zerobench.rank.ledger.held import Holdings
 from zerobench.common.vocabulary import Category
 os.chdir(sys.argv[1])
 nvml.nvmlInit()
-def used(): return nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(0)).used
+def used(): return nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(0), nvml.nvmlMemory_v2).used
 def held(mib): return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
 def refused():
     try: held(2**20)
