@@ -40,19 +40,19 @@ def test_other_tests_or_another_module_want_another_try(tmp_path: Path, trusts: 
 def test_the_table_counts_what_could_be_killed() -> None:
     found = dict(zip(MUTANTS, (KILLED, KILLED, SURVIVED, STILLBORN), strict=True))
     rows = [
-        Row("units", "zerobench/common/units.py", 40, found),
-        Row("units", "zerobench/other.py", 2, {MUTANTS[0]: None}),
+        Row("common", "zerobench/common/units.py", 40, found),
+        Row("common", "zerobench/common/other.py", 2, {MUTANTS[0]: None}),
     ]
     assert (rate(rows).killed, rate(rows).survived) == (2, 1)
     text = table(rows, "a sample")
-    assert "| **units** | 42 | 4 | 1 | 2 | 1 | 66.7 % |" in text
-    assert "| `units.py` | 40 | 4 | 1 | 2 | 1 | 66.7 % |" in text
+    assert "| **common** | 42 | 4 | 1 | 2 | 1 | 66.7 % |" in text
+    assert "| `common/units.py` | 40 | 4 | 1 | 2 | 1 | 66.7 % |" in text
     assert "| `other.py` | 2 | 0 | 0 | 0 | 0 | - |" in text
 
 
 def test_a_package_that_is_not_mutated_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["mutants.py", "formulae"])
+    monkeypatch.setattr("sys.argv", ["mutants.py", "estimate/memories"])
     assert main() == 2
-    assert capsys.readouterr().err.startswith("package: 'formulae' is not known; did you mean 'formulas'?")
+    assert capsys.readouterr().err.startswith("package: 'estimate/memories' is not known; did you mean 'estimate/memory'?")

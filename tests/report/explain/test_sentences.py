@@ -53,7 +53,7 @@ def test_a_whole_run_is_told_in_six_sentences(tmp_path: Path) -> None:
     common = "most common reason: the device ran out of memory (1)"
     least = "zero3 opt=nvme param=cpu fits in 11.02 GiB of 80.00 GiB per device (in steps, start-up 11.02 GiB)"
     void = "not ranked, allocator retries: zero2 reduce_bucket=5e8"
-    rival = "zero1, 284 K tokens/s (2% faster, within the uncertainty), 12.3 GiB (78.6 MiB more)"
+    rival = "zero1, 284 K tokens/s (2% faster, uncertain), 12.3 GiB (78.6 MiB more)"
     once = "one repeat per trial: spread within a run, not between runs"
     assert told(tmp_path, *sample_trials()) == [
         f"{least}; zero0 mb64 (out of memory) does not fit (8 of 9 trials fit).",

@@ -100,7 +100,7 @@ def _slower(ratio: float, *, is_sure: bool) -> str:
     if percent < 1:
         return "as fast"
     words = f"{ratio:.1f} times as long" if ratio >= 2 else f"{percent}% {'slower' if ratio > 1 else 'faster'}"
-    return words if is_sure else f"{words}, within the uncertainty"
+    return words if is_sure else f"{words}, uncertain"
 
 
 def _rival(label: str, speed: str, needed_bytes: int | None, best_bytes: int | None) -> str:
