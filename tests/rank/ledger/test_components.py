@@ -133,3 +133,11 @@ def test_a_partitioned_table_of_positions_is_known_by_its_full_shape() -> None:
     for parameter in model.parameters():
         parameter.ds_shape, parameter.data = parameter.shape, torch.empty(0, device="meta")
     assert components_of(model) == whole
+
+
+def test_of_several_layers_as_wide_as_the_table_is_long_the_last_is_the_head() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(100, 8), torch.nn.Linear(8, 100), torch.nn.Linear(100, 8, bias=False)
+    )
+    model.append(torch.nn.Linear(8, 100, bias=False))
+    assert counted(model) == {"token_embeddings": 800, "other": 8 * 100 + 100 + 100 * 8, "head": 800}

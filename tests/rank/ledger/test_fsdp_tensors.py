@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,3 +122,20 @@ def test_offloaded_parts_gradients_and_moments_lie_on_the_host_and_what_is_gathe
             (Category.GRADIENTS, Place.HOST): 4 * PART,
             (Category.FIRST_MOMENT, Place.HOST): 4 * PART,
         }
+
+
+@pytest.mark.parametrize(
+    ("trained", "category"), [(True, Category.MASTER_WEIGHTS), (False, Category.PARAMETERS)], ids=["trained", "frozen"]
+)
+def test_the_part_of_a_parameter_that_is_not_updated_is_no_master_weight(trained: bool, category: Category) -> None:
+    import torch
+
+    from zerobench.rank.ledger.fsdp_tensors import walk_fsdp
+
+    part = torch.ones(4)
+    sharded = torch.nn.Parameter(part, requires_grad=trained)
+    parameter = SimpleNamespace(sharded_param=sharded, _sharded_param_data=part)
+    module: Any = torch.nn.Module()
+    module._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_group=SimpleNamespace(fsdp_params=[parameter]))
+    found = walk_fsdp(module, torch.optim.SGD([sharded]), are_masters=True)
+    assert [(one.tensor is part, one.category) for one in found] == [(True, category)]

@@ -12,8 +12,9 @@ from tests.rank.ledger.test_model_sites import ROWS, WIDTH, Classifier, ledger_o
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.trial.model import ModelSpec
 from zerobench.rank.ledger.engine_tensors import NamedTensor
+from zerobench.rank.ledger.holders import holders_by_birth
 from zerobench.rank.ledger.naming import Names
-from zerobench.rank.ledger.sites import SiteFinder
+from zerobench.rank.ledger.sites import Origin, Site, SiteFinder
 from zerobench.rank.ledger.storages import StorageCounter
 from zerobench.records.records import Holder, PeakPart, RankRecord
 
@@ -190,3 +191,34 @@ def test_what_the_engine_let_go_of_is_no_longer_its() -> None:
     assert names.holders(storage, Category.GATHERED_PARAMETERS) == [Holder.AUTOGRAD, Holder.ENGINE]
     names.walked([])
     assert names.holders(storage, Category.GATHERED_PARAMETERS) == [Holder.AUTOGRAD]
+
+
+@pytest.mark.parametrize(
+    ("place", "holder"),
+    [
+        ("deepspeed/runtime/engine.py:allreduce", Holder.ENGINE),
+        ("horovod/torch/optimizer.py:step", Holder.ENGINE),
+        ("torch/nn/parallel/distributed.py:_ddp_init_helper", Holder.ENGINE),
+        ("torch/distributed/fsdp/_fully_shard/_fsdp_param.py:init_all_gather_outputs", Holder.ENGINE),
+        ("torch/optim/adamw.py:step", Holder.OPTIMIZER),
+        ("zerobench/rank/training/mixed_precision.py:step", Holder.OPTIMIZER),
+    ],
+)
+def test_what_an_engine_or_an_optimizer_allocates_is_its_own(place: str, holder: Holder) -> None:
+    assert list(holders_by_birth(Site(place, None), Category.TEMPORARIES)) == [holder]
+    assert list(holders_by_birth(Site("train.py:main", None), Category.TEMPORARIES)) == []
+
+
+@pytest.mark.parametrize(
+    ("category", "node", "holder"),
+    [
+        (Category.ACTIVATIONS, None, Holder.AUTOGRAD),
+        (Category.LOGITS_AND_LOSS, None, Holder.AUTOGRAD),
+        (Category.ACTIVATIONS, 7, Holder.OPERATION),
+        (Category.TEMPORARIES, None, Holder.OPERATION),
+    ],
+)
+def test_autograd_keeps_what_a_forward_pass_makes_for_backward_and_an_operation_the_rest(
+    category: Category, node: int | None, holder: Holder
+) -> None:
+    assert list(holders_by_birth(Site("model.py:forward", Origin.FORWARD, node), category)) == [holder]

@@ -37,6 +37,7 @@ def sampled(devices: list[DeviceInfo], value: str | None, faults: tuple[str, ...
         ("-1", []),
         ("NoDevFiles", []),
         ("0,9,1", [0]),
+        ("3,4,0", [3]),
         ("1,1,2", [1]),
         ("GPU-2abc-def", [2]),
         ("GPU-2,0", [0, 2]),

@@ -1,0 +1,66 @@
+"""A script reads its own peaks, and a phase of the ledger has its own, whoever resets torch's counters."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from zerobench.rank.ledger import device_peaks
+from zerobench.rank.ledger.device_peaks import DevicePeaks
+
+PEAK = "allocated_bytes.all.peak"
+DEVICE = torch.device("cuda", 0)
+
+
+class Counter:
+    """One of the allocator's counters, and its peak."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+
+    def reach(self, most: int, then: int) -> None:
+        """Hold `most`, and then less."""
+        self.peak, self.now = max(self.peak, most), then
+
+    def reset(self, device: Any = None) -> None:
+        assert device in (None, DEVICE)
+        self.peak = self.now
+
+    def stats(self, device: Any = None) -> dict[str, int]:
+        assert device in (None, 0, DEVICE)
+        return {PEAK: self.peak, "allocated_bytes.all.current": self.now}
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """Of the only device of a torch that has begun CUDA."""
+    counter = Counter()
+    for module in (torch.cuda, torch.cuda.memory):
+        monkeypatch.setattr(module, "reset_peak_memory_stats", counter.reset)
+        monkeypatch.setattr(module, "memory_stats", counter.stats)
+    monkeypatch.setattr(torch.cuda.memory, "_get_device_index", lambda *_, **__: 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(device_peaks, "_looks", {})
+    monkeypatch.setattr(device_peaks, "_SCRIPT", DevicePeaks())
+    return counter
+
+
+def test_a_script_reads_its_peak_from_before_a_phase_began(counter: Counter) -> None:
+    phase = DevicePeaks()
+    phase.watch()
+    counter.reach(100, then=10)
+    phase.begin(DEVICE)
+    counter.reach(40, then=10)
+    assert torch.cuda.memory_stats()[PEAK] == 100
+    assert phase.stats(DEVICE)[PEAK] == 40
+
+
+def test_a_phase_keeps_its_peak_from_before_a_script_reset_the_counters(counter: Counter) -> None:
+    phase = DevicePeaks()
+    phase.watch()
+    counter.reach(100, then=10)
+    torch.cuda.reset_peak_memory_stats()
+    counter.reach(40, then=10)
+    assert torch.cuda.memory_stats()[PEAK] == 40
+    assert phase.stats(DEVICE)[PEAK] == 100
