@@ -208,6 +208,7 @@ def test_the_reference_dies_and_goes_on_as_the_one_process_that_it_is(tmp_path: 
         ("rpc-pipeline", {"precision": "fp32"}, 12),
         ("pipeline", {"precision": "fp32", "pipeline_schedule": "deepspeed"}, 12),
         ("pipeline", {"precision": "bf16", "pipeline_schedule": "deepspeed"}, 26),
+        ("pipeline", {"precision": "fp16", "pipeline_schedule": "deepspeed"}, 14),
     ],
 )
 def test_a_checkpoint_has_so_many_bytes_a_parameter(strategy: str, fields: dict[str, Any], bytes_each: int) -> None:

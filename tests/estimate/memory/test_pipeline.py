@@ -99,3 +99,15 @@ def test_in_forward_a_gradient_is_on_its_way_back_from_all_but_the_first_stage_o
     instants = stage_device(asked, formula_setting(asked), StepKind.STEADY)
     forward, update = (each[Category.PIPELINE_BUFFERS] for each in (instants.forward, instants.step[0]))
     assert forward - update == sent_back * 3 * SEQUENCE * HIDDEN * 4
+
+
+@pytest.mark.parametrize(
+    ("rank", "schedule", "sent_back"), [(0, "1f1b", 0), (1, "1f1b", 2), (3, "1f1b", 2), (1, "gpipe", 2 * STAGES)]
+)
+def test_when_its_last_pass_ends_a_stage_holds_two_gradients_that_it_sent_and_under_gpipe_all(
+    rank: int, schedule: str, sent_back: int
+) -> None:
+    asked = trial(evidence="formula", pipeline_schedule=schedule, prediction={"gpu": "h200", "rank": rank})
+    instants = stage_device(asked, formula_setting(asked), StepKind.STEADY)
+    backward_end, update = (each[Category.PIPELINE_BUFFERS] for each in (instants.backward_end, instants.step[0]))
+    assert backward_end - update == sent_back * 3 * SEQUENCE * HIDDEN * 4

@@ -13,7 +13,7 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory import formula_record
 from zerobench.estimate.memory.record import formula_setting, fsdp_shards
 from zerobench.estimate.memory.terms.zero_paper import bytes_per_parameter, model_states
-from zerobench.estimate.memory.torch_strategies import Shards, bucket_count, ddp_moves, fsdp_moves
+from zerobench.estimate.memory.torch_strategies import Shards, bucket_count, ddp_device, ddp_moves, fsdp, fsdp_moves
 from zerobench.records.records import MemoryRow
 
 
@@ -123,3 +123,32 @@ def test_offloaded_fsdp_keeps_no_state_on_the_device():
     for category in (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.GRADIENTS):
         assert not live(spec, category)
         assert live(spec, category, Place.HOST) > 0
+
+
+def test_the_first_bucket_is_closed_at_1_mib_and_each_other_at_25():
+    setting = formula_setting(trial(strategy="ddp", precision="bf16"))
+    mebi = 2**19  # elements of 16 bits
+    tensors = (1, 25 * mebi, 24 * mebi, mebi, mebi)
+    assert bucket_count(dataclasses.replace(setting, tensors=tensors), None) == 3 + 1
+    assert bucket_count(dataclasses.replace(setting, tensors=tensors[1:]), None) == 3
+
+
+@pytest.mark.parametrize(("passes", "has_waiting"), [(1, False), (2, True)])
+def test_parts_of_groups_that_are_copies_wait_to_be_summed_only_with_several_micro_batches(
+    passes: int, has_waiting: bool
+):
+    spec = trial(strategy="fsdp", precision="bf16", gradient_accumulation_steps=passes)
+    setting = formula_setting(spec)
+    alone, copied = (
+        fsdp(setting, StepKind.STEADY, fsdp_shards(spec), offloads=True, has_copies=copies)[0]
+        for copies in (False, True)
+    )
+    more = copied.gathering.get(Category.GRADIENTS, 0) - alone.gathering.get(Category.GRADIENTS, 0)
+    assert more == (2 * setting.sharded if has_waiting else 0)
+
+
+@pytest.mark.parametrize(("passes", "copies"), [(1, 1), (2, 2)])
+def test_in_ddps_first_step_gradients_find_no_views_into_the_buckets_before_they_are_reduced(passes: int, copies: int):
+    setting = formula_setting(trial(strategy="ddp", precision="fp32", gradient_accumulation_steps=passes))
+    instants = ddp_device(setting, StepKind.FIRST)
+    assert instants.forward[Category.GRADIENTS] == copies * 4 * setting.num_params

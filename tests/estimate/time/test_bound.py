@@ -12,7 +12,7 @@ from zerobench.config.hardware.hardware import Gpu
 from zerobench.config.hardware.links import Links
 from zerobench.estimate.time.bound import StepBound, step_bound
 from zerobench.estimate.time.terms import Work
-from zerobench.estimate.time.transfers import copies, fsdp_copies, offloaded_share
+from zerobench.estimate.time.transfers import Recast, copies, fsdp_copies, offloaded_share, recast
 from zerobench.records.records import Failure, NvmeTraffic
 from zerobench.records.trials import case_of
 
@@ -177,6 +177,22 @@ def test_2_gb_of_gradients_go_down_by_micro_batch_and_a_part_of_what_is_gathered
 def test_of_states_that_are_left_on_the_device_in_part_the_share_elsewhere_is_moved() -> None:
     sample = trial(eager("zero3", **STATES), states(3 * GB), states(9 * GB))
     assert offloaded_share(Work(sample.ranks[0], sample.spec, GPU, LINKS, None)) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (STATES, Recast(up=0.75 * GB)),
+        (STATES | PARAMETERS, Recast(down=0.25 * GB)),
+        (PARAMETERS, Recast(down=GB)),
+        (STATES | {"precision": "fp32"}, Recast()),
+    ],
+)
+def test_new_weights_are_cast_of_the_states_that_do_not_lie_beside_them(
+    asked: dict[str, Any], expected: Recast
+) -> None:
+    sample = trial(eager("zero3", **asked), states(3 * GB), states(9 * GB), num_params=NUM_PARAMS)
+    assert recast(Work(sample.ranks[0], sample.spec, GPU, LINKS, None)) == expected
 
 
 @pytest.mark.parametrize(("ranks", "gb"), [(8, (4, 2, 4, 3 * 8 * 4 / 192 * 50)), (1, (32, 32, 32, 3 * 32 / 192 * 50))])
