@@ -46,6 +46,12 @@ def test_a_limit_of_the_process_is_what_it_could_take() -> None:
     assert logged_training(text).capacity_bytes == 40 * GIB
 
 
+def test_of_several_refusals_without_a_traceback_the_first_is_read() -> None:
+    again = TORCH_2_1.replace("capacty of 6.00 GiB", "capacty of 5.00 GiB")
+    assert again != TORCH_2_1
+    assert logged_training(f"{TORCH_2_1}\n{again}").capacity_bytes == 6 * GIB
+
+
 def test_a_log_without_a_traceback_may_have_held_activations() -> None:
     found = logged_training(TORCH_2_1)
     assert (found.phase, found.has_activations, found.capacity_bytes) == (None, True, 6 * GIB)
@@ -101,6 +107,10 @@ def test_a_phase_that_the_log_passed_and_the_prediction_does_not_is_said_in_one_
     assert line.startswith("Forward passed with 24.00 GiB; the prediction needs 48.00 GiB there: check model, micro")
     [line] = contradictions(UPDATE, with_peaks({**LOW, Phase.BACKWARD: 49 * GIB}))
     assert line.startswith("Backward passed with 24.00 GiB; the prediction needs 49.00 GiB there")
+
+
+def test_the_phase_in_which_memory_ran_out_was_not_passed() -> None:
+    assert contradictions(UPDATE, with_peaks({**LOW, Phase.STEP: 49 * GIB})) == []
 
 
 def test_a_prediction_of_less_than_the_log_had_allocated_is_said_in_one_line() -> None:
