@@ -255,6 +255,7 @@ def test_a_gpu_without_usable_memory_is_given_the_share_of_the_nearest_of_its_ki
     [
         ("", 100_000, "taken to be NVML's total"),
         ("compute_capability: '9.0'", 99_396, "taken to be the same share of NVML's total as on GH200 96GB"),
+        ("compute_capability: '8.0'", 98_924, "taken to be the same share of NVML's total as on A100 SXM 80GB"),
         ("compute_capability: '6.0'", 99_396, "taken to be the same share of NVML's total as on GH200 96GB"),
         ("usable_memory_bytes: 99000 MiB", 99_000, None),
     ],

@@ -123,6 +123,14 @@ def test_one_rank_is_no_measure_of_what_several_exchange_nor_the_reverse(tmp_pat
     assert (found.context_bytes, found.collectives_bytes) == (530 * MIB, 558 * MIB)
 
 
+def test_of_two_world_sizes_as_near_the_larger_is_taken(tmp_path: Path) -> None:
+    worlds = [
+        {"gpu": "NVIDIA H200", "world_size": size, "num_ranks": size, "context_bytes": spread(size * 100 * MIB)}
+        for size in (4, 8)
+    ]
+    assert overhead_of("H200", 6, calibration_file(tmp_path, *worlds)).context_bytes == 800 * MIB
+
+
 def test_a_calibration_of_another_gpu_changes_nothing(tmp_path: Path) -> None:
     assert overhead_of("NVIDIA H100 PCIe", 8, calibration_file(tmp_path)) == overhead_of("NVIDIA H100 PCIe", 8)
 

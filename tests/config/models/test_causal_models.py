@@ -16,6 +16,7 @@ from zerobench.config.models.causal_models import (
     takes_attention,
     unknown_rope_type,
 )
+from zerobench.config.models.transformers_source import model_module
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import Attention
 
@@ -146,6 +147,11 @@ def test_of_code_that_comes_with_a_config_nobody_says_what_it_takes() -> None:
 @pytest.mark.parametrize("model_type", ["../auto/modeling_auto", "no_such_model", ""])
 def test_a_type_that_is_no_module_of_transformers_is_left_to_others(model_type: str) -> None:
     assert takes_attention(model(model_type), Attention.SDPA)
+
+
+def test_a_type_with_a_hyphen_has_a_module_with_an_underscore(installed: Path) -> None:
+    assert installed.is_file()
+    assert model_module("two-words") == ("models", "two_words", "modeling_two_words.py")
 
 
 CLASSES = """

@@ -10,7 +10,7 @@ import pytest
 from tests.config.machines import CPU, GIB, GPUS
 from tests.config.rules.refusals import Asking
 from tests.tools.known import known
-from zerobench.config.derived.host_memory import PROCESS_BYTES, host_state_bytes
+from zerobench.config.derived.host_memory import PROCESS_BYTES, SUB_GROUP_SIZE, host_state_bytes
 from zerobench.config.derived.machine import CPU_RANKS_PER_CORE, Accelerator
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.rules.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
@@ -256,6 +256,7 @@ UNPINNED = {"zero_optimization.offload_optimizer.pin_memory": False}
         ({"strategy": "zero3", "precision": "fp32"}, 16),
         ({"strategy": "zero3", "optimizer": "sgd"}, 8),
         ({"strategy": "zero3", "precision": "fp32", "optimizer": "sgd"}, 8),
+        ({"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"}, 16),
         ({"strategy": "zero3", "offload_optimizer": "nvme"}, 4),
         ({"strategy": "zero3", "offload_optimizer": "nvme", "offload_param": "nvme"}, 2),
     ],
@@ -294,6 +295,17 @@ def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[
     spec = ASKING.trial(**{"gpus_per_node": N} | trial)
     held = host_state_bytes(spec, P, Accelerator.CUDA)
     assert held == spec.gpus_per_node * (PROCESS_BYTES + bytes_on_rank)
+
+
+@pytest.mark.parametrize(("more", "is_rounded"), [(0, True), (1, False)])
+def test_gradients_of_one_sub_group_are_page_locked_as_a_whole_and_those_of_several_are_not_rounded(
+    more: int, is_rounded: bool
+):
+    share = SUB_GROUP_SIZE + more
+    spec = ASKING.trial(strategy="zero3", offload_optimizer="cpu", gpus_per_node=1)
+    held = host_state_bytes(spec, share, Accelerator.CUDA)
+    gradients = 2**32 if is_rounded else 4 * share
+    assert held == PROCESS_BYTES + 4 * share + gradients + 2**31 + 8 * share
 
 
 def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
