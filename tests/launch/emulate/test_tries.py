@@ -42,3 +42,16 @@ def test_states_of_a_script_are_not_said_to_be_on_the_gpu_without_a_file_that_sa
     tried, said = tries.try_changes(stage, SimpleNamespace(ranks=(rank,)), lambda _: None)  # type: ignore[arg-type] # all that it reads
     assert tried == ()
     assert why in (said or "")
+
+
+@pytest.mark.parametrize(("host_memory_bytes", "fits"), [(40, True), (39, False)])
+def test_a_change_needs_a_nodes_memory_for_all_of_its_ranks(
+    monkeypatch: pytest.MonkeyPatch, host_memory_bytes: int, fits: bool
+) -> None:
+    monkeypatch.setattr(tries, "play_aside", lambda *_, **__: SimpleNamespace(account=account(), record=None))
+    monkeypatch.setattr(tries, "host_bytes", lambda _: 5)
+    cluster = SimpleNamespace(gpus_per_node=8, host_memory_bytes=host_memory_bytes)
+    stage = SimpleNamespace(request=SimpleNamespace(cluster=cluster))
+    start = Draft(("python", "train.py"))
+    [made] = tries._played(stage, start, iter([Candidate(("change",), start)]), 0, lambda _: None, compiled=False)  # type: ignore[arg-type] # all that it reads
+    assert (made.host_node_bytes, made.fits) == (40, fits)
