@@ -84,6 +84,7 @@ def _try(case: Case) -> int:
     if case.source is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         put_in_place(case.name, case.path, case.source)
+        _forget_package_of(case.name)
         try:
             importlib.import_module(case.name)
         except Exception:  # noqa: BLE001 -- whatever it was
@@ -96,6 +97,14 @@ def _try(case: Case) -> int:
         held = (tests for tests in case.rounds if tests.files)
         passes = all(pytest.main([*one.files, "-m", one.markers, *options]) in good for one in held)
     return _EXIT_STATUS[Verdict.SURVIVED] if passes else 1
+
+
+def _forget_package_of(name: str) -> None:
+    """Let the module be imported anew, as the mutant, where this process has it as it was; and whoever imported it."""
+    if name in sys.modules:
+        package = name.partition(".")[0]
+        for imported in [each for each in sys.modules if each.partition(".")[0] == package]:
+            del sys.modules[imported]
 
 
 def _print_to(file: Path) -> None:

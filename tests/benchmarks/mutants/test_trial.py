@@ -1,7 +1,9 @@
 """A mutant is killed by a test that fails, survives where all pass, and is stillborn where it cannot be imported."""
 
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -44,6 +46,15 @@ def verdict(folder: Path, source: str | None, markers: str = "") -> Verdict:
 )
 def test_a_mutant_is_judged_by_its_tests(folder: Path, source: str | None, expected: Verdict) -> None:
     assert verdict(folder, source) is expected
+
+
+def test_a_module_that_this_process_has_imported_already_is_tried_as_the_mutant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = ModuleType("mutated_module")
+    vars(imported).update(double=lambda value: value * 2)
+    monkeypatch.setitem(sys.modules, imported.__name__, imported)
+    assert verdict(folder, MODULE.replace("* 2", "* 3")) is Verdict.KILLED
 
 
 def test_tests_of_another_tier_say_nothing(folder: Path) -> None:
