@@ -69,6 +69,10 @@ def test_nodes_are_told_apart_by_either_hostname_or_launcher(
     assert agreed_nodes(tmp_path, spots) == (nodes, firsts, {2})
 
 
+def test_a_node_has_as_many_ranks_as_the_fullest_one(tmp_path: Path) -> None:
+    assert agreed_nodes(tmp_path, [("a", 0), ("a", 0), ("b", 1)])[2] == {2}
+
+
 @pytest.mark.parametrize(("watched_on", "nodes"), [("b", [1, 0]), ("login", [1, 2])])
 def test_the_watchers_node_keeps_the_index_under_which_its_sampler_writes(
     tmp_path: Path, watched_on: str, nodes: list[int]
