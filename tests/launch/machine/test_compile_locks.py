@@ -109,6 +109,18 @@ def test_a_lock_that_another_machine_may_hold_is_told_of_and_left_alone(
     assert lock.exists()
 
 
+@pytest.mark.parametrize(("around", "within", "holder"), [("ext4", "nfs4", "UNKNOWN"), ("nfs4", "ext4", "DEAD")])
+def test_a_lock_lies_on_the_innermost_file_system_that_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: str, within: str, holder: str
+) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    mounts = [("/", around), (os.path.realpath(tmp_path), within), ("/elsewhere", around)]
+    lines = [f"36 35 0:3 / {point} rw - {kind} device rw" for point, kind in mounts]
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "\n".join(lines))
+    assert holder_of(lock) is Holder[holder]
+
+
 def test_a_lock_whose_holder_cannot_be_known_is_told_of_and_left_alone(lock: Path, environ: dict[str, str]) -> None:
     elsewhere = lock.parent / "somewhere_else"
     elsewhere.parent.mkdir(parents=True)
