@@ -204,10 +204,17 @@ def test_a_program_that_has_an_old_build_on_its_path_keeps_it(tmp_path: Path) ->
     process.mkdir(parents=True)
     current, old = (build(tmp_path, f"torch-2.13.0-{name}", age_s=KEPT_S + 60) for name in ("overlay-b", "overlay"))
     (process / "environ").write_text(f"PYTHONPATH={current}/overlay\0")
-    assert remove_old_builds(current, "torch-2.13.0-overlay", tmp_path / "none") == [old.name]
+    assert remove_old_builds(current, "torch-2.13.0-overlay", tmp_path / "proc") == [old.name]
     old = build(tmp_path, "torch-2.13.0-overlay", age_s=KEPT_S + 60)
     (process / "environ").write_text(f"PYTHONPATH={old}/overlay\0")
     assert remove_old_builds(current, "torch-2.13.0-overlay", tmp_path / "proc") == []
+
+
+def test_a_build_whose_lock_alone_was_taken_within_a_day_stays(tmp_path: Path) -> None:
+    current, used, old = (build(tmp_path, f"torch-2.13.0-{name}", age_s=KEPT_S + 60) for name in ("now", "used", "old"))
+    os.utime(used / ".lock")
+    assert remove_old_builds(current, "torch-2.13.0", tmp_path / "proc") == [old.name]
+    assert used.is_dir()
 
 
 def test_the_rest_of_a_removal_that_was_killed_is_taken_away(tmp_path: Path) -> None:
