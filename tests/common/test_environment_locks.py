@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.known import known
-from zerobench.common.environment_locks import unused
+from zerobench.common.environment_locks import set_up_alone, unused
 from zerobench.emulator.outdated import KEPT_S, remove_old_builds
 
 PATIENCE_S = 60.0
@@ -167,6 +167,15 @@ def test_setup_of_what_is_made_checks_it_beside_running_programs(start: Start, t
     assert "waiting" not in said
     assert "environment horovod is set up" in said
     assert program.poll() is None
+
+
+def test_a_setup_that_needs_to_change_nothing_looks_again_once_it_holds_the_lock(tmp_path: Path) -> None:
+    answers = iter([False, True, True])  # another setup was killed between the first two
+    with set_up_alone(tmp_path, lambda: next(answers), print):
+        assert (tmp_path / ".lock").read_text() == f"process {os.getpid()} on {os.uname().nodename}\n"
+        with unused(tmp_path) as is_unused:
+            assert not is_unused
+    assert next(answers, None) is None
 
 
 def build(folder: Path, name: str, *, age_s: float) -> Path:
