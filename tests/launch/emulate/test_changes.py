@@ -219,3 +219,10 @@ def test_other_files_of_json_are_no_configuration(tmp_path):
     command = ["python", "train.py", str(data), "missing.json"]
     assert Draft.of(command).ds is None
     assert says(command) == []
+
+
+def test_the_larger_of_two_batch_sizes_is_said_where_option_and_file_differ(tmp_path):
+    command = ["deepspeed", "train.py", "--deepspeed_config", ds_file(tmp_path, train_micro_batch_size_per_gpu=2)]
+    known = [option("batch_size", 6), option("gradient_accumulation_steps", 1)]
+    first, *_ = candidates(command, known)
+    assert first.says[0].startswith("micro batch 1 instead of 6 ")

@@ -1,11 +1,13 @@
 """Trials whose runner left no word: closed by what can still be known, and set aside before they run again."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.tools.known import known
 from tests.tools.laid_out import laid_out
 from tests.tools.rank_records import rank_record
 from zerobench.common.vocabulary import Status
@@ -74,6 +76,14 @@ def test_a_trial_that_was_cut_short_ends_as_the_executor_knows_with_where_it_ran
     assert record.failure.evidence == "Slurm says"
     assert (record.job, record.nodes, record.ranks_reported, record.ranks_expected) == ("41_3", ["n1"], 1, 2)
     assert (record.started_at_s, record.ended_at_s) == (1000.0, 4000.0)
+
+
+def test_a_trial_ended_no_later_than_now_whatever_clock_the_file_system_has(run: Run) -> None:
+    trial, folder = first(run)
+    begin(folder)
+    os.utime(folder.command, (time.time() + 3600.0,) * 2)
+    ended_at_s = close(run, trial, folder, EXECUTOR.lost).ended_at_s
+    assert known(ended_at_s) <= time.time()
 
 
 def test_a_trial_whose_ranks_had_all_completed_did_complete(run: Run) -> None:

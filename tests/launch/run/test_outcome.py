@@ -64,6 +64,18 @@ def test_a_killed_rank_is_the_cause_though_its_peer_recorded_the_closed_connecti
     assert failure.message == "rank 1 was killed by SIGKILL in timed (step 4 of 8) without a record"
 
 
+def test_memory_that_ran_out_just_before_a_peer_was_killed_is_the_cause() -> None:
+    failure = failed(
+        Status.OUT_OF_DEVICE_MEMORY,
+        exit_code=1,
+        records=[rank_of_two(0, Status.OUT_OF_DEVICE_MEMORY, "asked 2 GiB")],
+        written_at_s={0: 10.0},
+        deaths=[RankDeath(1, 10.3, -signal.SIGKILL)],  # no peer's death makes an allocator refuse
+        progress=BOTH,
+    )
+    assert failure.message == "rank 0: asked 2 GiB"
+
+
 def test_a_crash_well_before_a_peer_was_killed_is_the_cause() -> None:
     ending = Ending(
         2,

@@ -12,14 +12,14 @@ import pytest
 
 from tests.tools.known import known
 from tests.tools.rank_records import rank_record, trial_record
-from zerobench.common.vocabulary import Status
+from zerobench.common.vocabulary import Phase, Status
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.recovery import run_twice
 from zerobench.launch.run.stop import Stop
 from zerobench.records.checkpoint_files import Position, checkpoints_folder, last, unfinished, whole
 from zerobench.records.folder import RunFolder, TrialFolder
-from zerobench.records.records import CheckpointTransfer, TrialRecord
+from zerobench.records.records import CheckpointTransfer, PhaseMark, TrialRecord
 
 STEPS = {"warmup": 0, "memory": 1, "timed": 4}
 FAULT: dict[str, Any] = {"fault": {"rank": 0, "step": 5}}
@@ -173,3 +173,18 @@ def test_a_conversion_that_fails_is_the_reason(tmp_path: Path) -> None:
     record = run(trial, tmp_path, saving())
     assert record.status is Status.CRASH
     assert "ds_to_universal exited with 1" in known(record.reason)
+
+
+def test_a_step_of_the_second_launch_is_over_when_its_slowest_rank_and_last_phase_are(tmp_path: Path) -> None:
+    def mark(step: int, end_s: float) -> PhaseMark:
+        return PhaseMark(step_index=step, kind="timed", phase=Phase.STEP, start_s=end_s - 0.5, end_s=end_s)
+
+    def slowest_first(trial: TrialSpec, folder: TrialFolder) -> TrialRecord:
+        for rank, ends in enumerate(((3.0, 14.0, 16.0), (3.0, 13.0, 17.0))):
+            marks = [mark(step, end_s) for step, end_s in zip((3, 4, 5), ends, strict=True)]
+            record = rank_record(trial.trial_id, rank, marks=marks)
+            folder.rank_record(rank).write_text(record.model_dump_json())
+        return ended(trial, Status.COMPLETED)
+
+    record = run(spec(**FAULT), tmp_path, saving(Status.CRASH, killed=True), slowest_first)
+    assert known(record.recovery).steps_ended_at_s == [14.0, 17.0]

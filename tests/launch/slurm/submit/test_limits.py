@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.slurm.standins import Standins
+from tests.tools.known import known
 from zerobench.common.errors import UserError
 from zerobench.launch.slurm.options import SubmitOptions
 from zerobench.launch.slurm.submit.limits import Limits, partition_times, read_limits, submit_limits
@@ -27,6 +28,12 @@ def test_accounting_tells_how_many_jobs_a_user_may_add(slurm: Standins) -> None:
     slurm.answer("squeue", "printf '1_0\\n1_1\\n7\\n'")
     assert read_limits(SubmitOptions(account="a")).max_submit_jobs == 47  # type: ignore[union-attr]
     assert read_limits(SubmitOptions()).max_submit_jobs == 6  # type: ignore[union-attr]
+
+
+def test_with_more_in_the_queue_than_the_limit_of_today_a_user_may_add_none(slurm: Standins) -> None:
+    slurm.answer("sacctmgr", "case $* in *assoc*) printf 'a|2|\\n';; esac")
+    slurm.answer("squeue", "printf '1_0\\n1_1\\n7\\n'")
+    assert known(read_limits(SubmitOptions())).max_submit_jobs == 0
 
 
 def test_a_quality_of_service_binds_where_it_is_the_one_asked_for_or_usual() -> None:
