@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.tools.known import known
 from zerobench.app.search.outcome import Outcome, outcome
 from zerobench.app.search.plan import read_plan
 from zerobench.app.search.plan_request import PlanRequest
+from zerobench.app.search.relief import _Request
 from zerobench.config.sweep.plan import offloaded
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.observer import Observer
@@ -141,3 +143,11 @@ def test_a_sweep_whose_points_do_not_fit_is_relieved_in_its_own_run(tmp_path: Pa
     assert best(made).global_batch_size == 64
     assert known(made.decided.relief).needed
     assert {spec.strategy for spec in trials_in(made)} == {"zero1", "zero2"}
+
+
+def test_keys_that_one_of_the_requested_trials_has_are_no_change() -> None:
+    bare, keyed = (SimpleNamespace(ds_config=keys, offloaded_to=()) for keys in ({}, {"zero_optimization.stage": 1}))
+    request = _Request([bare, keyed], [1], [False])  # type: ignore[list-item] # all that it reads
+    same = {"activation_checkpointing": False, "micro_batch_size": 1, "offloaded_to": ()}
+    tried = [SimpleNamespace(ds_config=keys, **same) for keys in (keyed.ds_config, {"zero_optimization.stage": 2})]
+    assert [request.changes(one) for one in tried] == [(), ("other DeepSpeed keys",)]  # type: ignore[arg-type] # all that it reads

@@ -34,6 +34,11 @@ def test_what_nobody_says_otherwise_keeps_nothing_gathered():
     assert build_ds_config(trial())["zero_optimization"]["stage3_max_reuse_distance"] == 0
 
 
+def test_at_distance_0_not_even_the_head_stays_gathered_which_is_used_again_at_once():
+    held = [held_buffers(asked, build_ds_config(asked)) for asked in (trial(ds_config={REUSED: n}) for n in (0, 1))]
+    assert held == [0, 1]
+
+
 def test_deepspeed_s_own_distance_is_refused_with_what_mends_it():
     reason = known(why(ds_config={REUSED: 10**9}))
     needed = int(reason.rpartition(" ")[2])

@@ -16,10 +16,14 @@ import pytest
 
 from zerobench.common.vocabulary import Place, StepKind
 from zerobench.config.deepspeed.case import Case
+from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory.deepspeed import deepspeed_instants
 from zerobench.estimate.memory.deepspeed.setting import Instants, Setting
 from zerobench.estimate.memory.deepspeed.stage_0 import plain_device
+from zerobench.estimate.memory.deepspeed.stage_1_and_2 import flattens_on_host
+from zerobench.estimate.memory.record import formula_setting
 from zerobench.estimate.memory.terms.terms import Bytes
 
 GOLDEN = Path(__file__).parent / "golden" / "instants.json"
@@ -164,6 +168,21 @@ def test_a_block_that_runs_again_is_there_at_each_bucket_where_nothing_is_gather
     more = {passed: sum(after[passed].values()) - sum(instant.values()) for passed, instant in before.items()}
     assert before
     assert more == dict.fromkeys(before, 2 * again)
+
+
+@pytest.mark.parametrize(("less", "is_on_host"), [(0, False), (1, True)])
+def test_the_model_is_flattened_on_the_host_once_the_device_lacks_a_byte_for_the_flat_copy(
+    less: int, is_on_host: bool
+) -> None:
+    trial = {
+        "model": resolve_model("llama-10m"),
+        "strategy": "zero2",
+        "gpus_per_node": 2,
+        "prediction": {"gpu": "h200"},
+    }
+    setting = formula_setting(TrialSpec.model_validate(trial | {"evidence": "formula", "precision": "bf16"}))
+    enough_bytes = 2 * setting.num_params + 2 * 2 * setting.flat_partition
+    assert flattens_on_host(replace(setting, capacity_bytes=enough_bytes - less)) is is_on_host
 
 
 if __name__ == "__main__":
