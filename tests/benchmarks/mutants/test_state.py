@@ -47,7 +47,7 @@ def test_the_table_counts_what_could_be_killed() -> None:
     text = table(rows, "a sample")
     assert "| **common** | 42 | 4 | 1 | 2 | 1 | 66.7 % |" in text
     assert "| `common/units.py` | 40 | 4 | 1 | 2 | 1 | 66.7 % |" in text
-    assert "| `other.py` | 2 | 0 | 0 | 0 | 0 | - |" in text
+    assert "| `common/other.py` | 2 | 0 | 0 | 0 | 0 | - |" in text
 
 
 def test_a_package_that_is_not_mutated_is_refused_in_one_line(
@@ -55,4 +55,6 @@ def test_a_package_that_is_not_mutated_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["mutants.py", "estimate/memories"])
     assert main() == 2
-    assert capsys.readouterr().err.startswith("package: 'estimate/memories' is not known; did you mean 'estimate/memory'?")
+    assert capsys.readouterr().err.startswith(
+        "package: 'estimate/memories' is not known; did you mean 'estimate/memory'?"
+    )
