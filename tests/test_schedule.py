@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -62,7 +63,8 @@ def test_a_random_order_says_its_number() -> None:
 
 def collect(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
 
 def names(ended: subprocess.CompletedProcess[str]) -> list[str]:
