@@ -21,7 +21,7 @@ def test_a_modules_tests_are_those_of_its_name_and_those_that_import_it_in_the_f
 
 
 def test_a_module_in_a_folder_without_a_mirror_has_the_mirror_of_the_folder_above() -> None:
-    found = mirror_of(MODULES / "estimate" / "memory" / "deepspeed" / "stage_1_and_2.py")
+    found = mirror_of(MODULES / "estimate" / "memory" / "deepspeed" / "stage_3_offload.py")
     assert "tests/estimate/memory/test_deepspeed.py" in found.nearest
 
 
