@@ -195,7 +195,7 @@ class RunTables:
 
     @cached_property
     def decisions(self) -> list[Decision]:
-        """What to take and why, a decision for each kind of work; empty where there is nothing to choose among."""
+        """Recommended configurations, one for each kind of work; empty where there is nothing to choose among."""
         from zerobench.report.explain.decisions import decisions  # noqa: PLC0415 -- as above
         from zerobench.report.figures.run.runs import run_figures  # noqa: PLC0415 -- as above
 

@@ -26,7 +26,7 @@ _UPDATE = "--zerobench-update"
 
 Sizes = dict[str, int]
 Declare = Callable[["Prediction | Mapping[str, int]"], None]
-"""What the fixture is: takes a prediction, or bytes by name, of which the sum is judged."""
+"""Type of the fixture: takes a prediction, or bytes by name, and judges their sum."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,7 +26,7 @@ _PLAYED = {Evidence.EMULATED: "tried on an emulated GPU", Evidence.SIMULATED: "s
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a plan."""
+    """Result of a plan or a search."""
 
     result: RunResult
     decided: Decided

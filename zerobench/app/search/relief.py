@@ -1,4 +1,4 @@
-"""What an expert tries first where nothing fits as asked: checkpointing, smaller micro batches, offload, then keys.
+"""Try changes where nothing fits as asked: checkpointing, smaller micro batches, offload, then keys.
 
 The closed forms rank the variants, and those that promise to fit are played, the fastest first (the walk of `tune`,
 zerobench.app.search.fastest). The global batch stays: accumulation takes what a micro batch gives up. Nothing here runs
@@ -26,7 +26,7 @@ _WIDTH = 4
 
 @dataclass(frozen=True)
 class _Request:
-    """What was asked, as far as relief may change it."""
+    """The parts of a request that relief may change."""
 
     trials: Sequence[TrialSpec]
     micro_batches: Sequence[int]
@@ -125,7 +125,7 @@ def _changes(request: _Request, trials: Sequence[TrialSpec]) -> list[str]:
 
 
 def _relief(request: _Request, tried: Sequence[str], rows: Sequence[PlanRow]) -> Relief:
-    """What was tried and, where that made something fit, which changes the choice needs."""
+    """Changes that were tried, and those that the choice needs if one made something fit."""
     *others, last = tried
     words = f"{', '.join(others)} and {last}" if others else last
     choice = recommended(rows)

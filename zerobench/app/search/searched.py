@@ -33,7 +33,7 @@ class SearchOutcome:
 
     @property
     def num_tried(self) -> int:
-        """Those that were tried in the plan's world."""
+        """Variants tried in the plan's world."""
         return sum(len(cell.tried) + len(cell.failed) for cell in self.cells)
 
     @property
