@@ -22,11 +22,16 @@ from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.printed import printed_lines
 from zerobench.report.explain.torch_message import messages_in
 
-_NEED_TORCH = ("worker", "worker_tensorflow", "emulator/inside", "launch/emulate/inside")
+_NEED_TORCH = (
+    *(f"rank/{part}" for part in ("loop", "optimizers", "strategies", "tensorflow", "training", "worlds")),
+    "emulator/inside",
+    "launch/emulate/inside",
+)
 """Their patterns are searched for in names of functions and modules that zerobench itself imported."""
 _METHODS = ("search", "match", "fullmatch", "sub", "split", "findall", "finditer")
 _CALLED = re.compile(rf"\b([A-Z_]+)\.({'|'.join(_METHODS)})\b")
 _MADE_FROM_NAMES = {
+    "zerobench/emulator/outdated.py",  # the name of a folder of ours
     "zerobench/emulator/build.py",  # CUDA's headers and metadata of installed packages, by a prefix of theirs
     "zerobench/report/charts/render.py",  # an attribute of SVG that zerobench draws
     "zerobench/launch/machine/installed.py",  # one requirement, by the name of its package
