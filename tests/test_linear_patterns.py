@@ -122,7 +122,8 @@ USES = all_uses()
 
 def test_the_patterns_of_the_package_are_found() -> None:
     assert len(USES) > 100
-    for name in ("redaction", "report/explain/kill_message", "report/explain/torch_message", "slurm/tasks", "units"):
+    known = ("common/redaction", "report/explain/kill_message", "report/explain/torch_message")
+    for name in (*known, "launch/slurm/tasks", "common/units"):
         assert any(key.startswith(f"zerobench/{name}.py ") for key in USES), name
 
 
