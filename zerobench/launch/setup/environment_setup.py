@@ -55,7 +55,8 @@ _IMPORTS = {
 """What a rank imports, by environment."""
 
 _REFUSED = re.compile(
-    r"DO NOT MATCH THE HASHES[^\n]*\n\s*(?P<package>\S+)[^\n]*\n(?:\s*Expected[^\n]*\n)+\s*Got\s+(?P<got>\w+)"
+    r"DO NOT MATCH THE HASHES[^\n]*\n[ \t]*(?P<package>\S+)(?:[ \t][^\n]*)?\n"
+    r"(?:[ \t]*Expected[^\n]*\n)+[ \t]*Got[ \t]+(?P<got>\w+)"
 )
 """Pip's words for a file whose hash is not the listed one."""
 
