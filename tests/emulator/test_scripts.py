@@ -17,6 +17,7 @@ import pytest
 from benchmarks.prediction.simulated import simulate
 from tests.tools.known import known
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.emulator.emulator import Emulator
@@ -117,6 +118,7 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     # DeepSpeed begins torch's count of the peak anew while it starts (see_memory_usage); ours goes on.
     assert 0 < start[Category.TOTAL] <= rank["start_peak_bytes"]
     assert start[Category.PARAMETERS] >= 2 * 17_990_912
+    assert trial.ranks[0].device_capacity_bytes == known(find_gpu("H200 SXM")).usable_memory_bytes
     assert (trial.folder.path / "memory_snapshot_0.pickle").stat().st_size > 0
     seen = known(waterfall(trial))
     assert (seen.context_bytes or 0) + (seen.collectives_bytes or 0) == rank["outside_torch_bytes"]

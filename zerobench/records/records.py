@@ -409,6 +409,9 @@ class RankRecord(Record):
     device_type: str
     device_name: str
     device_uuid: str | None = None
+    device_capacity_bytes: int | None = None
+    """Memory that CUDA hands out on its device (cudaMemGetInfo's total), less than NVML's total. None on a CPU, in
+    predictions, whose capacity is the catalogue's, and in older records."""
     backend: str | None = None
     parameters: ParameterTensor | None = None
     versions: dict[str, str] = Field(default_factory=dict)

@@ -32,7 +32,8 @@ def test_gpus_count_only_where_torch_was_built_for_them(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "torch_has_cuda", lambda: True)
     machine = detect_machine(num_nodes=3, devices=GPUS)
     assert (machine.accelerator, machine.num_gpus, machine.num_nodes) == (Accelerator.CUDA, 4, 3)
-    assert machine.device_memory_bytes == 80 * 2**30
+    assert machine.device_memory_bytes is not None
+    assert round(machine.device_memory_bytes / 2**30, 2) == 79.53  # 79.18 of the 79.65 that the driver counts, of 80
     assert machine.ranks_per_node == 4
     assert machine.supports_fp16
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

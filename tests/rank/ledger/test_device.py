@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tests.tools.emulated import Emulated
+from tests.tools.known import known
+from zerobench.config.hardware.hardware import find_gpu
 from zerobench.rank.ledger.device import Clock, Device, choose_device
 from zerobench.records.folder import NEEDS_GPU_VARIABLE
 
@@ -71,6 +73,7 @@ named = Holdings()
 named.add(16 << 20, Category.PARAMETERS, None)
 device.held, device.snapshot = lambda: named, pathlib.Path("snapshot.pickle")
 found = {"chosen": chosen, "current": current, "plain": plain, "named": refused(), **device.last_refusal}
+found["capacity"] = device.capacity_bytes
 print(json.dumps({"name": device.name, "files": os.listdir(), **found}))
 """
 
@@ -82,6 +85,7 @@ def test_choosing_a_gpu_makes_no_context_and_a_refusal_tells_what_stood_on_it(
     said = emulated(CHOSEN, str(tmp_path / "here"), account=tmp_path / "account")
     assert (said["name"], said["chosen"]) == ("NVIDIA H200", 0)
     assert said["current"] > 400 * MIB
+    assert said["capacity"] == known(known(find_gpu("H200 SXM")).usable_memory_bytes)
     assert said["bytes_asked"] == 2**20 * MIB
     stood = {"allocated_bytes": 24 * MIB, "reserved_bytes": 36 * MIB, "largest_free_bytes": 12 * MIB}
     assert said["plain"] == stood | {"by_category": {}, "by_module": {}, "by_site": {}, "by_holder": {}}

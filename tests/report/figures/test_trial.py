@@ -180,12 +180,23 @@ def test_notes_are_the_trials_the_ranks_and_each_departure_once() -> None:
     assert found == [(None, "of the trial"), (2, "of rank two"), (None, "departs")]
 
 
-def test_the_capacity_is_that_of_the_smallest_device_that_nvml_saw() -> None:
+def test_the_capacity_is_what_cuda_hands_out_on_the_smallest_device_of_the_trial() -> None:
+    seen = ZERO2.with_ranks(device_capacity_bytes=79 * GIB).with_rank(5, device_capacity_bytes=39 * GIB)
+    assert summary_of(seen).capacity_bytes == 39 * GIB
+
+
+def test_the_capacity_of_an_older_record_is_the_smallest_nvml_total_less_what_the_driver_keeps_of_it() -> None:
     [node] = ZERO2.record.nvml
     smaller = node.devices[5].model_copy(update={"total_bytes": 40 * GIB})
     nameless = node.devices[6].model_copy(update={"total_bytes": None})
     devices: list[NvmlDevice] = [*node.devices[:5], smaller, nameless, node.devices[7]]
     made = ZERO2.with_record(nvml=[node.model_copy(update={"devices": devices})])
+    gpu = known(find_gpu(GPU))
+    kept = known(gpu.usable_memory_bytes) / known(gpu.memory_bytes)
+    assert round(kept, 4) == 0.9942
+    assert summary_of(made).capacity_bytes == int(40 * GIB * kept)
+    unknown = [device.model_copy(update={"name": "Some GPU"}) for device in devices]
+    made = ZERO2.with_record(nvml=[node.model_copy(update={"devices": unknown})])
     assert summary_of(made).capacity_bytes == 40 * GIB
     unseen = NvmlSummary(hostname="node-1", available=False, reason="no driver")
     assert summary_of(ZERO2.with_record(nvml=[unseen])).capacity_bytes is None

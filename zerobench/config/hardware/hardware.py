@@ -115,6 +115,12 @@ class Gpu(Spec):
             return self.memory_bytes
         return self.memory_bytes * (peer.usable_memory_bytes or 0) // (peer.memory_bytes or 1)
 
+    def capacity_of(self, total_bytes: int) -> int:
+        """Memory that CUDA hands out of a device, or a part of one, whose total NVML reports as `total_bytes`."""
+        if not self.memory_bytes or not self.capacity_bytes:
+            return total_bytes
+        return total_bytes * self.capacity_bytes // self.memory_bytes
+
     @property
     def capacity_rule(self) -> str | None:
         """How `capacity_bytes` is derived, in words; None if the catalogue gives it."""
@@ -186,6 +192,15 @@ def find_gpu(name: str, catalogue: Iterable[Gpu] | None = None) -> Gpu | None:
     wanted = _key(name)
     known = load_catalogue() if catalogue is None else catalogue
     return next((gpu for gpu in known if wanted in map(_key, (gpu.name, *gpu.names))), None)
+
+
+def device_capacity_bytes(name: str, total_bytes: int) -> int:
+    """Memory that CUDA hands out of the device `name`, whose total NVML reports as `total_bytes`.
+
+    The total itself for a device that the catalogue does not know.
+    """
+    gpu = find_gpu(name)
+    return total_bytes if gpu is None else gpu.capacity_of(total_bytes)
 
 
 @cache

@@ -12,6 +12,7 @@ from zerobench.common.environments import missing_environments
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.derived.strategy import strategy_packages
 from zerobench.config.hardware import tpu
+from zerobench.config.hardware.hardware import device_capacity_bytes
 from zerobench.config.hardware.toolchain import (
     can_build_ops,
     can_compile_graphs,
@@ -39,7 +40,10 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[DeviceInfo] | None = No
         num_nodes=num_nodes,
         num_gpus=len(gpus),
         gpu_names=tuple(gpu.name for gpu in gpus),
-        device_memory_bytes=min((gpu.total_bytes for gpu in gpus if gpu.total_bytes is not None), default=None),
+        device_memory_bytes=min(
+            (device_capacity_bytes(gpu.name, gpu.total_bytes) for gpu in gpus if gpu.total_bytes is not None),
+            default=None,
+        ),
         host_memory_bytes=host_memory_bytes(),
         cpu_cores=len(os.sched_getaffinity(0)),
         bf16_slowdown=None,

@@ -217,6 +217,7 @@ def _rank_record(tracked: TrackedRank, facts: WorkFacts, device: Device, more_no
         device_type=device.torch_device.type,
         device_name=device.name,
         device_uuid=device.uuid,
+        device_capacity_bytes=device.capacity_bytes,
         backend=device.backend,
         context=facts.context,
         parameters=parameters,

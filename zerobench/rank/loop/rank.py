@@ -140,6 +140,7 @@ class RankRun:
         self.record.device_type = device.torch_device.type
         self.record.device_name = device.name
         self.record.device_uuid = device.uuid
+        self.record.device_capacity_bytes = device.capacity_bytes
         self.record.backend = device.backend
         return device
 

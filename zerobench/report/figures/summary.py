@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from zerobench.common.units import format_bytes
 from zerobench.common.vocabulary import Category, Place, Status, StepKind
-from zerobench.config.hardware.hardware import Gpu
+from zerobench.config.hardware.hardware import Gpu, device_capacity_bytes
 from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
 from zerobench.estimate.time.predicted_speed import PredictedStep, gpu_of, predicted_step
 from zerobench.records.instants import device_peak_bytes, host_peak_bytes
@@ -214,11 +214,17 @@ def _settings(spec: TrialSpec) -> str:
 
 
 def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
-    """Memory of the smallest device that the trial ran on; of a simulated one, what the catalogue says."""
-    seen = [device.total_bytes for device in devices_of(trial) if device.total_bytes is not None]
-    if seen or trial.spec.evidence.needs_device:
-        return min(seen, default=None)
-    return None if gpu is None else gpu.capacity_bytes
+    """Memory that CUDA hands out on the smallest device that the trial ran on; of a prediction, the catalogue's.
+
+    Older records have NVML's total alone, of which the catalogue knows the part that the driver keeps.
+    """
+    if not trial.spec.evidence.needs_device:
+        return None if gpu is None else gpu.capacity_bytes
+    capacities = [rank.device_capacity_bytes for rank in trial.ranks if rank.device_capacity_bytes is not None]
+    if capacities:
+        return min(capacities)
+    devices = [(device.name, device.total_bytes) for device in devices_of(trial)]
+    return min((device_capacity_bytes(name, total) for name, total in devices if total is not None), default=None)
 
 
 def why_without_figures(record: TrialRecord) -> str:
