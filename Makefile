@@ -89,15 +89,14 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[report]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[run,report]'
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-$(LOGIN)/installed: slurm/requirements-login.txt pyproject.toml constraints.txt
+$(LOGIN)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LOGIN)
-	$(LOGIN)/bin/python -m pip install --constraint constraints.txt --requirement slurm/requirements-login.txt
-	$(LOGIN)/bin/python -m pip install --no-deps --editable .
+	$(LOGIN)/bin/python -m pip install --constraint constraints.txt --editable '.[report]'
 	touch $@

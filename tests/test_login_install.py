@@ -1,7 +1,7 @@
-"""What a cluster's login node has: the packages of slurm/requirements-login.txt and no other.
+"""The core, as on a cluster's login node or beside a training environment: no torch, no DeepSpeed, no transformers.
 
 The environment is a real one, made without a download: a fresh venv into which the packages of this environment are
-linked, those that the short list asks for and what they need, and the project itself.
+linked, those that the core and its pages ask for and what they need, and the project itself.
 """
 
 from __future__ import annotations
@@ -26,20 +26,27 @@ from typer.main import get_command
 from tests.report.sample_run import sample_trials, write_run
 from tests.tools.imports import ROOT
 from zerobench.app.terminal.app import app
+from zerobench.common.distribution import DISTRIBUTION
 from zerobench.common.vocabulary import Status
 
 PAGE = ROOT / "slurm" / "CLUSTER.md"
-SHORT_LIST = ROOT / "slurm" / "requirements-login.txt"
-LEFT_OUT = {"torch", "deepspeed", "transformers", "nvidia-ml-py"}
-"""What the ranks and the sampler need, and a login node does not."""
+FRAMEWORKS = {"torch", "deepspeed", "transformers"}
+"""What ranks need, and nothing else does."""
 
 Said = subprocess.CompletedProcess[str]
 Login = Callable[..., Said]
 
 
-def asked_for() -> list[Requirement]:
-    lines = SHORT_LIST.read_text(encoding="utf-8").splitlines()
-    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def asked_for(*extras: str) -> list[Requirement]:
+    optional = project()["optional-dependencies"]
+    return [
+        Requirement(line) for line in (*project()["dependencies"], *(one for name in extras for one in optional[name]))
+    ]
 
 
 def needed(requirements: Iterable[Requirement]) -> dict[str, importlib.metadata.Distribution]:
@@ -64,11 +71,11 @@ def top_entries(package: importlib.metadata.Distribution) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has what the short list asks for, and zerobench."""
+    """The interpreter of an environment that has the core, what draws its pages, and zerobench."""
     home = tmp_path_factory.mktemp("login")
     venv.create(home, symlinks=True)
     site = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    packages = [*needed(asked_for()).values(), importlib.metadata.distribution("zerobench")]
+    packages = [*needed(asked_for("report")).values(), importlib.metadata.distribution(DISTRIBUTION)]
     for path in {path for package in packages for path in top_entries(package)}:
         (site / path.name).symlink_to(path)
     return home / "bin" / "python"
@@ -96,11 +103,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("reports") / "sample_20260102-030405", trials).path
 
 
-def test_the_short_list_is_that_of_the_package_and_its_page_without_what_only_ranks_need() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    whole = set(map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["report"]]))
-    assert {str(one) for one in asked_for()} == {str(one) for one in whole if one.name not in LEFT_OUT}
-    assert {one.name for one in whole} >= LEFT_OUT
+def test_the_core_asks_for_no_framework_and_the_extra_run_for_all_of_them_without_upper_limits() -> None:
+    core = needed(asked_for())
+    assert core.keys().isdisjoint(FRAMEWORKS | {"numba", "triton", "huggingface-hub", "tokenizers", "accelerate"})
+    assert {"rich", "pandas", "nvidia-ml-py"} <= core.keys()
+    run = asked_for("run")[len(asked_for()) :]
+    assert {one.name for one in run} == FRAMEWORKS
+    assert {bound.operator for one in run for bound in one.specifier} == {">="}
+    assert project()["name"] == DISTRIBUTION
+    assert project()["optional-dependencies"]["all"] == [f"{DISTRIBUTION}[run,report,trainer,export]"]
 
 
 def commands_of_the_page() -> list[list[str]]:
@@ -124,18 +135,15 @@ def test_every_command_on_the_page_exists_with_its_options() -> None:
     ] == []
 
 
-def test_make_login_installs_the_short_list_and_then_the_project_alone(tmp_path: Path) -> None:
+def test_make_login_installs_the_core_and_its_pages(tmp_path: Path) -> None:
     command = ["make", "--dry-run", "login", f"LOGIN={tmp_path}/made", "PYTHON=python3"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
     installs = [line.partition(" -m pip ")[2] for line in said.splitlines() if " -m pip " in line]
-    assert installs == [
-        "install --constraint constraints.txt --requirement slurm/requirements-login.txt",
-        "install --no-deps --editable .",
-    ]
+    assert installs == ["install --constraint constraints.txt --editable '.[report]'"]
 
 
-def test_neither_the_frameworks_nor_the_drivers_binding_are_there(python: Path) -> None:
-    names = ["torch", "deepspeed", "transformers", "triton", "huggingface_hub", "pynvml"]
+def test_no_framework_is_there(python: Path) -> None:
+    names = ["torch", "deepspeed", "transformers", "triton", "huggingface_hub"]
     code = f"import importlib.util as u, json; print(json.dumps([n for n in {names} if u.find_spec(n)]))"
     said = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(said.stdout) == []

@@ -143,5 +143,7 @@ def test_the_worker_starts_from_the_installed_package(installed: Installed) -> N
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if not name.startswith(("zerobench/", f"zerobench-{__version__}.dist-info/"))] == []
+    assert [
+        name for name in names if not name.startswith(("zerobench/", f"deepspeed_zerobench-{__version__}.dist-info/"))
+    ] == []
     assert [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".tmp"))] == []

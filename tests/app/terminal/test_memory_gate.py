@@ -89,7 +89,7 @@ def test_the_workflow_gives_the_action_what_it_takes() -> None:
 
 def test_the_action_installs_the_package_that_it_lies_in() -> None:
     steps: list[dict[str, Any]] = ACTION["runs"]["steps"]
-    assert steps[1]["run"] == 'python -m pip install "$GITHUB_ACTION_PATH"'
+    assert steps[1]["run"] == 'python -m pip install "$GITHUB_ACTION_PATH[run]"'
     assert (ROOT / "pyproject.toml").is_file()
 
 

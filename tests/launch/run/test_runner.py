@@ -18,6 +18,7 @@ from zerobench.config.models.presets import resolve_model
 from zerobench.config.rules.rules import Skip
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.launch.run import runner
 from zerobench.launch.run.executor import LocalExecutor
 from zerobench.launch.run.launcher import MARK
 from zerobench.launch.run.lock import locked
@@ -44,6 +45,9 @@ class Heard(Observer):
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         self.told.append(f"run: {to_do} to do, {kept} kept, {skipped} skipped")
+
+    def note(self, line: str) -> None:
+        self.told.append(line)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         self.told.append(f"{number} of {to_do}: {trial.model.name}")
@@ -140,6 +144,16 @@ def test_the_observer_hears_of_each_trial_in_order(ended: RunResult, heard: Hear
     assert heard.phases >= {"timed"}
 
 
+def test_releases_that_were_not_tried_are_named_before_the_first_trial_of_a_run_that_uses_them(
+    tmp_path: Path, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "untried", lambda: ["torch 9.9 has not been tried"])
+    heard = Heard()
+    run([PlannedTrial(trial=make_trial("completes", gpus_per_node=1))], tmp_path, heard)
+    assert heard.told[0] == "torch 9.9 has not been tried"
+    assert heard.told[1:3] == ["run: 1 to do, 0 kept, 0 skipped", "1 of 1: completes"]
+
+
 def test_a_run_in_which_all_completed_or_were_skipped_exits_with_0(tmp_path: Path, make_trial: MakeTrial) -> None:
     result = run([PlannedTrial(trial=make_trial(), skipped=SKIP)], tmp_path)
     assert result.exit_code == 0
@@ -150,10 +164,10 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory, wait_until: Callable[.
     """A run of three trials that got SIGINT in the second; with the runner's exit status."""
     reports = tmp_path_factory.mktemp("interrupted")
     script = str(Path(__file__).with_name("run_standins.py"))
-    with subprocess.Popen([sys.executable, script, "run", str(reports)]) as runner:
+    with subprocess.Popen([sys.executable, script, "run", str(reports)]) as process:
         wait_until(lambda: list(reports.glob("*/been_here_0")))
-        runner.send_signal(signal.SIGINT)
-        status = runner.wait(60)
+        process.send_signal(signal.SIGINT)
+        status = process.wait(60)
     [path] = reports.iterdir()
     return RunFolder(path), status
 

@@ -60,6 +60,19 @@ def test_what_can_run_follows_from_what_is_there(lacking: set[str], cannot: set[
     assert {name for name, can in kinds.items() if not can} == cannot
 
 
+def test_releases_that_were_not_tried_and_the_other_package_of_the_name_are_findings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    releases = {"torch": "2.15.0", "deepspeed": "0.19.8", "transformers": "4.57.6"}
+    monkeypatch.setattr(doctor, "packages", lambda: releases)
+    monkeypatch.setattr(doctor, "namesake", lambda: "0.5")
+    found = {(one.what, one.standing): one for one in doctor._packages()}
+    told = [one.finding for one in doctor._packages() if one.what == "versions"]
+    assert [line.partition(" has not been tried")[0] for line in told] == ["torch 2.15.0", "transformers 4.57.6"]
+    assert "uninstall zerobench" in found["namesake", Standing.LIMITED].remedy
+    assert found["torch", Standing.GOOD].finding == "2.15.0"  # it is not refused
+
+
 def test_a_lock_that_nobody_holds_is_told_of_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     lock = tmp_path / "cpu_adam" / "lock"

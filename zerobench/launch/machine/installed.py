@@ -8,6 +8,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable
 
+from zerobench.common.distribution import DISTRIBUTION
 from zerobench.common.errors import UserError
 from zerobench.config.derived.availability import FRAMEWORKS
 from zerobench.config.hardware.toolchain import package_folder
@@ -47,11 +48,13 @@ def _listed(names: list[str]) -> str:
 
 
 def requirement(name: str) -> str:
-    """`name` with the versions that zerobench's metadata allows, as pip takes it; bare where there is no metadata."""
+    """Return `name` with the releases that zerobench's metadata allows, as pip takes it; bare if it has none.
+
+    The core's and `[run]`'s count: another extra names what most users do without.
+    """
     try:
-        known = importlib.metadata.requires("zerobench") or []
+        known = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         known = []
-    return next(
-        (entry for entry in known if re.match(rf"{re.escape(name)}(?![\w.-])", entry) and ";" not in entry), name
-    )
+    entry = re.compile(rf"({re.escape(name)}(?![\w.-])[^;]*?)\s*(;\s*extra\s*==\s*['\"]run['\"]\s*)?")
+    return next((found[1] for found in map(entry.fullmatch, known) if found), name)

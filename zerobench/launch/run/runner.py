@@ -24,6 +24,7 @@ from zerobench.config.sweep.sweep import Sweep
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.launch.machine.environment import capture_environment
 from zerobench.launch.machine.installed import check_installed
+from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.attempt import not_started, note_start, run_trial
 from zerobench.launch.run.executor import Executor, check_trials
 from zerobench.launch.run.kernels import compile_first, kernels_of
@@ -189,6 +190,9 @@ def _run_pending(
         for trial_id in to_do:
             mend_trial(run, trial_id, executor)
         check_installed(map(run.spec, to_do))
+        if any(run.spec(trial_id).evidence is not Evidence.FORMULA for trial_id in to_do):
+            for line in untried():
+                observer.note(line)
         measured = (trial for trial in map(run.spec, to_do) if trial.evidence is Evidence.MEASURED)
         record_hosts(run.folder.nodes, (host for trial in measured for host in executor.nodes(trial)))
         return _run(run, to_do, kept, executor, stop, observer)

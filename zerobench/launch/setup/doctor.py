@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import platform
 import shutil
 import socket
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from zerobench.common.distribution import DISTRIBUTION, namesake
 from zerobench.common.units import format_bytes
 from zerobench.config.derived.availability import FRAMEWORKS
 from zerobench.config.derived.machine import DEFAULT_CPU_RANKS
@@ -36,6 +38,7 @@ from zerobench.launch.machine.compile_locks import Holder, holder_of, locks
 from zerobench.launch.machine.environment import emulated_torch, packages
 from zerobench.launch.machine.installed import requirement
 from zerobench.launch.machine.machine import limits
+from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.room import PLACE, shortage
 from zerobench.rank.nvml.nvml import DeviceInfo, DeviceListing, DeviceReader, list_devices
 from zerobench.rank.nvml.nvml_visible import VARIABLE, choose_visible
@@ -52,6 +55,9 @@ SHARED_MEMORY = str(PLACE)
 DRIVER = "driver"
 _IDLE_BYTES = 2**30
 """More than a driver and its display take of an idle GPU."""
+_UNTRIED = "compare a peak of yours with torch's own (torch.cuda.max_memory_allocated)"
+_IN_THE_WAY = "lays its files into the folder that this one is imported from"
+_APART = f"python -m pip uninstall zerobench && python -m pip install --force-reinstall --no-deps {DISTRIBUTION}"
 _WITHOUT_GPUS = "install the driver; without GPUs: CPU ranks, zerobench plan"
 _WAIT = f"wait for it, or choose others with {VARIABLE}"
 
@@ -138,6 +144,13 @@ def _packages() -> Iterator[Finding]:
     for name in FRAMEWORKS:
         is_there, remedy = package_folder(name) is not None, f"python -m pip install '{requirement(name)}'"
         yield _either(name, is_there, versions.get(name) or "installed", "not installed", remedy)
+    python = {"python": platform.python_version()}
+    for line in untried(python | {name: versions.get(name) for name in FRAMEWORKS}):
+        yield Finding("versions", Standing.LIMITED, line, _UNTRIED)
+    if (other := namesake()) is not None:
+        yield Finding(
+            "namesake", Standing.LIMITED, f"the other package called zerobench, {other}, {_IN_THE_WAY}", _APART
+        )
     cuda = torch_cuda_version()
     if cuda is not None:
         nccl = next((f", NCCL {version}" for name, version in versions.items() if name.startswith("nvidia-nccl")), "")

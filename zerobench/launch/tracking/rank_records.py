@@ -18,6 +18,7 @@ from zerobench.config.derived.flops import model_flops_per_token
 from zerobench.config.models.parameters import ParameterCounts
 from zerobench.config.trial.backward import BackwardPass, backward_pass
 from zerobench.config.trial.trial import TrialSpec
+from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.trial_record import trial_record, write_record
 from zerobench.launch.tracking.agreement import Agreement
 from zerobench.launch.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watched_folder
@@ -126,6 +127,7 @@ class TrackedRank:
         if work.has_stepped:
             tracked.notes.append("tracked after the engine's first step, which creates the optimizer states")
         tracked.notes.append("step times start with the forward pass and exclude data loading")
+        tracked.notes += untried()
         if _PINNED not in os.environ:
             tracked.notes.append("malloc is not pinned: RSS includes freed memory")
         return tracked
