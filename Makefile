@@ -6,6 +6,7 @@ SWEEP  ?= quickstart
 PREDICTED ?= predicted-7b
 PROCESSES ?= 2
 LOGIN  ?= .venv-login
+DOCS   ?= .venv-docs
 MINUTES ?= 9.5
 EACH ?= 10
 C      := $(wildcard zerobench/emulator/c/*.[ch] $(addprefix zerobench/emulator/,cpp/*.h cpp/*.cpp include/*.h \
@@ -70,8 +71,8 @@ format: $(VENV)/installed-dev
 	$(BIN)/clang-format -i $(C)
 
 # The pages of docs/ with the reference, as a site in site/. A link that leads nowhere fails it; with --quiet it would not.
-docs: $(VENV)/installed-dev
-	$(BIN)/python -m mkdocs build --strict --clean
+docs: $(DOCS)/installed-docs
+	$(DOCS)/bin/python -m mkdocs build --strict --clean
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/overhead.py
@@ -83,7 +84,7 @@ gpu-campaign: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/gpu_campaign/campaign.py --minutes $(MINUTES)
 
 clean:
-	rm -rf $(VENV) $(LOGIN) build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOGIN) $(DOCS) build dist site .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -94,6 +95,12 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# The core and the site's own packages: no torch.
+$(DOCS)/installed-docs: pyproject.toml constraints.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --constraint constraints.txt --editable '.[report,docs]'
 	touch $@
 
 $(LOGIN)/installed: pyproject.toml constraints.txt
