@@ -1,7 +1,7 @@
-"""Bytes this process moved to and from block devices, by the kernel's own account (/proc/self/io).
+"""Bytes between this process and block devices, as counted by the kernel (/proc/self/io).
 
-DeepSpeed's NVMe swapper opens its files with O_DIRECT, so what it swaps is counted here as it happens, and nothing
-that the page cache served is.
+DeepSpeed's NVMe swapper opens its files with O_DIRECT, so its traffic is counted here as it happens, without page cache
+hits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BlockIo:
 
 
 def read_block_io() -> BlockIo | None:
-    """The counters now; None where the kernel keeps none."""
+    """Current counters; None if the kernel has none."""
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")
     except OSError:
@@ -29,7 +29,7 @@ def read_block_io() -> BlockIo | None:
 
 
 def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
-    """Bytes in the swap files of rank `rank` under DeepSpeed's swap folder, by what they hold.
+    """Bytes in the swap files of rank `rank` under DeepSpeed's swap folder, by contents.
 
     DeepSpeed writes optimizer states to `.../optimizer/rank<r>/` (swap_tensor/optimizer_utils.py) and parameters to
     `.../zero_stage_3/<dtype>params/rank<r>/` (swap_tensor/partitioned_param_swapper.py).

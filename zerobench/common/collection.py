@@ -1,6 +1,6 @@
-"""Keeps Python's garbage collector out of short work that makes many objects and drops none; gives back what is free.
+"""Disables Python's garbage collector during short work with many long-lived objects; returns free memory.
 
-Its searches cost a tenth of the time that a table takes from start to end, most of it while modules are imported.
+Collections take a tenth of the time of a table from start to end, mostly during imports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No search for unreachable cycles within the block; reference counts work on."""
+    """Disable the search for unreachable cycles within the block; reference counting continues."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -25,9 +25,9 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Have all that is free given back to the system at the end: what only holds itself, then what malloc keeps.
+    """Return all free memory to the system at the end: unreachable cycles, then malloc's free blocks.
 
-    V8, which draws a report's charts, can use nothing of what its tables leave behind.
+    V8, which draws a report's charts, cannot use memory freed by its tables.
     """
     try:
         yield

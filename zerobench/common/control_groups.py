@@ -1,7 +1,7 @@
-"""The control groups that this process lies in: what they let it have, and where their counters are.
+"""Limits and counters of this process's control groups.
 
-In a container or a batch job the machine's own figures are not the ones that count: past the group's limit the kernel
-kills, however much is free elsewhere (cgroups(7); Documentation/admin-guide/cgroup-v2.rst; cgroup-v1/memory.rst).
+In a container or a batch job the machine's own figures do not apply: past the group's limit the kernel kills, however
+much is free elsewhere (cgroups(7); Documentation/admin-guide/cgroup-v2.rst; cgroup-v1/memory.rst).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def host_memory_bytes() -> int:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of our group and those above it; None for no limit. `root` is where /proc lies."""
+    """Smallest memory limit of our group and its ancestors; None without a limit. `root`: parent of /proc."""
     values = (
         _first_line(folder / name)
         for folder in folders(root, "memory")
@@ -33,7 +33,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """What our innermost group with an account holds now, page cache included; None where none is kept."""
+    """Current memory of our innermost group with accounting, page cache included; None without."""
     values = (
         _first_line(folder / name)
         for folder in folders(root, "memory")
@@ -43,7 +43,7 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
 
 
 def cores(root: Path = Path("/")) -> float | None:
-    """The smallest processor quota of our group and those above it, in cores; None for no quota."""
+    """Smallest processor quota of our group and its ancestors, in cores; None without a quota."""
     quotas = []
     for folder in folders(root, "cpu"):
         both = _first_line(folder / "cpu.max").split()
@@ -54,10 +54,10 @@ def cores(root: Path = Path("/")) -> float | None:
 
 
 def folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of our group and those above it, innermost first, for versions 2, 2 beside 1, and 1.
+    """Folders of our group and its ancestors, innermost first, for versions 2, 2 with 1, and 1.
 
-    Inside a container the path in /proc may be the host's and not be there; the mount itself is then ours, and is
-    among those above. The folders need not exist.
+    Inside a container the path in /proc may be the host's and not exist; the mount itself is then ours, and is among
+    the ancestors. The folders need not exist.
     """
     for line in lines(root / "proc/self/cgroup"):
         number, controllers, group = [*line.split(":", 2), "", ""][:3]
@@ -75,7 +75,7 @@ def _first_line(path: Path) -> str:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a small file, none where it cannot be read."""
+    """Lines of a small file; none if it cannot be read."""
     try:
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

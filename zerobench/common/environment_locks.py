@@ -1,8 +1,8 @@
-"""Who is in an environment: one setup that changes it, or any number of programs that run in it.
+"""Locks of an environment: one setup that changes it, or any number of programs that run in it.
 
-The kernel releases a lock when the last process that has it open ends, however it ends (flock(2)). Commands that setup
-starts inherit the lock: pip goes on writing after a setup that was killed, and the next setup waits for it. Where the
-file system has no locks, both go on without.
+The kernel releases a lock when the last process that has it open ends, however it ends (flock(2)). Commands started by
+setup inherit the lock: pip continues to write after its setup was killed, and the next setup waits for it. On a file
+system without locks, both proceed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LOCK = ".lock"
 
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _IN_USE: dict[Path, int] = {}
-"""Descriptors by which this process keeps what it runs in, by folder; until it ends."""
+"""Descriptors with which this process keeps its environments locked until it ends, by folder."""
 
 
 def keep_in_use(folder: Path) -> None:
-    """Keep setups from changing or removing `folder` while this process lives; waits for one that is at it.
+    """Prevent setups from changing or removing `folder` while this process lives; waits for a running one.
 
-    Without effect where the folder cannot be written and has no lock file.
+    No effect if the folder cannot be written and has no lock file.
     """
     with contextlib.suppress(OSError):
         if folder in _IN_USE and _is_current(_IN_USE[folder], folder):
@@ -37,10 +37,9 @@ def keep_in_use(folder: Path) -> None:
 
 @contextlib.contextmanager
 def set_up_alone(folder: Path, must_change: Callable[[], bool], say: Callable[[str], None]) -> Iterator[int]:
-    """Hold `folder` for a setup, alone where `must_change`, else beside programs that run in it; yields the descriptor
-    that the commands of the setup inherit.
+    """Lock `folder` for a setup: exclusively if `must_change`, else shared with programs that run in it.
 
-    Waits for whoever is in its way, and says so.
+    Yields the descriptor that the commands of the setup inherit. Waits for conflicting locks, and reports that.
     """
     descriptor = -1
     while True:
@@ -60,7 +59,7 @@ def set_up_alone(folder: Path, must_change: Callable[[], bool], say: Callable[[s
 
 @contextlib.contextmanager
 def unused(folder: Path) -> Iterator[bool]:
-    """Whether no program is in `folder`; within, none can enter it."""
+    """Yield whether no program runs in `folder`; none can enter it within the block."""
     try:
         descriptor = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -81,7 +80,7 @@ def _lock_or_wait(folder: Path, how: int, say: Callable[[str], None]) -> int:
 
 
 def _who_is_in(folder: Path) -> str:
-    """Whom a setup waits for, for people."""
+    """Holder of the lock, for users."""
     try:
         os.close(_lock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB))
     except OSError:
@@ -92,7 +91,7 @@ def _who_is_in(folder: Path) -> str:
 
 
 def _lock(folder: Path, how: int) -> int:
-    """An open descriptor of the folder's lock. Raises BlockingIOError where `how` does not wait, else OSError."""
+    """Open and lock the folder's lock file. Raises BlockingIOError if `how` does not wait, else OSError."""
     while True:
         descriptor = _opened(folder / LOCK, is_shared=bool(how & fcntl.LOCK_SH))
         try:

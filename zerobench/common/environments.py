@@ -1,9 +1,9 @@
-"""Environments of their own for strategies that cannot share one with the suite: where they lie, whether they are made.
+"""Separate environments of strategies that cannot share the suite's: places and state.
 
 Horovod is built from source against one torch, and TensorFlow pins its own NumPy and protobuf: each has a virtual
-environment that `zerobench setup NAME` makes (launch/setup/environment_setup.py). Ranks run there by its Python, the
-same zerobench that started them: it is reached through a folder that holds a link to this package and nothing beside
-it, because a whole `site-packages` on the path would lend the ranks packages that are not theirs.
+environment that `zerobench setup NAME` creates (launch/setup/environment_setup.py). Ranks run with its Python and the
+same zerobench that started them: the path has a folder with only a link to this package, because a whole
+`site-packages` would expose packages of the suite to the ranks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "ZEROBENCH_ENVIRONMENTS"
-"""Environment variable with the folder that holds the environments, where it is not the default one."""
+"""Environment variable with the parent folder of environments, if it is not the default."""
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "horovod": ("horovod", "torch", "transformers", "numpy"),
     "tensorflow": ("tensorflow-cpu", "keras", "numpy"),
 }
-"""The environments that can be made, with the distributions whose versions bear on the figures."""
+"""Environments that can be created, with the distributions whose versions affect the figures."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment, made or not."""
+    """One environment, created or not."""
 
     name: str
     path: Path
@@ -40,16 +40,16 @@ class Environment:
 
     @property
     def made(self) -> Path:
-        """What setup writes when all is done and checked; there only then."""
+        """Written by setup once everything is done and checked."""
         return self.path / "made.json"
 
     @property
     def is_made(self) -> bool:
-        """Whether ranks can run in it."""
+        """Return whether ranks can run in it."""
         return self.made.is_file() and self.python.exists()
 
     def code(self) -> Path:
-        """A folder for PYTHONPATH that holds this zerobench alone, made where it is not there.
+        """Folder for PYTHONPATH with only this zerobench, created if needed.
 
         Raises OSError: the environment cannot be written.
         """
@@ -65,7 +65,9 @@ class Environment:
 
 
 def environments_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where environments lie: ZEROBENCH_ENVIRONMENTS, or the user's data folder (XDG Base Directory Specification)."""
+    """Parent folder of environments: ZEROBENCH_ENVIRONMENTS, or the user's data folder (XDG Base Directory
+    Specification).
+    """
     if named := environ.get(VARIABLE):
         return Path(named).expanduser().absolute()
     data = environ.get("XDG_DATA_HOME", "")
@@ -73,23 +75,23 @@ def environments_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def environment(name: str, folder: Path | None = None) -> Environment:
-    """The environment called `name` in `folder`, by default `environments_folder()`."""
+    """Environment called `name` in `folder`, by default `environments_folder()`."""
     return Environment(name, (folder or environments_folder()) / name)
 
 
 def missing_environments() -> tuple[str, ...]:
-    """Those that are not made here."""
+    """Names of environments that have not been created."""
     return tuple(name for name in PACKAGES if not environment(name).is_made)
 
 
 def running_in(name: str) -> dict[str, str | None]:
-    """What this process, a rank in the environment `name`, runs with: its Python, and versions as installed."""
+    """Python and package versions of this process, a rank in the environment `name`."""
     versions = {package: version_of(package) for package in PACKAGES[name]}
     return {"name": name, "python": platform.python_version(), "executable": sys.executable, **versions}
 
 
 def version_of(package: str) -> str | None:
-    """As it is installed here; None for what is not."""
+    """Installed version; None if not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

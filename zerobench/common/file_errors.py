@@ -1,4 +1,4 @@
-"""Failed operations on files, for people: which file, why, and what to do."""
+"""Failed file operations in users' terms: file, reason, and remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORKING_DIRECTORY_GONE = "working directory: deleted; change to one that exists 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Has an OSError of the block name `path`: Python names no file where a write failed, and libraries another."""
+    """Make an OSError of the block name `path`: Python names no file if a write fails, and libraries name another."""
     try:
         yield
     except BrokenPipeError:
@@ -25,12 +25,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _names_another(error: OSError, path: Path) -> bool:
-    """Whether the error names no file, or the temporary one of `path`."""
+    """The error may name no file, or the temporary one of `path`."""
     return error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.name}.")
 
 
 def failure_of(error: OSError, otherwise: object = "a file") -> str:
-    """`FILE: REASON; REMEDY` of an operation on a file, or on `otherwise` where the error names none."""
+    """`FILE: REASON; REMEDY` for a failed operation on a file, or on `otherwise` if the error names none."""
     if is_for_want_of_a_working_directory(error):
         return WORKING_DIRECTORY_GONE
     reason = error.strerror or str(error)
@@ -39,13 +39,12 @@ def failure_of(error: OSError, otherwise: object = "a file") -> str:
 
 
 def is_for_want_of_a_working_directory(error: OSError) -> bool:
-    """Whether the operation failed because the working directory was deleted."""
+    """Return whether the operation failed because the working directory was deleted."""
     is_absolute = error.filename is not None and Path(os.fsdecode(error.filename)).is_absolute()
     return error.errno == errno.ENOENT and not is_absolute and is_working_directory_gone()
 
 
 def is_working_directory_gone() -> bool:
-    """Whether the folder that relative paths begin in was deleted."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -54,7 +53,7 @@ def is_working_directory_gone() -> bool:
 
 
 def remedy(error: OSError) -> str | None:
-    """What a person may do where there is no room, None for all else."""
+    """Remedy if there is no space or permission to write, None for other errors."""
     actions = {
         errno.ENOSPC: "free space there",
         errno.EDQUOT: "free space there",

@@ -1,4 +1,4 @@
-"""Values together that have a key in common."""
+"""Groups values by a common key."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -8,7 +8,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
-    """`values` by their `key`; keys and values in the order of first sight."""
+    """Group `values` by `key`, in order of first occurrence."""
     groups: dict[Key, list[Value]] = {}
     for value in values:
         groups.setdefault(key(value), []).append(value)

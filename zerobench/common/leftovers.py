@@ -1,4 +1,4 @@
-"""Temporary files that killed processes left: their names say who wrote them."""
+"""Temporary files of killed processes; their names identify the writer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` of which a later run sees whether its writer is alive (remove_leftovers).
+    """Temporary name next to `path` that identifies its process and machine (remove_leftovers).
 
-    It names the process and, since a shared folder may hold another machine's, the machine.
+    A shared folder may have another machine's files.
     """
     return path.with_name(f".{path.name}.{os.getpid()}.{_this_machine()}-{os.urandom(4).hex()}{_TEMPORARY}")
 
 
 def remove_leftovers(folder: Path, *, is_whole: bool = False) -> list[Path]:
-    """Remove temporary files of dead processes of this machine in `folder`, with `is_whole` in all below it; which.
+    """Remove temporary files of dead processes of this machine in `folder`, or below it with `is_whole`; returns them.
 
-    Those of other machines stay, as those of processes that live.
+    Those of other machines and of live processes stay.
     """
     removed = []
     for path in sorted(folder.rglob(f".*{_TEMPORARY}") if is_whole else folder.glob(f".*{_TEMPORARY}")):
@@ -36,7 +36,7 @@ def remove_leftovers(folder: Path, *, is_whole: bool = False) -> list[Path]:
 
 _TEMPORARY = ".tmp"
 _LEFTOVER = re.compile(r"\..+\.(?P<pid>\d{1,9})(\.((?P<machine>[0-9a-f]{4})-)?[0-9a-f]{8})?\.tmp", re.DOTALL)
-"""A temporary name; those of earlier versions do not name the machine."""
+"""A temporary name; earlier versions did not include the machine."""
 
 
 def _this_machine() -> str:

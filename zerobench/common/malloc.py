@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 MAPPED_FROM_BYTES = 32 << 20
-"""From which on malloc maps each block anew where it may keep what is freed: glibc's own largest bound."""
+"""Size from which malloc maps each block separately even if it keeps freed memory: glibc's largest threshold."""

@@ -1,4 +1,4 @@
-"""Values as JSON has them, for every document that programs read."""
+"""JSON values, for every document that programs read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain_value(value: Any) -> Any:
-    """`value` as JSON can write it: a number that JSON lacks (NaN, infinity) is None, a date or a path is its text."""
+    """Convert `value` to JSON: a number that JSON lacks (NaN, infinity) becomes None, a date or a path its text."""
     if isinstance(value, Mapping):
         return {str(key): plain_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

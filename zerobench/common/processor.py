@@ -1,4 +1,4 @@
-"""The processor's name, which both the record of a run and a rank that computes on it bear."""
+"""Name of the processor, for the record of a run and for ranks that compute on it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def processor_name(root: Path = Path("/")) -> str | None:
-    """As Linux names it; Arm machines give numbers instead of a name, so the board's name stands in.
+    """Name in /proc/cpuinfo; Arm machines have only numbers there, so the board's name is used.
 
-    None where the machine does not tell. `root` stands for / in recorded trees.
+    None if the machine has neither. `root` replaces / in recorded trees.
     """
     for line in _lines(root / "proc/cpuinfo"):
         key, _, value = line.partition(":")
@@ -20,7 +20,7 @@ def processor_name(root: Path = Path("/")) -> str | None:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a small file, none where it cannot be read."""
+    """Lines of a small file; none if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

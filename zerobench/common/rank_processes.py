@@ -1,8 +1,8 @@
-"""Starts the ranks of a trial on this machine and ends them together: for engines that bring no launcher of their own.
+"""Starts a trial's ranks on this machine and ends them together, for engines without a launcher of their own.
 
-DeepSpeed's launcher starts ranks by its own interpreter, and an environment of its own has no DeepSpeed. What it does
-for the runner is done here in the same way: RANK, LOCAL_RANK and WORLD_SIZE, a log file for each rank, and when one
-fails, the others get some time to say why, are ended, and the exit status is that of the first.
+DeepSpeed's launcher starts ranks with its own interpreter, and a separate environment has no DeepSpeed. This does the
+same for the runner: RANK, LOCAL_RANK and WORLD_SIZE, a log file per rank; when one fails, the others get some time to
+report, are ended, and the exit status is that of the first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import NoReturn
 
 _POLL_S = 0.1
 _LAST_WORDS_S = 5.0
-"""How long the others may take to fail by themselves, and to end once they are asked."""
+"""Seconds that the other ranks may take to fail by themselves, and to end once signalled."""
 
 
 def leave(code: int) -> NoReturn:
-    """End this process of a rank at once, what it said written: what Python and libraries do at exit is left out."""
+    """End this rank's process immediately, with its output written, without Python's and libraries' exit handlers."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nothing listens on now, all different."""
+    """Distinct TCP ports on which nothing listens."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def rank_environment(rank: int, world_size: int) -> dict[str, str]:
-    """Who a rank is, in the words of torch's and DeepSpeed's launchers; all ranks are on this machine."""
+    """Variables that identify a rank, as set by torch's and DeepSpeed's launchers; all ranks are on this machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -49,9 +49,9 @@ def rank_environment(rank: int, world_size: int) -> dict[str, str]:
 
 
 def run_ranks(module: str, arguments: Sequence[str], environments: Sequence[Mapping[str, str]], logs: Path) -> int:
-    """Run `python -m module arguments` once for each of `environments`, to the end of all; the exit status.
+    """Run `python -m module arguments` once for each of `environments` until all have ended; returns the exit status.
 
-    What rank r prints goes to `logs`/rank<r>.log. The status is 0, or that of the rank that failed first.
+    Output of rank r goes to `logs`/rank<r>.log. The status is 0, or that of the first rank to fail.
 
     Raises OSError: a log cannot be written.
     """
@@ -74,7 +74,7 @@ def run_ranks(module: str, arguments: Sequence[str], environments: Sequence[Mapp
 
 
 def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait for all, or for one that fails: its status; a signal as a shell tells it."""
+    """Wait for all ranks, or for one that fails: its status, with a signal as a shell reports it."""
     while True:
         codes = [rank.poll() for rank in ranks]
         failed = next((code for code in codes if code), None)

@@ -1,12 +1,11 @@
-"""Takes secrets out of text that ends in a run folder: command lines, what ranks and launchers print, tracebacks.
+"""Removes secrets from text in a run folder: command lines, output of ranks and launchers, tracebacks.
 
-A run folder is made to be shared. Environment variables are kept by an allow-list of names
-(launch/machine/variables.py), which is the safer way. A command line and a log have no such list, so here what has the
-form of a secret is replaced by MARK, and nothing else: the value of a name that promises one (`--hf-token X`,
-`API_KEY=X`, `"password": "X"`), user and password of a URL, authorization headers and cookies, private keys, and words
-with the prefix or the look of a generated token; and any text that the caller knows to be one. To take out too much is
-the lesser fault; an unknown secret that looks like a word and stands alone (`train.py hunter2`) cannot be told from
-one.
+Run folders are meant to be shared. Environment variables are kept by an allow-list of names
+(launch/machine/variables.py), which is the safer way. A command line and a log have no such list, so text in the form
+of a secret is replaced by MARK, and nothing else: the value of a name that denotes one (`--hf-token X`, `API_KEY=X`,
+`"password": "X"`), user and password of a URL, authorization headers and cookies, private keys, and words with the
+prefix or the form of a generated token; and any text that the caller knows to be one. Removing too much is the lesser
+fault; an unknown secret that looks like a word (`train.py hunter2`) cannot be recognized.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WORDS = (
     r"|signature|authorization|bearer|cookie|webhook(?:[_-]?url)?"
 )
 _SHORT_WORDS = r"key|pwd|pass|pw|auth|sig|pat|otp|jwt|private"
-"""Words that count only alone or behind a separator: `monkey`, `compass` and `OpenMP` are no secrets."""
+"""Words that count only alone or after a separator: `monkey`, `compass` and `OpenMP` are no secrets."""
 _NAME = rf"(?:[\w.-]*?(?:{_WORDS})|(?:[\w.-]*[_.-])(?:{_SHORT_WORDS}))"
 _SECRET_NAME = re.compile(rf"(?:{_NAME}|{_SHORT_WORDS})", re.IGNORECASE)
 
@@ -39,7 +38,7 @@ _PEM = re.compile(rf"({_PEM_START.pattern}).*?({_PEM_END.pattern}|\Z)", re.DOTAL
 _SCHEME_OF_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 _URL_TEXT = re.compile(r"[^\s\"'<>]+")
 _USER = re.compile(r"(?<![\w/.-])([\w.-]+):[^\s:/@\"']+@(?=[\w\[])")
-"""`user:password@host`, as ssh lines and database clients have it."""
+"""`user:password@host`, as in ssh commands and database clients."""
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{0,40}(?:key|token))([\"']?\s*[:=]\s*)[^\n\"']+", re.IGNORECASE
 )
@@ -50,13 +49,13 @@ _OPTION_START = re.compile(r"(?<![\w-])-")
 _OPTION_VALUE = re.compile(rf"\s++(?!-)({_VALUE})")
 _ASSIGNED = re.compile(rf"(?<![\w.-])([\"']?)((?:--?)?{_NAME})\1(\]?\s*(?:=(?!=)|:(?!:))\s*)({_VALUE})", re.IGNORECASE)
 _AFTER_MARK = re.compile(rf"([?&;](?:{_SHORT_WORDS}|code)=)[^\s&;\"'<>#]+", re.IGNORECASE)
-"""In a URL's query or a list of options, where `key=` alone is no variable of a program."""
+"""In a URL's query or a list of options, where a bare `key=` is no variable of a program."""
 _TOKEN = re.compile(
     r"\b(?:(?:AKIA|ASIA|AGPA|AROA)[A-Z0-9]{12,}|(?:hf_|gh[pousr]_|npm_|api_org_|r8_|gsk_)[A-Za-z0-9]{16,}"
     r"|(?:github_pat_|glpat-|xox[a-z]-|nvapi-|dckr_pat_|dop_v1_|[rs]k_live_|wandb_v1_|ya29\.|AIza|sk-)[\w.-]{8,}"
     r"|hooks\.slack\.com/[\w/-]+|discord(?:app)?\.com/api/webhooks/[\w/-]+|pypi-[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]+|eyJ[\w-]{6,}(?:\.[\w-]+){1,2}|eyJ[\w-]{24,})"
 )
-"""The tokens of known services."""
+"""Tokens of known services."""
 _LONG = re.compile(r"(?<![\w/.+@-])[A-Za-z0-9+_-]{32,}={0,2}(?![\w/])")
 
 _HINTS = (
@@ -67,11 +66,11 @@ _HINTS = (
     *("agpa", "aroa", "hooks."),
 )
 _RUN = re.compile(r"[A-Za-z0-9+_-]{32}")
-"""One of these is in every text that has anything to take out; most lines of a log have none."""
+"""Every text with a secret has one of these or of _HINTS; most lines of a log have none."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option, a variable or a key of this name holds a secret: its last words say so.
+    """Return whether an option, variable or key of this name has a secret value, by its last words.
 
     `HF_TOKEN`, `aws_access_key_id`, `--api-key` do; `max_tokens`, `num_key_value_heads`, `password_file` do not.
     """
@@ -79,17 +78,17 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_values(environ: Mapping[str, str]) -> set[str]:
-    """The values of those variables of `environ` whose names promise a secret, to be given as `known`."""
+    """Values of variables in `environ` whose names denote a secret, to be passed as `known`."""
     return long_lines(value for name, value in environ.items() if is_secret_name(name) and name != "PWD")
 
 
 def long_lines(values: Iterable[str]) -> set[str]:
-    """The lines of `values` that may be looked for: a password of four letters is in every word that holds it."""
+    """Lines of `values` long enough to search for: a password of four letters occurs in ordinary words."""
     return {line for value in values for line in value.splitlines() if len(line) >= _SHORTEST}
 
 
 def redact_text(text: str, known: Collection[str] = ()) -> str:
-    """`text` with each secret in it replaced by MARK, and with it whatever is `known` to be one."""
+    """Replace each secret in `text` by MARK, `known` ones included."""
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, MARK)
     lowered = text.lower()
@@ -138,16 +137,16 @@ def _redact_options(text: str) -> str:
 
 
 def _is_secret_option(word: str) -> bool:
-    """Whether a word, or what of it stands behind a full stop, is an option for a secret."""
+    """A word, or its part after a full stop, may be an option for a secret."""
     start = _OPTION_START.search(word)
     return start is not None and _OPTION_NAME.fullmatch(word, start.start()) is not None
 
 
 def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:
-    """The command line `argv` with its secrets replaced by MARK; as many arguments, in the same order.
+    """Replace secrets in the command line `argv` by MARK; the number and order of arguments stay.
 
-    Beside what `redact_text` finds: the whole argument behind an option whose name promises a secret, whatever it looks
-    like (`--password "two words"`), all of such a `NAME=value`, and the passwords of `sshpass -p` and `curl -u`.
+    Besides `redact_text`: the whole argument after an option whose name denotes a secret, in any form (`--password "two
+    words"`), the whole value of such a `NAME=value`, and the passwords of `sshpass -p` and `curl -u`.
     """
     kept: list[str] = []
     for index, argument in enumerate(argv):
@@ -157,7 +156,7 @@ def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[s
 
 
 def redact_value(value: Any, *, by_name: bool = True) -> Any:
-    """A document of mappings, lists and values without its secrets: in texts and, `by_name`, under their names."""
+    """Replace secrets in a document of mappings, lists and values: in strings and, with `by_name`, by their keys."""
     if isinstance(value, Mapping):
         return {
             key: MARK if by_name and _holds_secret(key, inner) else redact_value(inner, by_name=by_name)
@@ -174,9 +173,9 @@ def _holds_secret(name: Any, value: Any) -> bool:
 
 
 def redact_file(path: Path, known: Collection[str] = ()) -> bool:
-    """Replace the secrets in the text file `path`; whether there were any. Lines pass through one at a time.
+    """Replace secrets in the text file `path`, line by line; returns whether there were any.
 
-    For a file that nobody writes to any more. One that is not there has none.
+    For files that are no longer written to. A missing file has none.
 
     Raises OSError: it cannot be read or replaced.
     """
@@ -191,7 +190,7 @@ def redact_file(path: Path, known: Collection[str] = ()) -> bool:
 
 
 def _redacted_lines(path: Path, known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each line as it stands and as it may stay; a private key spans many, of which its first and last mark stay."""
+    """Each line before and after redaction; a private key spans many, of which the first and last mark stay."""
     is_in_key = False
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         for line in file:
@@ -219,19 +218,19 @@ def _argument(argument: str, before: str, program: str, known: Collection[str]) 
 
 
 def _program(argv: Sequence[str]) -> str:
-    """The last of the arguments so far that names a program with a password option of one letter."""
+    """Last program in the arguments so far that has a one-letter password option."""
     names = (Path(argument).name for argument in reversed(argv))
     return next((name for name in names if name in {"sshpass", "curl", "wget"}), "")
 
 
 def _marked(value: str) -> str:
-    """MARK in the quotes that `value` had."""
+    """MARK with the quotes of `value`."""
     quote = value[0] if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0] else ""
     return f"{quote}{MARK}{quote}"
 
 
 def _drawn_at_random(word: str) -> bool:
-    """Whether a long run of letters and digits is no name: all of it hexadecimal, or cases and digits mixed."""
+    """A long run of letters and digits is random if it is all hexadecimal, or mixes cases and digits."""
     if re.fullmatch(r"[0-9a-f]{32,}|[0-9A-F]{32,}", word):
         return re.search(r"[a-fA-F]", word) is not None and re.search(r"[0-9]", word) is not None
     parts = [part for part in re.split(r"[_-]", word) if len(part) >= 16]

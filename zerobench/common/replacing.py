@@ -1,4 +1,4 @@
-"""Write a file beside its place and rename it: whole or not at all."""
+"""Writes a file under a temporary name and renames it: complete or not at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from zerobench.common.leftovers import temporary_name
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` for what is to take its place: it does when the block ends, and goes where it fails.
+    """Yield a temporary path that replaces `path` when the block ends, and is removed if it fails.
 
-    On a full disk above all: what was begun would take room there for good. A device or a pipe (/dev/null,
-    /dev/stdout) is written to as it is: nothing takes its place. An OSError of the block names `path`.
+    Above all on a full disk, where leftovers would keep their space. A device or a pipe (/dev/null, /dev/stdout) is
+    written directly: nothing can replace it. An OSError of the block names `path`.
     """
     with naming(path):
         if path.is_char_device() or path.is_fifo():

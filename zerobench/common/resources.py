@@ -1,4 +1,4 @@
-"""Files that ship with the package: sweeps, ds_configs, Slurm templates; in a checkout as in a wheel."""
+"""Files that ship with the package: sweeps, ds_configs, Slurm templates; in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def shipped(folder: str) -> Path:
-    """The folder of shipped files named `folder`: `sweeps`, `requirements`, `ds_configs` or `slurm`.
+    """Folder of shipped files named `folder`: `sweeps`, `requirements`, `ds_configs` or `slurm`.
 
-    The first two lie in the package, the others at the top of a checkout and under `_data` in a wheel. (The package
-    has a folder `slurm` too, which is code.)
+    The first two are in the package, the others at the top of a checkout and under `_data` in a wheel. (The package
+    also has a folder `slurm`, which is code.)
     """
     places = [_PACKAGE] if folder in {"sweeps", "requirements"} else [_PACKAGE / "_data", _PACKAGE.parent]
     for candidate in (place / folder for place in places):

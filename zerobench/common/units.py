@@ -1,4 +1,4 @@
-"""Bytes, counts and seconds as people read and write them; everywhere else they are plain numbers."""
+"""Formats and parses bytes, counts and seconds; elsewhere they are plain numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_AVAILABLE = "-"
 
 
 def format_bytes(num_bytes: float | None, digits: int = 2) -> str:
-    """`num_bytes` in the largest binary unit that leaves at least 1: `1.23 GiB`; None is `-`.
+    """Format `num_bytes` in the largest binary unit with a value of at least 1: `1.23 GiB`; None is `-`.
 
     Whole bytes below 1 KiB are shown as `512 B`; a difference keeps its sign.
     """
@@ -36,7 +36,7 @@ def format_bytes(num_bytes: float | None, digits: int = 2) -> str:
 
 
 def format_count(count: float | None) -> str:
-    """`count` to three significant digits: `1.24 B`, `124 M`, `57`; None is `-`."""
+    """Format `count` with three significant digits: `1.24 B`, `124 M`, `57`; None is `-`."""
     if count is None:
         return _NOT_AVAILABLE
     for unit, size in reversed(_COUNTS.items()):
@@ -46,14 +46,14 @@ def format_count(count: float | None) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """`value` with three significant digits and no exponent, as far as it is below 1000."""
+    """Three significant digits, without an exponent below 1000."""
     rounded = float(f"{value:.3g}")
     whole = len(str(int(abs(rounded))))
     return f"{rounded:.{max(0, 3 - whole)}f}"
 
 
 def format_seconds(seconds: float | None) -> str:
-    """`seconds` as `45.0 us`, `12.3 ms`, `1.23 s`, `2 min 05 s` or `1 h 02 min`; None is `-`."""
+    """Format `seconds` as `45.0 us`, `12.3 ms`, `1.23 s`, `2 min 05 s` or `1 h 02 min`; None is `-`."""
     if seconds is None:
         return _NOT_AVAILABLE
     sign, size = ("-" if seconds < 0 else ""), abs(seconds)
@@ -73,15 +73,15 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_spent(seconds: float) -> str:
-    """`seconds` in whole ones, for what is still going on: `5 s`, `2 min 05 s`."""
+    """Format elapsed time in whole seconds: `5 s`, `2 min 05 s`."""
     return f"{seconds:.0f} s" if seconds < 59.5 else format_seconds(round(seconds))
 
 
 def parse_bytes(value: str | float, field: str = "bytes") -> int:
-    """Bytes written as `80GiB` (2^30), `1TB` (10^12), `2e9` or a plain number, as an integer.
+    """Parse bytes written as `80GiB` (2^30), `1TB` (10^12), `2e9` or a plain number.
 
-    `field` names the value in the error. Raises UserError for anything else, for a negative or an endless
-    size, and for `80G`, which some read as GB and others as GiB.
+    `field` names the value in the error. Raises UserError for anything else, for a negative or an infinite size, and
+    for `80G`, which is ambiguous between GB and GiB.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _not_bytes(field, value)
@@ -127,7 +127,7 @@ def _not_bytes(field: str, value: object) -> UserError:
 
 
 def brief(value: Any) -> str:
-    """A value as briefly as it can be written exactly: 5e8 for 500000000, and true as JSON and YAML have it."""
+    """Shortest exact form of a value: 5e8 for 500000000, and true as in JSON and YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, int | float):
@@ -139,7 +139,7 @@ def brief(value: Any) -> str:
 
 
 def times_as_long(ratio: float) -> str:
-    """How long something of `ratio` times the length takes: `34% longer`, and from twice on `2.6 times as long`."""
+    """Format a ratio of durations: `34% longer`, or from 2 on `2.6 times as long`."""
     return f"{ratio:.1f} times as long" if ratio >= 2 else f"{100 * (ratio - 1):.1f}% longer"
 
 

@@ -8,12 +8,12 @@ from enum import StrEnum
 class _Named(StrEnum):
     @property
     def words(self) -> str:
-        """As people read it."""
+        """Text for users."""
         return self.value.replace("_", " ")
 
 
 class Category(_Named):
-    """The one name that a byte has. A category that a place or a run cannot have is absent there, and never 0."""
+    """Category of a byte. One that a place or a run cannot have is absent, never 0."""
 
     PARAMETERS = "parameters"
     """The model's parameters, or this rank's partition of them."""
@@ -22,54 +22,54 @@ class Category(_Named):
     MASTER_WEIGHTS = "master_weights"
     """The fp32 copy of 16-bit parameters that the optimizer updates."""
     FIRST_MOMENT = "first_moment"
-    """Adam's running mean of the gradients."""
+    """Running mean of the gradients (Adam)."""
     SECOND_MOMENT = "second_moment"
-    """Adam's running mean of the squared gradients."""
+    """Running mean of the squared gradients (Adam)."""
     OTHER_OPTIMIZER_STATES = "other_optimizer_states"
-    """Step counters and whatever else an optimizer keeps."""
+    """Step counters and other optimizer states."""
     OPTIMIZER_STATES_ON_NVME = "optimizer_states_on_nvme"
-    """NVMe only: swap files of the optimizer, which hold master weights and moments together."""
+    """NVMe only: swap files of the optimizer, with master weights and moments together."""
     REDUCE_BUFFERS = "reduce_buffers"
-    """Buckets in which gradients are reduced, and what a compression hook keeps."""
+    """Buckets for gradient reduction, and states of a compression hook."""
     ALL_GATHER_BUFFERS = "all_gather_buffers"
-    """Buckets in which updated parameters are gathered."""
+    """Buckets for gathering updated parameters."""
     GATHERED_PARAMETERS = "gathered_parameters"
-    """Parameters of other ranks, gathered to be used (stage 3, FSDP)."""
+    """Parameters of other ranks, gathered for use (stage 3, FSDP)."""
     PIPELINE_BUFFERS = "pipeline_buffers"
-    """What passes between the stages of a pipeline: activations and gradients received, and gradients to be sent."""
+    """Transfers between pipeline stages: received activations and gradients, and gradients to send."""
     ACTIVATIONS = "activations"
-    """What the forward pass keeps for the backward pass."""
+    """Saved by the forward pass for the backward pass."""
     LOGITS_AND_LOSS = "logits_and_loss"
-    """The output head's results and what the loss makes of them."""
+    """Results of the output head, and tensors of the loss."""
     TEMPORARIES = "temporaries"
-    """Results that one operation hands to the next, freed within the phase."""
+    """Results passed from one operation to the next, freed within the phase."""
     MODEL_BUFFERS = "model_buffers"
     """The module's registered buffers (rotary frequencies, masks)."""
     INPUTS = "inputs"
     """The batch: tokens, labels, positions."""
     KERNEL_WORKSPACE = "kernel_workspace"
-    """CPU only: what an operation takes from torch's allocator and gives back before it ends, with no tensor ever seen
-    to hold it (oneDNN's reordered copies), gloo's flat copies among them. No prediction knows it."""
+    """CPU only: allocated from torch and freed within one operation, without an observed tensor (oneDNN's reordered
+    copies, gloo's flat copies). Not predicted."""
     WORKSPACES = "workspaces"
-    """CUDA only: what the matrix library works in, held by torch from the first product on."""
+    """CUDA only: workspaces of the matrix library, allocated by torch from the first product on."""
     ALLOCATOR_ROUNDING = "allocator_rounding"
-    """What torch's caching allocators hand out beyond what was asked: blocks of 512 bytes on a CUDA device, powers of
-    two of page-locked host memory."""
+    """Bytes that torch's caching allocators add to requests: blocks of 512 bytes on a CUDA device, powers of two for
+    page-locked host memory."""
     PINNED_BUFFERS = "pinned_buffers"
     """Host only: page-locked buffers of the swapper and of offload."""
     STAGING = "staging"
-    """Host only: copies on their way between device, host and NVMe."""
+    """Host only: copies in transit between device, host and NVMe."""
     REST_OF_PROCESS = "rest_of_process"
-    """Host only: resident memory that is not in the tensors' totals (interpreter, libraries, stacks). Below zero where
-    tensors were allocated and never touched."""
+    """Host only: resident memory outside the tensors' totals (interpreter, libraries, stacks). Negative if allocated
+    tensors were never touched."""
     UNATTRIBUTED = "unattributed"
-    """Counted by the allocator, and nothing is known of it."""
+    """Counted by the allocator, with unknown use."""
     TOTAL = "total"
-    """All categories of one place together, from a counter that the naming does not use."""
+    """All categories of one place, from an independent counter."""
 
 
 class Place(StrEnum):
-    """Which memory a byte lies in."""
+    """Memory that a byte is in."""
 
     DEVICE = "device"
     HOST = "host"
@@ -77,7 +77,7 @@ class Place(StrEnum):
 
 
 class Phase(StrEnum):
-    """Parts of a training step, after `init`, which ends when the engine stands."""
+    """Parts of a training step, after `init`, which ends when the engine is built."""
 
     INIT = "init"
     FORWARD = "forward"
@@ -86,14 +86,14 @@ class Phase(StrEnum):
 
 
 class StepKind(StrEnum):
-    """`first` holds init and the first step, which makes the optimizer states; `steady` the last one."""
+    """`first` has init and the first step, which creates the optimizer states; `steady` the last one."""
 
     FIRST = "first"
     STEADY = "steady"
 
 
 class Status(_Named):
-    """How a trial, or a rank, ended."""
+    """Result of a trial or a rank."""
 
     COMPLETED = "completed"
     SKIPPED = "skipped"

@@ -1,9 +1,9 @@
-"""Builds the stand-ins: one shared library for each of NVIDIA's that torch is linked with, out of our C (c/).
+"""Builds the stand-ins: one shared library for each of NVIDIA's that torch is linked with, from our C (c/).
 
-What our C does not define is generated, and weak, so that ours comes first. Of the libraries that compute, every symbol
-that torch's files want returns 0, success, but for those that would hand out a size: nobody knows it here, so they
-return "not supported", as do all other functions of CUDA's runtime and driver that the headers declare. A symbol that
-torch does not want is not there: a program that wants one says so when it starts.
+Functions that our C does not define are generated, as weak symbols, so that ours take precedence. In compute libraries,
+every symbol that torch's files need returns 0, success, unless it would return a size, which is unknown here; those
+return "not supported", as do all other declared functions of CUDA's runtime and driver. A symbol that torch does not
+need is missing: a program that needs one fails at its start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerobench.emulator.values_build import build_values
 
 SOURCES = Path(__file__).parent / "c"
 CORE = "libzerobench_gpu.so"
-"""The library that all others share: the device's facts, its memory and its account."""
+"""Library shared by all others: facts of the device, its memory and its account."""
 
 _BUILDERS = ("build.py", "compiler.py", "values_build.py")
 _CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c", "waits.c")
@@ -38,26 +38,26 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "nvrtc": ("others.c",),
     "nvidia-ml": ("nvml.c",),
 }
-"""Our C, by library."""
+"""Our C files, by library."""
 
 _PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
-"""What a library's symbols begin with, where that is not its name."""
+"""Prefix of a library's symbols, if it is not its name."""
 
 _STEM = re.compile(r"lib((?:cu|nccl|nv)[\w-]*)\.so\.\d+")
 _OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
 _NOT_SUPPORTED: Mapping[str, int] = {"cudart": 801, "cuda": 801, "cusolver": 9, "cusparse": 10, "cufft": 16}
-"""The libraries' status for what they do not support, as their headers number it."""
+"""Status for "not supported" in each library's headers."""
 _GIVES_A_SIZE = re.compile(r"buffersize|makeplan", re.IGNORECASE)
 
 
 def sources_digest() -> str:
-    """Of our C and C++ and of what builds them: stand-ins are built anew when any changes."""
+    """Digest of our C and C++ and of the modules that build them: stand-ins are rebuilt when it changes."""
     builders = [Path(__file__).parent / name for name in _BUILDERS]
     return digest_of([*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), *builders])
 
 
 def build(torch_lib: Path, include: Path, out: Path) -> None:
-    """Build into `out`, whole or not at all, the stand-ins for the torch whose libraries lie in `torch_lib`.
+    """Build the stand-ins for the torch with libraries in `torch_lib` into `out`, completely or not at all.
 
     Raises UserError: no compiler, torch's libraries cannot be read, or a file does not compile.
     """
@@ -81,9 +81,9 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
 
 
 def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
-    """NVIDIA's libraries that torch's in `torch_lib` want, by name: their symbols, each with its version.
+    """NVIDIA's libraries that torch's in `torch_lib` need, by name: their symbols, each with its version.
 
-    The driver and NVML are none that torch is linked with: it opens them, and they come without symbols here.
+    torch is not linked with the driver and NVML but opens them at run time, so they have no symbols here.
     """
     wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
     names = sorted({so for library in wanted for so in library.libraries if _STEM.fullmatch(so)})
@@ -103,13 +103,13 @@ def _prefix(so: str) -> str:
 
 
 def stem_of(so: str) -> str:
-    """`cudart` of `libcudart.so.13`."""
+    """Stem of a library's name: `cudart` for `libcudart.so.13`."""
     match = _STEM.fullmatch(so)
     return match[1] if match else so
 
 
 def declared_functions(header: Path, prefix: str) -> set[str]:
-    """Names in `header` that begin with `prefix` and a capital: its functions, and what it renames them to."""
+    """Names in `header` that begin with `prefix` and a capital: functions, and the targets of their macros."""
     text = header.read_text(encoding="utf-8", errors="replace")
     declared = set(re.findall(rf"\b({prefix}[A-Z]\w*)\s*\(", text))
     renamed = re.findall(rf"#\s*define\s+{prefix}[A-Z]\w*\s+(?:__\w+\()?({prefix}[A-Z]\w*)", text)
@@ -135,9 +135,9 @@ def _one(so: str, symbols: Mapping[str, str], include: Path, work: Path, options
 
 
 def _versions(torch_lib: Path) -> list[str]:
-    """The releases of cuDNN and NCCL that torch's METADATA names, as the compiler takes them.
+    """Compiler options with the releases of cuDNN and NCCL in torch's METADATA.
 
-    torch refuses a cuDNN older than the one that it was compiled with, and chooses attention kernels by its version.
+    torch refuses a cuDNN older than the one that it was compiled with, and selects attention kernels by its version.
     """
     options = []
     for file in torch_lib.parent.parent.glob("torch-*.dist-info/METADATA"):
@@ -151,7 +151,7 @@ def _versions(torch_lib: Path) -> list[str]:
 
 
 def _weak(names: Iterable[str], value: int) -> str:
-    """Functions that return `value`, as long as no file defines them otherwise."""
+    """Functions that return `value` unless another file defines them."""
     return "".join(f"__attribute__((weak)) long {name}(void) {{ return {value}; }}\n" for name in sorted(names))
 
 

@@ -1,4 +1,4 @@
-"""The machine's compilers: which are there, one call that makes a shared library or says why not, and its name."""
+"""The machine's compilers: detection, atomic builds of shared libraries, and digests of their sources."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from zerobench.common.errors import UserError
 
 
 def as_one(files: Sequence[Path], own: Iterable[str]) -> str:
-    """A file of C++ that reads all of `files`, and headers that they share once; `own` are names that several define,
-    each for itself. Libraries' headers are read by the first, and keep theirs.
+    """C++ source that includes all of `files`, so that their headers are parsed once.
+
+    `own`: names that several files define separately; later ones are renamed. The first file includes libraries'
+    headers, which keep theirs.
     """
     lines = []
     for number, file in enumerate(files):
@@ -28,15 +30,15 @@ def as_one(files: Sequence[Path], own: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Compiler:
-    """Programs that compile one language, the first that is there is taken."""
+    """Programs that compile one language; the first that exists is used."""
 
     language: str
     programs: tuple[str, ...]
     package: str
-    """What a machine without any installs, for example."""
+    """Package to install on a machine without any, as an example."""
 
     def find(self) -> str:
-        """Its path. Raises UserError: the machine has none."""
+        """Path of the compiler. Raises UserError if the machine has none."""
         for name in self.programs:
             if path := shutil.which(name):
                 return path
@@ -46,7 +48,7 @@ class Compiler:
         )
 
     def make_library(self, out: Path, files: Iterable[Path], options: Iterable[str]) -> None:
-        """Compile and link `files` into `out`, whole or not at all: others may be at it.
+        """Compile and link `files` into `out`, completely or not at all: other processes may do the same.
 
         Raises UserError: there is no compiler, or its first error.
         """
@@ -68,7 +70,7 @@ CPP = Compiler("C++", ("c++", "g++", "clang++"), "g++")
 
 
 def digest_of(files: Iterable[Path], built_for: str = "") -> str:
-    """Twelve hex digits over names and contents of what is compiled, and what it is compiled for."""
+    """Twelve hex digits over names and contents of the sources, and their target."""
     digest = hashlib.sha256(built_for.encode())
     for path in files:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -76,6 +78,6 @@ def digest_of(files: Iterable[Path], built_for: str = "") -> str:
 
 
 def find_compilers() -> None:
-    """Make sure of both that the emulator is built with. Raises UserError: the machine lacks one."""
+    """Check for both compilers. Raises UserError: the machine lacks one."""
     for compiler in (C, CPP):
         compiler.find()

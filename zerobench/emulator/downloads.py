@@ -1,7 +1,7 @@
-"""What setup downloads for the emulator, as pip's requirements: exact versions, each with the hashes of its files.
+"""Downloads of the emulator's setup, as pip requirements: exact versions with hashes of their files.
 
-One file for each release of torch and for each release of CUDA, under requirements/emulator. A release without a file
-is downloaded only on request, and unchecked.
+One file per release of torch and of CUDA, under requirements/emulator. A release without a file is only downloaded on
+request, and unchecked.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from zerobench.common.errors import UserError
 from zerobench.common.resources import shipped
 
 INDEX_CUDA = "13.0"
-"""CUDA of the builds of torch on the package index, of all releases with a file."""
+"""CUDA release of torch's builds on the package index, for all releases with a file."""
 UNVERIFIED = "--unverified"
-"""The option of `zerobench setup` that downloads what no hash is listed for."""
+"""Option of `zerobench setup` to download files without a listed hash."""
 
 
 def overlay_requirements(release: str) -> Path | None:
-    """File with torch `release` and its Triton; None where no hashes are listed for that release."""
+    """File with torch `release` and its Triton; None if that release has no hashes."""
     return _existing(f"torch-{release}")
 
 
 def header_requirements(cuda: str) -> Path | None:
-    """File with the headers of CUDA `cuda` (`13.0`); None where no hashes are listed for that release."""
+    """File with the headers of CUDA `cuda` (`13.0`); None if that release has no hashes."""
     return _existing(f"cuda-{cuda}")
 
 
 def verified(file: Path | None, product: str) -> Path:
-    """`file`. Raises UserError: no hashes are listed for `product`."""
+    """Return `file`. Raises UserError if there are no hashes for `product`."""
     if file is not None:
         return file
     kind = product.partition(" ")[0]
@@ -41,8 +41,9 @@ def verified(file: Path | None, product: str) -> Path:
 
 
 def requirements_digest(release: str, cuda: str | None) -> str:
-    """Eight hex digits over the files for a torch `release`, laid over the user's or, with `cuda`, the user's own;
-    `unverified` where one of them is not there.
+    """Eight hex digits over the files for a torch `release`: as an overlay or, with `cuda`, the user's own build.
+
+    `unverified` if one of them does not exist.
     """
     files = [header_requirements(cuda or INDEX_CUDA)]
     if cuda is None:

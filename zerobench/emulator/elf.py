@@ -1,6 +1,6 @@
-"""What a shared library wants from others: its entries DT_NEEDED and its undefined symbols with their versions.
+"""Reads a shared library's requirements: its entries DT_NEEDED and its undefined symbols with their versions.
 
-Read from the file itself (ELF64, little endian: Linux on x86-64), so that no tool of a compiler's must be there.
+Parsed from the file itself (ELF64, little endian: Linux on x86-64), so that no compiler tool is needed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NEEDED = 1
 
 @dataclass(frozen=True)
 class LibraryNeeds:
-    """What one library wants."""
+    """Requirements of one library."""
 
     libraries: tuple[str, ...]
     """Names of the libraries that it is linked with."""
     symbols: frozenset[tuple[str, str]]
-    """Undefined symbols, each with its version, "" where it has none."""
+    """Undefined symbols, each with its version, or "" without one."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Section:
 
 
 def wanted_by(library: Path) -> LibraryNeeds:
-    """What `library` wants. Raises UserError: it is no 64-bit library; OSError."""
+    """Read the requirements of `library`. Raises UserError: it is no 64-bit library; OSError."""
     data = library.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise UserError(f"{library}: not a library for 64-bit Linux")
@@ -66,7 +66,7 @@ def _sections(data: bytes) -> list[_Section]:
 
 
 def _versions(data: bytes, needs: _Section, names: _Section) -> Iterator[tuple[int, str]]:
-    """The versions that are wanted of other libraries, by the number that symbols have them under."""
+    """Required versions of other libraries, by their number in the symbol table."""
     at = needs.offset
     while True:
         _version, count, _file, first, following = struct.unpack_from("<HHIII", data, at)

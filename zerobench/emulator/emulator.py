@@ -1,4 +1,4 @@
-"""The emulated GPU as others use it: is it there, and what a process's environment has more to run on it."""
+"""The emulated GPU's interface: availability, and the environment of processes that run on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENVIRONMENT = "emulator"
 ACCOUNT_VARIABLE = "ZEROBENCH_EMULATED_ACCOUNT"
 """Environment variable with the file in which the processes of one emulated node count their memory."""
 MAX_GPUS = 16
-"""Of one node (ZB_MAX_DEVICES of c/gpu.h)."""
+"""Most GPUs of one node (ZB_MAX_DEVICES of c/gpu.h)."""
 
 _CUDA_MAJOR = "13"
 _REMEDY = "run: zerobench setup emulator"
@@ -36,21 +36,21 @@ driver, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256)
 assert driver.cuInit(0) == 0 and driver.cuDeviceGetName(name, 256, 0) == 0
 print(name.value.decode())
 """
-"""Prints the name of the first device, as the driver says it that a process finds."""
+"""Prints the name of the first device of the driver that a process loads."""
 
 
 @dataclass(frozen=True)
 class Emulator:
-    """A made emulator for the user's torch."""
+    """An installed emulator for the user's torch."""
 
     python: Path
-    """The interpreter that ranks run under."""
+    """Interpreter of ranks."""
     stand_ins: Path
-    """The folder of the built libraries."""
+    """Folder of the built libraries."""
     torch: str
     """Version of the CUDA build."""
     overlay: Path | None
-    """What goes before the user's own packages on the path; None where their torch is a CUDA build."""
+    """Folder that precedes the user's own packages on the path; None if their torch is a CUDA build."""
 
     def variables(
         self,
@@ -59,10 +59,10 @@ class Emulator:
         account: Path | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> dict[str, str]:
-        """What the environment of a process on a node with `num_gpus` of `gpu` has more than `environ`.
+        """Variables to add to `environ` for a process on a node with `num_gpus` of `gpu`.
 
-        `account` is the file that all processes of the node share; without one each counts alone.
-        Raises UserError: more GPUs than a node can have, or one that this torch has no kernels for.
+        `account`: file that all processes of the node share; without one each counts by itself. Raises UserError: more
+        GPUs than a node can have, or one that this torch has no kernels for.
         """
         if not 1 <= num_gpus <= MAX_GPUS:
             raise UserError(f"--gpus-per-node: {num_gpus}; choices: 1 to {MAX_GPUS} in an emulated node")
@@ -92,9 +92,9 @@ class Emulator:
         return added
 
     def check(self, variables: Mapping[str, str], gpu: EmulatedGpu) -> None:
-        """Make sure, without torch, that a process with `variables` meets the stand-ins and no driver of the machine's.
+        """Check, without torch, that a process with `variables` loads the stand-ins and no driver of the machine's.
 
-        Raises UserError: another device answers, or none.
+        Raises UserError: another device responds, or none.
         """
         command = [str(self.python), "-I", "-c", _ASK]
         environ = {**os.environ, **variables}
@@ -111,10 +111,10 @@ def _before(first: str, rest: str | None) -> str:
 
 
 def find_emulator(made: Environment | None = None) -> Emulator:
-    """The emulator for the torch of this interpreter; its stand-ins are built anew where our C has changed.
-    `made` is where it was made, by default where `zerobench setup emulator` makes it.
+    """Find the emulator for the torch of this interpreter; its stand-ins are rebuilt if our C has changed.
 
-    Raises UserError, one line: this machine cannot have one, it is not made, or the stand-ins cannot be built.
+    `made`: its environment, by default that of `zerobench setup emulator`. Raises UserError, one line: this machine
+    cannot have one, it is not set up, or the stand-ins cannot be built.
     """
     torch = usable_torch((made := made or environment(ENVIRONMENT)).path)
     where = places(made, torch)
@@ -126,7 +126,7 @@ def find_emulator(made: Environment | None = None) -> Emulator:
 
 
 def emulator_in(where: Places, torch: Torch) -> Emulator:
-    """The emulator in `where` for the user's `torch`; stand-ins that are missing are built.
+    """Open the emulator in `where` for the user's `torch`; missing stand-ins are built.
 
     Raises UserError: its torch is no build for CUDA 13, or the stand-ins cannot be built.
     """
@@ -139,8 +139,8 @@ def emulator_in(where: Places, torch: Torch) -> Emulator:
 
 
 def build_missing(where: Places, torch_lib: Path) -> None:
-    """Build the stand-ins for the torch whose libraries lie in `torch_lib`, where they are not there; then others of
-    earlier sources are removed.
+    """Build the stand-ins for the torch with libraries in `torch_lib` if they do not exist, and then remove outdated
+    ones.
 
     Raises UserError or OSError: they cannot be built.
     """
@@ -153,7 +153,7 @@ def build_missing(where: Places, torch_lib: Path) -> None:
 
 
 def usable_torch(made: Path) -> Torch:
-    """The user's torch, where an emulator can be made for it.
+    """The user's torch, if it supports an emulator.
 
     Raises UserError: not Linux on x86-64, no torch, or a build for ROCm or another CUDA.
     """
@@ -171,7 +171,7 @@ def usable_torch(made: Path) -> Torch:
 
 
 def check_cuda_build(overlay: Path) -> Torch:
-    """The torch that was installed into `overlay`. Raises UserError: it is no build for CUDA 13."""
+    """The torch installed in `overlay`. Raises UserError: it is no build for CUDA 13."""
     torch = torch_in(overlay)
     if torch is None:
         raise UserError(f"emulator: no torch in {overlay}; {_REMEDY}")

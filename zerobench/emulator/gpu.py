@@ -1,4 +1,4 @@
-"""The GPU that the stand-ins answer for: facts of a catalogued one, and the variable that hands them over."""
+"""The GPU of the stand-ins: facts from the catalogue, and the variable that passes them on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIABLE = "ZEROBENCH_EMULATED_GPU"
 """Environment variable with the device's facts, read by the stand-ins (c/gpu.c)."""
 
 BOUNDLESS = 1 << 46
-"""Device memory (64 TiB) of a GPU on which everything fits: what work needs in all is counted there."""
+"""Device memory (64 TiB) of a GPU on which everything fits, to count the total need of work."""
 
 _NCCL_RANKS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BUS_WIDTH = 5120
@@ -21,7 +21,7 @@ _BUS_WIDTH = 5120
 
 @dataclass(frozen=True)
 class _Architecture:
-    """What the CUDA programming guide says of a compute capability (its table of technical specifications)."""
+    """Limits of a compute capability, from the CUDA programming guide (technical specifications)."""
 
     shared_per_sm_kib: int
     threads_per_sm: int
@@ -44,36 +44,36 @@ _ARCHITECTURES: Mapping[str, _Architecture] = {
 
 @dataclass(frozen=True)
 class EmulatedGpu:
-    """One model of GPU as CUDA describes it to a program, and what it holds beside a program's tensors."""
+    """One model of GPU as CUDA describes it to a program, and its memory besides the program's tensors."""
 
     name: str
-    """As the driver names it."""
+    """Name that the driver reports."""
     memory_bytes: int
-    """What CUDA hands out."""
+    """Memory that CUDA can allocate."""
     nvml_bytes: int
-    """What NVML reports as total."""
+    """Total reported by NVML."""
     sm_count: int
     compute_capability: tuple[int, int]
     l2_bytes: int
     shared_per_sm: int
     """Shared memory of a multiprocessor, bytes."""
     shared_per_block: int
-    """What one block can have of it when it asks, bytes."""
+    """Most of it that one block can request, bytes."""
     threads_per_sm: int
     blocks_per_sm: int
     clock_khz: int
-    """From the peak of fp32, where that is known; 0 where not."""
+    """Derived from the peak of fp32; 0 if unknown."""
     memory_clock_khz: int
-    """From the bandwidth, for a bus of `bus_width`."""
+    """Derived from the bandwidth, for a bus of `bus_width`."""
     bus_width: int
     context_bytes: int
-    """What a process's CUDA context takes (zerobench.config.hardware.overheads)."""
+    """CUDA context of a process (zerobench.config.hardware.overheads)."""
     nccl_bytes: tuple[tuple[int, int, int], ...]
-    """From so many ranks on, NCCL's bytes of a process's first communicator and of another."""
+    """Steps of (fewest ranks, NCCL bytes of a process's first communicator, of another)."""
 
     @classmethod
     def of(cls, gpu: Gpu) -> EmulatedGpu:
-        """As the catalogue has it. Raises UserError: no GPU of NVIDIA's, or a fact that it needs is not known."""
+        """Emulated form of a catalogued GPU. Raises UserError: not by NVIDIA, or a required fact is unknown."""
         architecture = _ARCHITECTURES.get(gpu.compute_capability or "")
         if gpu.compute_capability and not architecture:
             known = ", ".join(_ARCHITECTURES)
@@ -112,11 +112,11 @@ class EmulatedGpu:
 
     @property
     def boundless(self) -> EmulatedGpu:
-        """The same with memory for everything."""
+        """Copy with memory for everything."""
         return replace(self, memory_bytes=BOUNDLESS, nvml_bytes=BOUNDLESS)
 
     def variable(self, num_gpus: int) -> str:
-        """The facts of a node with `num_gpus` of it, as the stand-ins read them. Raises UserError: a name with `;`."""
+        """Facts of a node with `num_gpus` of it, as the stand-ins read them. Raises UserError: a name with `;`."""
         if ";" in self.name or "=" in self.name:
             raise UserError(f"gpu: {self.name!r}: a name with ; or = cannot be emulated")
         facts = asdict(self)
@@ -126,7 +126,7 @@ class EmulatedGpu:
 
 
 def _shared_per_block(per_sm_kib: int, major: int) -> int:
-    """All of it on Volta and Turing; since Ampere the system keeps 1 KiB for each block."""
+    """All of it on Volta and Turing; since Ampere the system reserves 1 KiB per block."""
     return per_sm_kib if major < 8 else per_sm_kib - 1
 
 

@@ -1,8 +1,7 @@
-"""Removes builds that no program uses any more: stand-ins of earlier sources, emulators of earlier requirements.
+"""Removes unused builds: stand-ins of earlier sources, emulators of earlier requirements.
 
-A process that was started on a build keeps its files open, and the processes that it starts load them again: its memory
-map and its environment name them. A build that was in use within a day is kept, too: two checkouts of zerobench may
-take turns.
+A process that was started on a build keeps its files open, and its children load them again: its memory map and its
+environment name them. A build that was used within a day is kept, too: two checkouts of zerobench may alternate.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from pathlib import Path
 from zerobench.common.environment_locks import unused
 
 PREFIX = "stand_ins-"
-"""Begins the name of each folder of stand-ins; the digest of their sources follows."""
+"""Prefix of the names of stand-ins' folders; the digest of their sources follows."""
 _REMOVED = ".removed-"
-"""Begins the name of a build that is being removed."""
+"""Prefix of the name of a build that is being removed."""
 KEPT_S = 24 * 3600.0
 """Seconds since its last use in which a folder is not removed."""
 
 
 def mark_found(stand_ins: Path) -> None:
-    """Note in a folder's time that somebody has found it."""
+    """Record the use of a folder in its modification time."""
     with contextlib.suppress(OSError):  # another user's: then it is not ours to remove
         os.utime(stand_ins)
 
 
 def remove_outdated(current: Path, proc: Path = Path("/proc")) -> None:
-    """Remove the stand-ins next to `current` that no live process uses and that were not in use within a day."""
+    """Remove the stand-ins next to `current` that no live process uses and that were not used within a day."""
     others = (path for path in current.parent.glob(f"{PREFIX}*") if path != current)
     for path in current.parent.glob(f".{PREFIX}*"):  # where a build was killed
         if _age_s(path) > KEPT_S:
@@ -42,7 +41,9 @@ def remove_outdated(current: Path, proc: Path = Path("/proc")) -> None:
 
 
 def remove_old_builds(current: Path, kind: str, proc: Path = Path("/proc")) -> list[str]:
-    """Remove the emulators next to `current` whose names begin with `kind`, as `remove_outdated` does; their names."""
+    """Remove the emulators next to `current` whose names begin with `kind`, as `remove_outdated` does; returns their
+    names.
+    """
     for path in current.parent.glob(f"{_REMOVED}*"):  # left by a setup that was killed
         shutil.rmtree(path, ignore_errors=True)
     others = (path for path in current.parent.glob(f"{kind}*") if path != current and path.is_dir())
@@ -71,7 +72,7 @@ def _age_s(path: Path) -> float:
 
 
 def _named_by_processes(proc: Path) -> Iterator[bytes]:
-    """What each process has mapped, and its environment, as far as this user may see them."""
+    """Memory maps and environments of processes that this user may read."""
     for process in proc.glob("[0-9]*"):
         for file in ("maps", "environ"):
             with contextlib.suppress(OSError):

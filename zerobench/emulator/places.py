@@ -1,4 +1,4 @@
-"""Which torch the user has, and where what was made for it lies."""
+"""The user's torch, and the folders of its emulator."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from zerobench.emulator.outdated import PREFIX
 
 @dataclass(frozen=True)
 class Torch:
-    """An installation of torch, by what its files say; it is not imported."""
+    """An installation of torch, as described by its files; it is not imported."""
 
     folder: Path
-    """The package's."""
+    """Folder of the package."""
     release: str
-    """Its version without what the build adds (`2.13.0` of `2.13.0+cpu`)."""
+    """Version without the build's suffix (`2.13.0` for `2.13.0+cpu`)."""
     version: str
     cuda: str | None
-    """`13.0` for a CUDA build."""
+    """CUDA release of a CUDA build, such as `13.0`."""
     hip: str | None
 
     @property
@@ -34,7 +34,7 @@ class Torch:
 
 
 def torch_in(folder: Path) -> Torch | None:
-    """The torch that lies in a `site-packages`; None: there is none."""
+    """Torch in a `site-packages`; None if there is none."""
     texts = version_texts(folder / "torch")
     if texts is None:
         return None
@@ -43,9 +43,9 @@ def torch_in(folder: Path) -> Torch | None:
 
 
 def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
-    """The torch that this interpreter imports when nothing lies over it: `made` is the folder of what we lay over it.
+    """Torch that this interpreter imports without an overlay; `made`: folder of our overlays.
 
-    Raises UserError: there is none.
+    Raises UserError if there is none.
     """
     folders = [Path(entry) for entry in (sys.path if path is None else path) if entry]
     torches = (torch_in(folder) for folder in folders if not folder.is_relative_to(made))
@@ -57,31 +57,31 @@ def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the emulator of one torch release lies, of one state of what setup downloads for it.
+    """Folders of the emulator for one torch release and one set of downloads.
 
-    Nothing in it changes once setup has finished it, but for stand-ins that are added: programs may run on it.
+    Once set up, nothing in it changes except for added stand-ins: programs may run on it.
     """
 
     folder: Path
 
     @property
     def build(self) -> Environment:
-        """The folder as an environment that setup makes."""
+        """The folder as an environment for setup."""
         return Environment("emulator", self.folder)
 
     @property
     def overlay(self) -> Path:
-        """Torch's CUDA build and its Triton, laid over the user's packages; empty where theirs is such a build."""
+        """Torch's CUDA build and its Triton, laid over the user's packages; empty if theirs is such a build."""
         return self.folder / "overlay"
 
     @property
     def headers(self) -> Path:
-        """Where the wheels with CUDA's headers were unpacked."""
+        """Unpacked wheels with CUDA's headers."""
         return self.folder / "headers"
 
     @property
     def include(self) -> Path:
-        """CUDA's headers. Raises UserError: they are not there."""
+        """Folder of CUDA's headers. Raises UserError if they are missing."""
         paths = sorted(self.headers.glob("**/cuda_runtime_api.h"))
         if not paths:
             raise UserError(f"emulator: CUDA's headers are not in {self.headers}; run: zerobench setup emulator")
@@ -89,23 +89,23 @@ class Places:
 
     @property
     def stand_ins(self) -> Path:
-        """The built libraries, of the C as it is now."""
+        """Libraries built from the present C."""
         return self.folder / f"{PREFIX}{sources_digest()}"
 
 
 def places(made: Environment, torch: Torch) -> Places:
-    """Where the emulator for the user's `torch` lies, of this Python: wheels are of one."""
+    """Folders of the emulator for the user's `torch` and this Python, for which wheels are specific."""
     return Places(made.path / f"{kind_of(torch)}-{requirements_digest(torch.release, torch.cuda)}")
 
 
 def kind_of(torch: Torch) -> str:
-    """Begins the names of all emulators for such a `torch`, of whichever downloads."""
+    """Common prefix of the names of all emulators for such a `torch`."""
     build = f"cuda{torch.cuda}" if torch.cuda else "overlay"
     return f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}"
 
 
 def is_made(where: Places, torch: Torch) -> bool:
-    """Whether setup has finished it; stand-ins of other sources are built where they are missing."""
+    """Return whether its setup is complete; stand-ins are built if they are missing."""
     over = torch if torch.cuda else torch_in(where.overlay)
     headers = any(where.headers.glob("**/cuda_runtime_api.h"))
     return where.build.made.is_file() and headers and bool(over and over.cuda)

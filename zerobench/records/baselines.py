@@ -1,6 +1,6 @@
-"""Runs kept by a name for later ones to be held against: `reports/baselines/NAME`, each a run folder of its own.
+"""Named runs for later comparisons: `reports/baselines/NAME`, each a run folder of its own.
 
-A copy, because the run itself may be cleaned away; what gates read is copied, so that it is small enough to commit.
+A copy, because the run itself may be cleaned up; only what gates read is copied, so that it is small enough to commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEFT_OUT = shutil.ignore_patterns("*.log", "*.csv", "*.parquet", "*.html", "che
 
 
 def set_baseline(name: str, run: Path, reports: Path) -> Path:
-    """Keep a copy of `run` as the baseline `name`, in place of an earlier one; its folder.
+    """Copy `run` as the baseline `name`, replacing an earlier one; returns its folder.
 
     Raises UserError: the name cannot be a folder's, `run` is no run with an ended trial, or the copy cannot be written.
     """
@@ -41,14 +41,14 @@ def set_baseline(name: str, run: Path, reports: Path) -> Path:
 
 
 def baselines(reports: Path) -> dict[str, Path]:
-    """The folder of each, by name."""
+    """Folders of the baselines, by name."""
     folder = reports / _FOLDER
     names = folder.iterdir() if folder.is_dir() else ()
     return {path.name: path for path in sorted(names) if not path.name.startswith(".")}
 
 
 def find_baseline(name: str, reports: Path) -> Path:
-    """The folder of the baseline called `name`. Raises UserError: there is none."""
+    """Folder of the baseline called `name`. Raises UserError if there is none."""
     known = baselines(reports)
     if not known:
         raise UserError(f"no baseline under {reports} yet; keep one with: zerobench baseline set {name} RUN")

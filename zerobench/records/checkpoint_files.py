@@ -1,11 +1,11 @@
-"""A checkpoint on disk: where it lies, when it is whole, how large it is. Shared by the ranks that write and read it
-and the runner that picks the last one.
+"""A checkpoint on disk: place, completeness and size, for the ranks that write and read it and the runner that selects
+the last one.
 
     <folder of the trial's checkpoints>/
-      step_000004/      whole: it was renamed when every file of every rank was on the disk
-        position.json   how far training was (Position)
-        ...             what the strategy wrote
-      step_000008.part/ a save that a fault cut short
+      step_000004/      complete: renamed once every file of every rank was on the disk
+        position.json   progress of training (Position)
+        ...             files of the strategy
+      step_000008.part/ a save interrupted by a fault
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.records.folder import TrialFolder
 
 UNIVERSAL = "universal"
-"""Within a checkpoint: what deepspeed.checkpoint.ds_to_universal made of it, for any number of ranks."""
+"""Within a checkpoint: the output of deepspeed.checkpoint.ds_to_universal, for any number of ranks."""
 ENGINE = "engine"
-"""Within a checkpoint: what DeepSpeed's engine wrote."""
+"""Within a checkpoint: files of DeepSpeed's engine."""
 
 
 class Position(BaseModel):
-    """How far training was. Data and learning rate are functions of the step."""
+    """Progress of training. Data and learning rate are functions of the step."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
     step: int
-    """Optimizer steps done."""
+    """Completed optimizer steps."""
     losses: list[float]
-    """Global mean loss of each."""
+    """Global mean loss of each step."""
 
 
 class ResumeFrom(BaseModel):
-    """Which checkpoint a launch goes on from."""
+    """Checkpoint that a launch resumes from."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,46 +45,45 @@ class ResumeFrom(BaseModel):
 
 
 def checkpoints_folder(trial: TrialSpec, folder: TrialFolder) -> Path:
-    """Where the checkpoints of `trial`, whose folder is `folder`, lie: its own also where the sweep names a place."""
+    """Folder of the checkpoints of `trial`, whose folder is `folder`; its own even if the sweep names a place."""
     named = None if trial.checkpoint is None else trial.checkpoint.folder
     return folder.checkpoints if named is None else folder.outside(named, trial.trial_id)
 
 
 def whole(folder: Path, step: int) -> Path:
-    """The checkpoint of `step` under `folder`."""
+    """Checkpoint of `step` under `folder`."""
     return folder / f"step_{step:06d}"
 
 
 def unfinished(folder: Path, step: int) -> Path:
-    """The same while it is written."""
+    """Checkpoint of `step` while it is being written."""
     return folder / f"step_{step:06d}.part"
 
 
 def last(folder: Path) -> Path | None:
-    """The last whole checkpoint under `folder`; None where there is none."""
+    """Last complete checkpoint under `folder`; None without one."""
     paths = [path for path in folder.glob("step_*") if path.suffix != ".part"]
     return max(paths, default=None)
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """All files under `folder`."""
     return (path for path in folder.rglob("*") if path.is_file())
 
 
 def size_bytes(folder: Path) -> int:
-    """Bytes of all files under `folder`."""
     return sum(path.stat().st_size for path in files(folder))
 
 
 def flush_to_disk(folder: Path) -> None:
-    """Return when what this machine wrote under `folder` is on the disk (fsync(2)), names included."""
+    """Write what this machine has under `folder` to the disk (fsync(2)), with the names."""
     for path in [*files(folder), *(path for path in folder.rglob("*") if path.is_dir()), folder]:
         _with_open(path, os.fsync)
 
 
 def drop_page_cache(folder: Path) -> bool:
-    """Ask the kernel to forget the contents of the files under `folder`, which must be on the disk; whether it could
-    be asked. It may not listen: it is advice (posix_fadvise(2)).
+    """Advise the kernel to drop the cached contents of files under `folder`, which must be on the disk.
+
+    Returns whether the system supports it; the kernel may ignore the advice (posix_fadvise(2)).
     """
     if not hasattr(os, "posix_fadvise"):
         return False

@@ -1,4 +1,4 @@
-"""Memory of a trial as tables show it: one instant on one rank, its categories in columns that sum to it."""
+"""Memory of one rank at one instant, in categories that sum to the total."""
 
 from __future__ import annotations
 
@@ -44,36 +44,36 @@ GROUPS: Mapping[str, tuple[Category, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """The bytes of one place on one rank at one instant."""
+    """Bytes in one place on one rank at one instant."""
 
     rank: int
     step: StepKind
     phase: Phase
     total_bytes: int
     categories: Mapping[Category, int]
-    """Bytes by category; they sum to the total. Empty where the ledger could not look at this instant."""
+    """Bytes by category; they sum to the total. Empty if the ledger could not observe this instant."""
     role: str = Role.WORKER.value
-    """What the rank is for (RankRecord.role)."""
+    """Role of the rank (RankRecord.role)."""
     parts: Mapping[Category, Sequence[PeakPart]] = field(default_factory=dict, compare=False)
-    """The largest parts of the categories, as far as the record has them."""
+    """Largest parts of the categories, if the record has them."""
 
     def largest_part(self, category: Category) -> PeakPart | None:
-        """The largest part of a category; None where the record has none."""
+        """Largest part of a category; None if the record has none."""
         return next(iter(self.parts.get(category, ())), None)
 
     @property
     def rank_text(self) -> str:
-        """`3`, or `0 server`: a server is no rank among others, and must not pass for one."""
+        """`3`, or `0 server`, so that a server is not mistaken for a worker."""
         return rank_text(self.rank, self.role)
 
     def group_bytes(self, *names: str) -> int | None:
-        """Bytes of the columns `names` together; None where the categories are not known."""
+        """Total bytes of the columns `names`; None if the categories are unknown."""
         if not self.categories:
             return None
         return sum(self.categories.get(category, 0) for name in names for category in GROUPS[name])
 
     def of_trial(self, evidence: Evidence) -> Instant:
-        """Without the resident memory of a process that only predicts."""
+        """Drop the resident memory of a process that only predicts."""
         predictor_bytes = self.categories.get(Category.REST_OF_PROCESS, 0)
         if not predictor_bytes or not evidence.is_predicted:
             return self
@@ -84,24 +84,24 @@ class Instant:
 
 
 def rank_text(rank: int, role: str) -> str:
-    """A rank's number, with its role where that is not to train."""
+    """Number of a rank, with its role unless it is a worker."""
     return str(rank) if role == Role.WORKER else f"{rank} {role}"
 
 
 def _rows(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> list[MemoryRow]:
-    """The rows of one place over one phase."""
+    """Rows of one place in one phase."""
     return [row for row in rank.memory if row.step is step and row.phase is phase and row.place is place]
 
 
 def peak_bytes_of(row: MemoryRow) -> int:
-    """The peak of a `total` row; where nobody watched within the phase, what was live at its end."""
+    """Peak of a `total` row; if the phase was not observed, the live bytes at its end."""
     if row.at_peak_bytes is not None:
         return row.at_peak_bytes
     return row.live_bytes if row.own_peak_bytes is None else row.own_peak_bytes
 
 
 def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
-    """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
+    """Instant of the largest total of `place` in `step` on this rank; None if not measured."""
     rows = [row for row in rank.memory if row.step is step and row.place is place]
     totals = [(peak_bytes_of(row), row.phase) for row in rows if row.category is Category.TOTAL]
     if not totals:
@@ -112,7 +112,7 @@ def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | No
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
-    """The peak of `place` within one phase on this rank; None where it was not measured."""
+    """Peak of `place` within one phase on this rank; None if not measured."""
     rows = _rows(rank, step, phase, place)
     total = next((peak_bytes_of(row) for row in rows if row.category is Category.TOTAL), None)
     return (
@@ -135,7 +135,7 @@ def _largest_parts(rows: Iterable[MemoryRow]) -> dict[Category, Sequence[PeakPar
 
 
 def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
-    """What is live in `place` at the end of a phase on this rank; None where it was not measured."""
+    """Live bytes in `place` at the end of a phase on this rank; None if not measured."""
     rows = _rows(rank, step, phase, place)
     total = next((row.live_bytes for row in rows if row.category is Category.TOTAL), None)
     parts: dict[Category, int] = {row.category: row.live_bytes for row in rows if row.category is not Category.TOTAL}
@@ -143,25 +143,26 @@ def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) ->
 
 
 def peaks_by_rank(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> dict[int, Instant]:
-    """The peak instant of each rank that measured one; with `role`, of the ranks that have it."""
+    """Peak instant of each rank that measured one; with `role`, only of ranks with that role."""
     ranks = (rank for rank in trial.ranks if role in {None, rank.role})
     peaks = ((rank.rank, peak_instant(rank, step, place)) for rank in ranks)
     return {rank: instant for rank, instant in peaks if instant is not None}
 
 
 def largest_peak(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> Instant | None:
-    """The peak instant of the rank whose peak is largest, the lowest rank of equals; with `role`, of those with it.
+    """Peak instant of the rank with the largest peak, or the lowest of equal ones; with `role`, only of ranks with that
+    role.
 
-    Whoever shows it without a role says whose it is (`Instant.rank_text`).
+    Without a role, show it with `Instant.rank_text`.
     """
     instants = peaks_by_rank(trial, step, place, role).values()
     return max(instants, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
 
 
 def device_peak_bytes(trial: Trial) -> int | None:
-    """The most that the device's allocator held, over all ranks, phases and steps, start-up included.
+    """Peak of the device's allocator over all ranks, phases and steps, start-up included.
 
-    It is the figure that has to fit. Steady state alone and start-up alone are in the memory table.
+    This figure must fit. The memory table has steady state and start-up separately.
     """
     ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.DEVICE).values()]
     allocator = [row.peak_allocated_bytes for rank in trial.ranks for row in rank.device_memory]
@@ -169,11 +170,11 @@ def device_peak_bytes(trial: Trial) -> int | None:
 
 
 def host_peak_bytes(trial: Trial) -> int | None:
-    """The largest host memory of one rank, over all ranks, phases and steps.
+    """Largest host memory of one rank over all ranks, phases and steps.
 
-    The host's `total` rows where the ledger kept them; else the kernel's peak of the process (VmHWM), which
-    for `emulated` and `simulated` says nothing of the trial and is not used. Of a script that was watched from outside:
-    the kernel's peak of its largest rank, or of its largest process where none said that it was a rank.
+    From the host's `total` rows if the ledger has them; else the kernel's peak of the process (VmHWM), which is not
+    used for `emulated` and `simulated`, since it is not the trial's. For a script that was watched from outside: the
+    kernel's peak of its largest rank, or of its largest process if none is known to be a rank.
     """
     ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.HOST).values()]
     if ledger or trial.spec.evidence.is_forked:
@@ -188,7 +189,7 @@ def host_peak_bytes(trial: Trial) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:
-    """Model states of one rank in steady state, wherever they lie (device, host and NVMe together)."""
+    """Model states of one rank in steady state, in all places together (device, host and NVMe)."""
 
     rank: int
     parameters_bytes: int
@@ -210,11 +211,10 @@ class ModelStates:
 def model_states(rank: RankRecord) -> ModelStates | None:
     """Model states of one rank: gradients live at the end of backward, the rest at the end of the step.
 
-    After the step gradients are gone; before it they are whole (ZeRO paper, arXiv 1910.02054, section 3.1), or what is
-    left of them: DeepSpeed's stage 1 holds all in backward, and at its end those of the rank's partition alone.
-    Parameters gathered for the moment are buffers and do not count. Where a step is one phase, gradients are those that
-    stay from one to the next, as TensorFlow's server has them. None where steady state was not measured, or gradients
-    have no name.
+    After the step gradients are freed; before it they are complete (ZeRO paper, arXiv 1910.02054, section 3.1), or
+    reduced: DeepSpeed's stage 1 has all during backward, and at its end only those of the rank's partition. Temporarily
+    gathered parameters are buffers and do not count. If a step is a single phase, gradients are those that persist
+    between steps, as in TensorFlow's server. None if steady state was not measured, or gradients have no category.
     """
     backward = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.BACKWARD]
     step = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.STEP]
@@ -235,7 +235,7 @@ def _live(rows: Iterable[MemoryRow], categories: tuple[Category, ...]) -> int:
 
 
 def largest_model_states(trial: Trial, role: str | None = None) -> ModelStates | None:
-    """The model states of the rank that holds most, the lowest rank of equals; with `role`, of those that have it."""
+    """Model states of the rank with most, or the lowest of equal ones; with `role`, only of ranks with that role."""
     ranks = (rank for rank in trial.ranks if role in {None, rank.role})
     known = [states for rank in ranks if (states := model_states(rank)) is not None]
     return max(known, key=lambda states: (states.total_bytes, -states.rank), default=None)

@@ -1,4 +1,4 @@
-"""The file of NVML samples: one line a reading, whole up to the last line whatever killed its writer."""
+"""File of NVML samples: one line per reading, complete up to the last line even if its writer was killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zerobench.common.errors import UserError
 
 Values = tuple[float, int | None, int | None, float | None, float | None]
-"""What a Reading holds, which is one."""
+"""Fields of a Reading, which is such a tuple."""
 
 
 class NvmlSample(NamedTuple):
@@ -22,16 +22,16 @@ class NvmlSample(NamedTuple):
     used_bytes: int | None
     reserved_bytes: int | None
     power_watts: float | None
-    """Read ten times a second, so empty in most samples."""
+    """Read ten times a second, so absent in most samples."""
     energy_joules: float | None
-    """The driver's running counter, read with the power: differences between two samples are energy."""
+    """Running counter of the driver, read with the power: differences between two samples are energy."""
 
 
 HEADER = ",".join(NvmlSample._fields) + "\n"
 
 
 def row(gpu_uuid: str, reading: Values) -> str:
-    """A reading as a line of the file."""
+    """Format a reading as a line of the file."""
     t_s, used, reserved, watts, joules = reading
     power = "," if watts is None and joules is None else f"{_cell(watts)},{_cell(joules)}"
     return f"{t_s:.6f},{gpu_uuid},{_cell(used)},{_cell(reserved)},{power}\n"
@@ -42,7 +42,7 @@ def _cell(value: float | None) -> float | str:
 
 
 def read_samples(path: Path) -> Iterator[NvmlSample]:
-    """The samples in `path`, in the order they were taken; a file of a million takes the memory of one.
+    """Yield the samples in `path` in the order of reading; memory does not grow with the file.
 
     A last line without its newline is left out: that is what a sampler leaves that was killed while writing.
 

@@ -1,7 +1,7 @@
-"""What a rank says of itself while it runs, for the runner's live view and for it to know a hang by (`timeout_s`).
+"""Progress that a rank reports while it runs, for the runner's live view and its detection of hangs (`timeout_s`).
 
-A small file rewritten between phases and steps, never within them. It imports no torch: the first word is said before
-anything heavy can go wrong.
+A small file rewritten between phases and steps, never within them. No torch is imported: the first report precedes
+everything that can fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHORTEST_PAUSE_S = 0.25
 
 
 class Progress(BaseModel):
-    """Rewritten by each rank as it goes (folder.TrialFolder.progress)."""
+    """Rewritten by each rank during the trial (folder.TrialFolder.progress)."""
 
     rank: int
     pid: int
@@ -30,29 +30,28 @@ class Progress(BaseModel):
     step_index: int
     num_steps: int
     memory_bytes: int | None
-    """Of the device as torch's allocator has it now; of the process on a CPU."""
+    """Current bytes of torch's allocator on the device; of the process on a CPU."""
     updated_at_s: float
     local_rank: int | None = None
     device_name: str | None = None
     capacity_bytes: int | None = None
-    """Of the device's memory; None on a CPU."""
+    """Size of the device's memory; None on a CPU."""
     peak_by_category: dict[str, int] = {}
-    """Device bytes at the peak of what the ledger accounted for last: start-up, the first step, a steady one."""
+    """Device bytes at the peak of the last recorded phase: start-up, the first step, a steady one."""
     host_standing: HostStanding | None = None
-    """What it held of the host at the peak of the phase that the ledger accounted for last: where the kernel kills the
-    rank, all that is known."""
+    """Host memory at the peak of the last recorded phase: all that is known if the kernel kills the rank."""
     tokens_per_s: float | None = None
-    """Over all ranks, by the time that this one took for its last timed step."""
+    """Over all ranks, from this rank's last timed step."""
 
 
 def read_progress(path: Path) -> Progress | None:
-    """A rank's latest word; None where it has said none, or is just saying one."""
+    """Latest report of a rank; None without one, or while it is being written."""
     return read_or_none(path, Progress)
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Who this process is among its peers, as its launcher said."""
+    """Identity of this process among its peers, from its launcher."""
 
     rank: int
     local_rank: int
@@ -64,8 +63,6 @@ class Rank:
 
 
 class ProgressFile:
-    """The progress file of one rank."""
-
     def __init__(self, folder: TrialFolder, rank: Rank, num_steps: int) -> None:
         self._folder = folder
         self._rank = rank
@@ -81,12 +78,12 @@ class ProgressFile:
         self._host_standing: HostStanding | None = None
 
     def tell_host(self, standing: HostStanding) -> None:
-        """Say at once what the host holds, with the last word again: the next phase may be the one that is killed."""
+        """Report host memory immediately, with the last phase: the rank may be killed in the next one."""
         self._host_standing = standing
         self.say(*self._last_word, always=True)
 
     def say(self, phase: str, step_index: int, memory_bytes: int | None = None, *, always: bool = False) -> None:
-        """Write where we are; calls that follow too closely are dropped unless `always`."""
+        """Report the phase; reports that follow too closely are dropped unless `always`."""
         now = time.monotonic()
         self._last_word = (phase, step_index)
         self._memory_bytes = memory_bytes or self._memory_bytes

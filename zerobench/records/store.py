@@ -1,8 +1,8 @@
-"""Reads a run back from disk: the one door between what a sweep left and every report over it.
+"""Reads a run back from disk: the only entry point for reports.
 
-Strict on purpose: a torn, corrupt or newer record is an error that names the file, because a table that silently
-lacks a trial is worse than none. Older records are brought up to date by the functions in `UPGRADES`. Trials are read
-one at a time, so a run of a hundred thousand costs no more memory than its largest trial.
+Strict on purpose: a damaged or newer record is an error that names the file, because a table that silently lacks a
+trial is worse than none. Older records are upgraded by the functions in `UPGRADES`. Trials are read one at a time, so a
+run of a hundred thousand needs no more memory than its largest trial.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ Document = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
 STAMP = "%Y%m%d-%H%M%S"
-"""How a run folder's name says when the run began: `<sweep>_<stamp>`."""
+"""Start time in a run folder's name, `<sweep>_<stamp>`."""
 
 _WATCH_AGAIN = "start the script again with: zerobench watch"
 
 
 def _one_name(text: str) -> str:
-    """A plan that somebody sent must not lead out of its folder."""
+    """A plan from another user must not refer to files outside its folder."""
     if _NAME.fullmatch(text) is None:
         raise ValueError("is not one plain name: letters, digits, dots, dashes and underscores, no dot first")
     return text
 
 
 def _one_folder(text: str) -> str:
-    """Looser: a run's folder may be called anything, but it is one folder."""
+    """Any name of a run's folder, but a single one."""
     if text in {"", ".", ".."} or any(character in text for character in "/\0\n"):
         raise ValueError("is not one plain name of a folder")
     return text
@@ -56,16 +56,16 @@ def _one_folder(text: str) -> str:
 
 _NAME = re.compile(r"[\w-][\w.-]*", re.ASCII)
 PlainName = Annotated[str, AfterValidator(_one_name)]
-"""What names a folder or a file of a run; ids of trials stand in lists with spaces between them."""
+"""Name of a folder or a file of a run; lists of trial ids are separated by spaces."""
 FolderName = Annotated[str, AfterValidator(_one_folder)]
 
 
 class TornError(UserError):
-    """A document is not whole: cut short, overwritten, or lost."""
+    """A document is incomplete: cut short, overwritten, or lost."""
 
 
 class PlanEntry(Record):
-    """One trial of a run, in the order of the sweep; its spec lies in its folder."""
+    """One trial of a run, in the order of the sweep; its spec is in its folder."""
 
     trial_id: PlainName
     rule: str | None = None
@@ -75,7 +75,7 @@ class PlanEntry(Record):
 
 
 class Plan(Record):
-    """plan.json: what the run set out to do."""
+    """plan.json: all trials of a run."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: FolderName
@@ -90,23 +90,23 @@ UPGRADES: dict[type[BaseModel], dict[int, Callable[[Document], Document]]] = {
     RankRecord: {},
     MemoryCourses: {},
 }
-"""For each kind of document: from schema version to the function that makes the next version's document of it.
-A trial's spec carries no version; it has its run's (plan.json)."""
+"""For each kind of document: from schema version to the function that upgrades it to the next one. A trial's spec has
+no version; its run's applies (plan.json)."""
 
 
 _ALIKE = ("model", "data", "hyperparameters", "steps", "prediction")
-"""The parts of a trial's spec that its run's other trials mostly repeat, and that are frozen."""
+"""Frozen parts of a trial's spec that most trials of a run share."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that has ended, with all that it left."""
+    """A trial that has ended, with all of its records."""
 
     folder: TrialFolder
     spec: TrialSpec
     record: TrialRecord
     ranks: tuple[RankRecord, ...]
-    """By rank; fewer than expected where ranks died without a record."""
+    """By rank; fewer than expected if ranks died without a record."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,15 @@ class Run:
     folder: RunFolder
     plan: Plan
     sweep: Document
-    """The sweep as asked."""
+    """The sweep, with the command line's changes."""
     began_on: Document
-    """Versions, hardware and topology of the machine that began the run: it ran the trials, or submitted them."""
+    """Versions, hardware and topology of the machine that began the run: it ran or submitted the trials."""
     written_version: int = SCHEMA_VERSION
-    """The schema version that the run was written with."""
+    """Schema version of the run's files."""
     _parts: dict[str, BaseModel] = field(default_factory=dict, repr=False, compare=False)
-    """Parts that the specs of many trials have alike, by what they say: all of those specs share one."""
+    """Shared parts of specs, by their contents: equal parts are stored once."""
     _given: dict[frozenset[str], set[str]] = field(default_factory=dict, repr=False, compare=False)
-    """The same of the fields that a spec's file gives."""
+    """Shared sets of the fields present in spec files."""
 
     @property
     def run_id(self) -> str:
@@ -132,48 +132,48 @@ class Run:
 
     @cached_property
     def nodes(self) -> dict[str, Document]:
-        """The environment of each node that was recorded, by the name that the scheduler or the hostfile has for it.
+        """Environment of each recorded node, by its name in the scheduler or the hostfile.
 
-        One that could not be recorded has `fault` in its place. Read when first asked for: the jobs of a large array
-        open their run without it.
+        A node that could not be recorded has `fault` instead. Read on first use: the jobs of a large array open their
+        run without it.
 
-        Raises UserError: one is torn or corrupt.
+        Raises UserError: one is damaged.
         """
         return {path.stem: read_json(path) for path in sorted(self.folder.nodes.glob("*.json"))}
 
     @cached_property
     def environment(self) -> Document:
-        """Versions, hardware and topology of what the trials ran on.
+        """Versions, hardware and topology of the machine that ran the trials.
 
-        Where nodes were recorded, that of the first of them that has GPUs, by name: what submits a run may have other
-        versions and no GPU. Else that of the machine that began the run.
+        With recorded nodes, the first by name that has GPUs: a machine that submits a run may have other versions and
+        no GPU. Otherwise the machine that began the run.
         """
         known = [node for _, node in sorted(self.nodes.items()) if "fault" not in node]
         return next((node for node in known if node.get("gpus")), next(iter(known), self.began_on))
 
     @property
     def submitted_from(self) -> Document | None:
-        """The environment of the machine that began the run, where the trials ran on recorded nodes; else None."""
+        """Environment of the machine that began the run, if the trials ran on recorded nodes; else None."""
         return None if self.environment is self.began_on else self.began_on
 
     @property
     def began_at_s(self) -> Any:
-        """Unix time at which the run was begun, by the clock of the machine that did; as environment.json has it."""
+        """Unix time of the run's start, by the clock of the machine that began it (environment.json)."""
         return self.began_on.get("captured_at_s")
 
     def trials(self) -> Iterator[Trial]:
-        """The trials that have ended, skipped ones included, in the plan's order, read one at a time.
+        """Trials that have ended, skipped ones included, in the plan's order, read one at a time.
 
-        Raises UserError: a record is torn, corrupt, missing or newer than this version.
+        Raises UserError: a record is damaged, missing or newer than this version.
         """
         for entry in self.plan.trials:
             if self.folder.trial(entry.trial_id).record.exists():
                 yield self.trial(entry.trial_id)
 
     def trial(self, trial_id: str) -> Trial:
-        """The trial `trial_id`, which has ended.
+        """Read trial `trial_id`, which has ended.
 
-        Raises UserError: a record of it is torn, corrupt, missing or newer than this version.
+        Raises UserError: a record of it is damaged, missing or newer than this version.
         """
         folder = self.folder.trial(trial_id)
         spec = self.spec(trial_id)
@@ -184,17 +184,17 @@ class Run:
         return Trial(folder, spec, record, ranks)
 
     def record(self, trial_id: str) -> TrialRecord:
-        """How trial `trial_id` ended, and nothing of its ranks.
+        """Result of trial `trial_id`, without its ranks.
 
-        Raises UserError: its record is torn, corrupt, missing or newer than this version.
+        Raises UserError: its record is damaged, missing or newer than this version.
         """
         with self._naming_the_way_out():
             return read_record(self.folder.trial(trial_id).record, TrialRecord)
 
     def status(self, trial_id: str) -> Status | None:
-        """How trial `trial_id` ended; None where it did not, or a document of it is torn or lost.
+        """Status of trial `trial_id`; None if it has not ended, or a document of it is damaged or lost.
 
-        Of its spec and of ranks' records it is only seen that they are there and whole.
+        Its spec and its ranks' records are only checked to be complete.
         """
         folder = self.folder.trial(trial_id)
         if not folder.record.exists():
@@ -211,28 +211,28 @@ class Run:
 
     @property
     def is_own_script(self) -> bool:
-        """Whether the run is of a user's own script, and not of a sweep."""
+        """Return whether the run is of a user's own script, not of a sweep."""
         return is_own_script(self.sweep)
 
     @contextmanager
     def _naming_the_way_out(self, trial_id: str | None = None) -> Iterator[None]:
-        """Have a torn document's error say how to come to a whole run; `trial_id` where it says what was asked."""
+        """Add the remedy to a damaged document's error; `trial_id` if the document is the trial's spec."""
         try:
             yield
         except TornError as error:
             raise TornError(f"{error}; {self._way_out(trial_id)}") from None
 
     def _way_out(self, trial_id: str | None) -> str:
-        """A trial that the run does not know any more, the sweep knows."""
+        """A trial that is missing from the run's list is still in the sweep."""
         if self.is_own_script:
             return _WATCH_AGAIN
         sweep = "" if trial_id is None or self._knows(trial_id) else f"{shlex.quote(str(self.folder.sweep))} "
         return f"to set the trial aside and run it again: {_resuming(self.folder, sweep)}"
 
     def spec(self, trial_id: str) -> TrialSpec:
-        """What trial `trial_id` was asked to do.
+        """Read the spec of trial `trial_id`.
 
-        Raises UserError: its file is torn, corrupt, or newer than this version.
+        Raises UserError: its file is damaged, or newer than this version.
         """
         path = self.folder.trial(trial_id).spec
         entry = None if path.exists() else self.asked.get(trial_id)
@@ -240,9 +240,9 @@ class Run:
             return self._spec(entry["trial"] if entry else read_json(path), path)
 
     def spec_to_run(self, trial_id: str) -> TrialSpec:
-        """The same of a trial that is to run: where its own file is torn, as the run's list of what was asked has it.
+        """Read the spec of a trial to run, from the run's list of specs if its own file is damaged.
 
-        Raises UserError: as `spec`, and the list does not have it.
+        Raises UserError as `spec` does, if the list does not have it either.
         """
         try:
             return self.spec(trial_id)
@@ -252,14 +252,14 @@ class Run:
             return self._spec(self.asked[trial_id]["trial"], self.folder.asked)
 
     def _knows(self, trial_id: str) -> bool:
-        """Whether the run's list of what was asked can be read and has the trial."""
+        """Return whether the run's list of specs is readable and has the trial."""
         try:
             return trial_id in self.asked
         except UserError:
             return False
 
     def _spec(self, fields: Document, path: Path) -> TrialSpec:
-        """The spec that `fields`, which were read from `path`, make."""
+        """Parse the spec `fields`, read from `path`."""
         document = fields | {"schema_version": self.written_version}
         keys = {name: f"{name} {document[name]!r}" for name in _ALIKE if name in document}
         known = {name: self._parts[key] for name, key in keys.items() if key in self._parts}
@@ -272,22 +272,22 @@ class Run:
 
     @cached_property
     def asked(self) -> dict[str, Document]:
-        """What the list of what was asked has, by trial id; read when first asked for.
+        """The run's list of specs, by trial id; read on first use.
 
-        Raises UserError: it is torn or corrupt.
+        Raises UserError: it is damaged.
         """
         return read_asked(self.folder)
 
     def pending(self) -> list[str]:
-        """The ids of planned trials that have no record: they never ran, or run now."""
+        """Ids of planned trials without a record: they have not run, or are running."""
         ids = (entry.trial_id for entry in self.plan.trials)
         return [trial_id for trial_id in ids if not self.folder.trial(trial_id).record.exists()]
 
 
 def load_run(path: Path) -> Run:
-    """The run in folder `path`; trials are read when asked for.
+    """Load the run in folder `path`; trials are read on demand.
 
-    Raises UserError: `path` is no run folder, or one of its files is torn, corrupt or newer than this version.
+    Raises UserError: `path` is no run folder, or one of its files is damaged or newer than this version.
     """
     folder = RunFolder(path)
     if not folder.plan.is_file():
@@ -300,7 +300,7 @@ def load_run(path: Path) -> Run:
 
 
 def _way_to_write_anew(run: RunFolder) -> str:
-    """How one comes to whole documents of a run (launch/run/mending.py)."""
+    """Command that restores complete documents of a run (launch/run/mending.py)."""
     with suppress(UserError):
         if is_own_script(read_sweep(run.sweep)):
             return _WATCH_AGAIN
@@ -308,20 +308,20 @@ def _way_to_write_anew(run: RunFolder) -> str:
 
 
 def _resuming(run: RunFolder, sweep: str = "") -> str:
-    """The command with which a run goes on, `sweep` named again where it must be."""
+    """Command that resumes a run, with `sweep` again if needed."""
     verb = "submit" if run.submission.exists() else "run"
     return f"zerobench {verb} {sweep}--resume {shlex.quote(str(run.path))}"
 
 
 def is_own_script(sweep: Document) -> bool:
-    """Whether a run is of a user's own script, and not of a sweep: then it says what was watched, or tracked."""
+    """Return whether a run's sweep document describes a user's own script: watched or tracked, not a sweep."""
     return not {"command", "tracked"}.isdisjoint(sweep)
 
 
 def read_asked(run: RunFolder) -> dict[str, Document]:
-    """What the run's list of what was asked has, by trial id; nothing where there is no list.
+    """Read the run's list of specs, by trial id; empty without a list.
 
-    Raises UserError: it is torn or corrupt.
+    Raises UserError: it is damaged.
     """
     if not run.asked.exists():
         return {}
@@ -333,10 +333,10 @@ def read_asked(run: RunFolder) -> dict[str, Document]:
 
 
 def find_run(name: str | None, reports: Path) -> Path:
-    """The run folder that `name` means: a path, a folder under `reports`, the newest there of a sweep or script of that
-    name, or with None the newest of all.
+    """Find the run folder that `name` means: a path, a folder under `reports`, the newest there of a sweep or script of
+    that name, or with None the newest of all.
 
-    Raises UserError: there is none.
+    Raises UserError if there is none.
     """
     if name is None:
         return latest_run(reports)
@@ -352,9 +352,9 @@ def find_run(name: str | None, reports: Path) -> Path:
 
 
 def latest_run(reports: Path) -> Path:
-    """The newest run folder under `reports`, by the time in its name.
+    """Newest run folder under `reports`, by the time in its name.
 
-    Raises UserError: there is none.
+    Raises UserError if there is none.
     """
     runs = runs_under(reports)
     if not runs:
@@ -363,9 +363,9 @@ def latest_run(reports: Path) -> Path:
 
 
 def latest_run_like(baseline: Run, reports: Path) -> Path:
-    """The newest run folder under `reports` of the sweep, or the script, that `baseline` is of.
+    """Newest run folder under `reports` of the same sweep, or script, as `baseline`.
 
-    Raises UserError: there is none, or the sweep of a newer run is torn.
+    Raises UserError: there is none, or the sweep of a newer run is damaged.
     """
     name = _sweep_name(baseline.sweep, baseline.run_id)
     for run in reversed(runs_under(reports)):
@@ -375,20 +375,20 @@ def latest_run_like(baseline: Run, reports: Path) -> Path:
 
 
 def _sweep_name(sweep: Document, run_id: str) -> str:
-    """A user's own script has no sweep with a name, and gives its own to the run's folder."""
+    """A user's own script has no named sweep; its name is in the run's folder."""
     return str(sweep.get("name", run_id.rpartition("_")[0]))
 
 
 def read_record(path: Path, model: type[Model]) -> Model:
-    """The document at `path` as a `model`, brought up to date first if an older version wrote it.
+    """Read the document at `path` as a `model`, upgraded if an older version wrote it.
 
-    Raises UserError: the file is missing, torn, corrupt, or written by a newer version.
+    Raises UserError: the file is missing, damaged, or written by a newer version.
     """
     return parse(read_json(path), model, path)
 
 
 def read_json(path: Path) -> Document:
-    """The JSON object at `path`.
+    """Read the JSON object at `path`.
 
     Raises UserError: the file cannot be read or is no JSON object.
     """
@@ -398,7 +398,7 @@ def read_json(path: Path) -> Document:
 def _mapping(
     path: Path, read: Callable[[], Any], kind: str, torn: tuple[type[Exception], ...] = (ValueError, RecursionError)
 ) -> Document:
-    """What `read` makes of the file at `path`, which is torn or corrupt where that raises one of `torn`."""
+    """Result of `read` for the file at `path`, which is damaged if that raises one of `torn`."""
     try:
         document = read()
     except OSError as error:
@@ -411,9 +411,9 @@ def _mapping(
 
 
 def _from_json(content: bytes) -> Any:
-    """Pydantic's reader takes half the time of json's, and json takes what that one refuses (half a surrogate pair).
+    """Pydantic's parser takes half the time of json's; json reads the rest (half a surrogate pair).
 
-    Of texts it keeps keys alone: sixteen thousand others, each in memory of its own, would outlive the records.
+    Only keys are cached: sixteen thousand other strings, each in memory of its own, would outlive the records.
     """
     if b"0" * 20 in content.translate(_DIGITS_AS_ZEROS):  # a search by pattern takes as long as all reading
         return json.loads(content, parse_int=_whole)
@@ -424,14 +424,14 @@ def _from_json(content: bytes) -> Any:
 
 
 def _whole(digits: str) -> int:
-    """No count, size or time is longer, and a mean of numbers without bound is none."""
+    """No count, size or time is longer, and unbounded numbers have no mean."""
     if abs(value := int(digits)) >= 2**64:
         raise ValueError(f"the number {digits[:20]}... does not fit 64 bits")
     return value
 
 
 def parse(document: Document, model: type[Model], path: Path) -> Model:
-    """`document`, read from `path`, as a `model` of the current schema version."""
+    """Parse `document`, read from `path`, as a `model` of the current schema version."""
     current = _upgrade(document, model, path)
     if "schema_version" not in model.model_fields:
         del current["schema_version"]
@@ -475,7 +475,7 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
 
 
 def read_sweep(path: Path) -> Document:
-    """The sweep as asked. Raises UserError: the file cannot be read or is no YAML mapping."""
+    """Read the sweep. Raises UserError: the file cannot be read or is no YAML mapping."""
     import yaml  # noqa: PLC0415 -- only here, and `--help` must not wait for it
 
     from zerobench.config.trial.plain import load_bounded  # noqa: PLC0415 -- as above
@@ -492,7 +492,7 @@ def runs_under(reports: Path) -> list[Path]:
 
 
 def _began(run: Path) -> tuple[float, str]:
-    """When `run` began: from its name, which survives copying and git; else its plan's time."""
+    """Time of the run's start: from its name, which survives copying and git; else its plan's time."""
     stamp = run.name.rpartition("_")[2][:15]
     try:
         return datetime.strptime(stamp, STAMP).astimezone().timestamp(), run.name

@@ -1,4 +1,4 @@
-"""Name each trial's own swap folder under the shared NVMe path."""
+"""Names each trial's own swap folder under the shared NVMe path."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from zerobench.records.folder import TrialFolder
 
 
 def swap_folder(trial: TrialSpec, folder: TrialFolder) -> str | None:
-    """The own swap folder under `nvme_path` of the trial in `folder`, or None where the trial names no such path.
+    """Swap folder under `nvme_path` of the trial in `folder`, or None without such a path.
 
-    DeepSpeed names its swap files by rank alone and leaves them behind (swap_tensor/optimizer_utils.py): two trials
-    in one folder would read each other's. A folder of its own may be deleted whole after the trial.
+    DeepSpeed names its swap files only by rank and leaves them behind (swap_tensor/optimizer_utils.py): two trials in
+    one folder would read each other's. A separate folder can be deleted after the trial.
     """
     return None if trial.nvme_path is None else str(folder.outside(trial.nvme_path, trial.trial_id))
 
 
 def in_own_swap_folder(config: Mapping[str, Any], trial: TrialSpec, folder: TrialFolder) -> dict[str, Any]:
-    """`config` of `trial` with what is swapped in the own folder of the trial that lies in `folder`."""
+    """Copy of a trial's `config` that swaps to the trial's own folder."""
     changed = copy.deepcopy(dict(config))
     swap_to(changed, swap_folder(trial, folder))
     return changed

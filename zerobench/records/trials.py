@@ -1,7 +1,7 @@
-"""One trial as reports see it: what was asked, how it ended, and its ranks, which are read only when looked at.
+"""One trial as reports read it: spec, result, and ranks, which are loaded lazily.
 
-`zerobench.records.store.Trial` is one. A table of a thousand trials reads the ranks of those that it shows and of the
-few that they are compared with: the records of the ranks are a hundred times larger than all else.
+`zerobench.records.store.Trial` is one. A table of a thousand trials reads only the ranks of those that it shows and of
+the few that they are compared with: rank records are a hundred times larger than everything else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zerobench.records.records import ParameterTensor, RankRecord, TrialRecord
 
 
 class Trial(Protocol):
-    """A trial of a run that was read back."""
+    """A trial that was read from a run."""
 
     @property
     def spec(self) -> TrialSpec: ...
@@ -38,13 +38,13 @@ class Trial(Protocol):
 
     @property
     def ranks(self) -> Sequence[RankRecord]:
-        """What each rank measured, by rank; empty where none reported."""
+        """Records of the ranks, by rank; empty if none reported."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """What of a rank is left of it here."""
+    """Reduced rank record."""
 
     losses: Sequence[float]
     grad_norms: Sequence[float | None]
@@ -52,7 +52,7 @@ class _Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """What of a record is left of it here."""
+    """Reduced trial record."""
 
     status: Status
     recovery: None = None
@@ -61,10 +61,10 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class TrialLosses:
-    """A trial without what makes it large: enough to compare its losses and gradients' norms with another's.
+    """A trial without its large parts: enough to compare its losses and gradient norms with another's.
 
-    A run of a hundred thousand trials holds one of these for each, so its rank has these and nothing else, and its
-    record has its `status`.
+    A run of a hundred thousand trials keeps one of these for each, so its rank has nothing else, and its record only
+    its `status`.
     """
 
     spec: TrialSpec
@@ -73,7 +73,7 @@ class TrialLosses:
 
     @classmethod
     def of(cls, trial: Trial) -> TrialLosses:
-        """`trial` with the losses of its first rank that has any, in eight bytes each."""
+        """Reduce `trial` to the losses of its first rank with any, in eight bytes each."""
         losses = recorded_losses(trial)
         curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
         ending = _Ending(trial.record.status)
@@ -82,7 +82,7 @@ class TrialLosses:
 
 @dataclass(frozen=True)
 class UnsavedTrial:
-    """A trial that is in no run."""
+    """A trial that is not in a run."""
 
     spec: TrialSpec
     record: TrialRecord
@@ -90,7 +90,7 @@ class UnsavedTrial:
 
 
 class LazyTrial:
-    """A trial of a run on disk that reads each of its files when it is first asked for."""
+    """A trial of a run on disk that reads each of its files on first use."""
 
     def __init__(self, run: store.Run, trial_id: str) -> None:
         self._run = run
@@ -106,27 +106,26 @@ class LazyTrial:
 
     @cached_property
     def ranks(self) -> Sequence[RankRecord]:
-        """What each rank measured."""
         return self._run.trial(self.trial_id).ranks
 
 
 def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
-    """The trials of `run` that have ended, skipped ones included, in the plan's order, nothing of them read."""
+    """Trials of `run` that have ended, skipped ones included, in the plan's order, without reading them."""
     ended = (entry.trial_id for entry in run.plan.trials if run.folder.trial(entry.trial_id).record.exists())
     return (LazyTrial(run, trial_id) for trial_id in ended)
 
 
 def can_be_compared(trials: Iterable[Trial]) -> bool:
-    """Whether some of `trials` were measured and some predicted; else there is no need to look for pairs of them."""
+    """Return whether `trials` has both measured and predicted ones; else there are no pairs."""
     measured = {trial.spec.evidence is Evidence.MEASURED for trial in trials}
     return len(measured) == 2
 
 
 @contextmanager
 def refusing_impossible_values(where: Path) -> Iterator[None]:
-    """Turn what no arithmetic and no table takes (a byte count of four hundred digits) into an error about `where`.
+    """Replace arithmetic errors (a byte count of four hundred digits) by a UserError about `where`.
 
-    The schema lets such values pass, no measurement makes them, and a report must not end in a traceback.
+    The schema accepts such values although no measurement yields them, and a report must not end in a traceback.
     """
     try:
         yield
@@ -135,8 +134,9 @@ def refusing_impossible_values(where: Path) -> Iterator[None]:
 
 
 def recorded_losses(trial: Trial) -> Sequence[float]:
-    """Global mean loss of each step, as the first rank that has any recorded it; where a rank was killed on purpose, as
-    the launch did that went on to the end. Empty where none is known.
+    """Global mean loss of each step, from the first rank that recorded any.
+
+    If a rank was killed on purpose, from the launch that ran to the end. Empty if unknown.
     """
     recovery = trial.record.recovery
     if recovery is not None and recovery.killed_at_s is not None:
@@ -145,8 +145,9 @@ def recorded_losses(trial: Trial) -> Sequence[float]:
 
 
 def recorded_grad_norms(trial: Trial) -> Sequence[float | None]:
-    """Global norm of each step's gradients, as the first rank that has any recorded it; none where a rank was killed on
-    purpose, since the launch that went on to the end keeps losses alone.
+    """Global gradient norm of each step, from the first rank that recorded any.
+
+    Empty if a rank was killed on purpose, since the launch that ran to the end keeps only losses.
     """
     recovery = trial.record.recovery
     if recovery is not None and recovery.killed_at_s is not None:
@@ -155,45 +156,47 @@ def recorded_grad_norms(trial: Trial) -> Sequence[float | None]:
 
 
 def completed(trial: Trial) -> bool:
-    """Whether the trial ran to its end, so that its figures are those of the work that was asked."""
+    """Return whether the trial ran to its end, so that its figures cover all of the work."""
     return trial.record.status is Status.COMPLETED
 
 
 def is_whole(trial: Trial) -> bool:
-    """Whether its figures are those of all the work: it completed, or did not fit and was played again with room."""
+    """Return whether its figures cover all of the work: it completed, or did not fit and was repeated with enough
+    memory.
+    """
     failure = trial.record.failure
     return completed(trial) or (failure is not None and failure.bytes_needed is not None)
 
 
 def roles(trial: Trial) -> list[str]:
-    """The roles that the trial's ranks have, those of the lowest ranks first: one, or a server and its workers."""
+    """Roles of the trial's ranks, in order of rank: one, or a server and its workers."""
     return list(dict.fromkeys(rank.role for rank in trial.ranks))
 
 
 def workers(trial: Trial) -> list[RankRecord]:
-    """The ranks that train: all of them but servers."""
+    """Ranks that train: all but servers."""
     return [rank for rank in trial.ranks if rank.role == Role.WORKER]
 
 
 def all_ranks_ran(trial: Trial) -> bool:
-    """Whether each of the trial's ranks was a process: so for `measured`, and for `solo` with one rank."""
+    """Return whether each rank was a process: true for `measured`, and for `solo` with one rank."""
     evidence = trial.spec.evidence
     return evidence is Evidence.MEASURED or (evidence is Evidence.SOLO and trial.spec.world_size == 1)
 
 
 def parameters_built(trial: Trial) -> ParameterTensor | None:
-    """The model's parameters as its first rank built it; None where no rank came so far."""
+    """Parameters of the model as its first rank built it; None if no rank did."""
     return next((rank.parameters for rank in trial.ranks if rank.parameters is not None), None)
 
 
 def num_trained(trial: Trial) -> int | None:
-    """Parameters that are trained; None where no rank built the model."""
+    """Trained parameters; None if no rank built the model."""
     built = parameters_built(trial)
     return None if built is None else built.trainable
 
 
 def parameter_counts(trial: Trial) -> ParameterCounts | None:
-    """The model's parameters as its first rank built it, else by the closed form; None where neither is known."""
+    """Parameters as the first rank built the model, else by the closed form; None if neither is known."""
     built = parameters_built(trial)
     if built is not None:
         return ParameterCounts.from_components(built.by_component)
@@ -202,14 +205,14 @@ def parameter_counts(trial: Trial) -> ParameterCounts | None:
 
 
 def drops_out(trial: Trial) -> bool:
-    """Whether the trial's model draws random numbers in training, another set in each strategy."""
+    """Return whether the trial's model has dropout, whose random numbers differ between strategies."""
     with _reading_config(trial.spec.model):
         return has_dropout(trial.spec.model)
 
 
 @contextmanager
 def _reading_config(model: ModelSpec) -> Iterator[None]:
-    """A config that lost a key, or has a word for a number, is the record's fault and not ours."""
+    """A config without a key, or with text for a number, is the record's fault, not ours."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
@@ -217,16 +220,14 @@ def _reading_config(model: ModelSpec) -> Iterator[None]:
 
 
 def num_params(trial: Trial) -> int | None:
-    """All parameters of the trial's model; None where they are not known."""
+    """All parameters of the trial's model; None if unknown."""
     counts = parameter_counts(trial)
     with _reading_config(trial.spec.model):
         return None if counts is None else counts.total
 
 
 def case_of(trial: Trial) -> Case | None:
-    """The DeepSpeed configuration that `trial` ran with, and its sizes; None without DeepSpeed, or where the user's own
-    file is gone.
-    """
+    """DeepSpeed configuration of `trial`, with its sizes; None without DeepSpeed, or if the user's own file is gone."""
     try:
         config = build_ds_config(trial.spec)
     except UserError:

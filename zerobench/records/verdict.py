@@ -1,4 +1,4 @@
-"""The answer of a command, made once, kept in its run's folder, and shown everywhere as it was made."""
+"""Verdict of a command, computed once, stored in its run's folder, and shown unchanged everywhere."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ class TriedChange(Record):
     changes: list[str]
     fits: bool
     outcome: str
-    """One phrase: what it needs, or why it does not fit."""
+    """One phrase: its need, or the reason why it does not fit."""
     needed_bytes: int | None = None
-    """Of one GPU; None if not known."""
+    """Need of one GPU; None if not known."""
     host_node_bytes: int | None = None
-    """Of a node's memory; None if not known."""
+    """Need of a node's memory; None if not known."""
     slower: float | None = None
     """Expected increase in step time as a share; None if not known."""
 
 
 class RunVerdict(Record):
-    """A verdict and the numbers that it is made of; None is not known."""
+    """A verdict and its figures; None is unknown."""
 
     verdict: str
     """One sentence."""
     fits: bool | None
     needed_bytes: int | None = None
-    """Of the GPU with the largest need."""
+    """Largest need of one GPU."""
     capacity_bytes: int | None = None
-    """Of one GPU."""
+    """Memory of one GPU."""
     host_needed_bytes: int | None = None
-    """Of the node with the largest need."""
+    """Largest need of one node."""
     host_capacity_bytes: int | None = None
-    """Of one node; None if not given."""
+    """Memory of one node; None if not given."""
     changes: list[TriedChange] = Field(default_factory=list)
     not_tried: str | None = None
-    """Why no change was tried, if none could be."""
+    """Reason why no change was tried, if none could be."""
 
     def keep(self, run: RunFolder) -> None:
         """Write it into the run's folder. Raises OSError."""
@@ -47,5 +47,5 @@ class RunVerdict(Record):
 
 
 def kept_verdict(run: RunFolder) -> RunVerdict | None:
-    """The verdict of a run; None for runs without one, as older ones are."""
+    """Verdict of a run; None without one, as in older runs."""
     return read_or_none(run.verdict, RunVerdict)

@@ -1,4 +1,4 @@
-"""The axes of a sweep, and what is derived of their rows: readers, layout, defaults, settings, columns and help.
+"""All axes of a sweep, and what follows from their rows: readers, layout, defaults, settings, columns and help.
 
 An axis is written as one value or as a list of values. `read_grid` returns lists of values of the right type, in
 the order written.
@@ -18,32 +18,32 @@ from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.trial.plain import one_line
 
 ROWS: Mapping[str, Axis] = {row.name: row for row in (*WORK_AXES, *ENGINE_AXES)}
-"""What defines a trial, by name: the axes, and what other sections of a sweep file say."""
+"""Everything that defines a trial, by name: the axes, and what other sections of a sweep file set."""
 
 READERS: Mapping[str, Reader] = {name: row.read for name, row in ROWS.items() if row.read is not None}
-"""The axes, and what reads a value of each."""
+"""Reader of each axis."""
 
 AXES: Mapping[str, Axis] = {name: ROWS[name] for name in READERS}
 
 LAYOUT = tuple(name for name, axis in AXES.items() if axis.is_layout)
-"""The axes that together say how many ranks lie where."""
+"""Axes that together set the number of ranks and their nodes."""
 
 HOW = tuple(name for name, axis in AXES.items() if axis.is_evidence)
-"""The axes that say how a trial's figures are obtained, and nothing about its work."""
+"""Axes that set how a trial's figures are obtained, not its work."""
 
 SETTINGS = tuple(name for name, axis in AXES.items() if axis.sets_up_engine)
-"""Axes that set up one engine and change neither the work nor where states lie."""
+"""Axes that set up one engine and change neither the work nor the placement of states."""
 
 OF_SOME = tuple(name for name in AXES if any(name in info.axes for info in STRATEGIES.values()))
-"""Axes that mean nothing to some strategy."""
+"""Axes that only some strategies have."""
 
 SPEED = tuple(name for name, axis in AXES.items() if axis.changes_speed)
-"""Axes in which trials of equal work must agree for their seconds to be compared."""
+"""Axes in which trials of equal work must agree before their seconds are compared."""
 
 DEFAULTS: dict[str, Any] = {
     name: axis.default for name, axis in AXES.items() if not axis.is_layout and name not in {"model", "strategy"}
 }
-"""What a point has of an axis that its sweep does not name; of the layout see zerobench.config.sweep.layout."""
+"""Value of an axis that a sweep does not name; for the layout see zerobench.config.sweep.layout."""
 
 _ARRIVED = [
     (axis.since if column.since is None else column.since, column) for axis in AXES.values() for column in axis.columns
@@ -52,19 +52,19 @@ _ARRIVED = [
 KEY_COLUMNS: tuple[Column, ...] = tuple(
     column for _, column in sorted(_ARRIVED, key=lambda arrival: arrival[0]) if column.is_key
 )
-"""The columns that say what defines a trial, in the order in which they came."""
+"""Columns that identify a trial, in the order in which they were introduced."""
 
 LINE_COLUMNS: tuple[Column, ...] = tuple(
     column for axis in AXES.values() for column in axis.columns if column.line is not None
 )
-"""The columns that the name of a chart's line may say."""
+"""Columns that may appear in the name of a chart's line."""
 
 LABELS: Mapping[str, Label] = {name: row.label for name, row in ROWS.items() if row.label is not None}
-"""What the name of a trial is made of, in its order."""
+"""Parts of a trial's name, in their order."""
 
 
 def axes_known(visibility: Visibility) -> tuple[str, ...]:
-    """The axes of which so much is known where a trial is a user's own script."""
+    """Axes with this visibility in a user's own script."""
     return tuple(name for name, axis in AXES.items() if axis.visibility is visibility)
 
 
@@ -73,7 +73,7 @@ Grid = dict[str, list[Any]]
 
 
 def read_grid(axes: Mapping[str, Any], where: str) -> Grid:
-    """The values of each axis in `axes`. Raises UserError, which begins with `where`."""
+    """Read the values of each axis. Raises UserError, which begins with `where`."""
     grid = {axis: read_axis(axis, raw, where) for axis, raw in axes.items()}
     points = math.prod(len(values) for values in grid.values())
     if points > MAX_POINTS:
@@ -82,8 +82,8 @@ def read_grid(axes: Mapping[str, Any], where: str) -> Grid:
 
 
 def replaced_by(names: Iterable[str]) -> set[str]:
-    """The axes that `names` take the place of: themselves; a world size that of nodes and GPUs per node, and either of
-    these that of a world size, and not of the other.
+    """Axes that `names` replace: themselves, and of the layout a world size replaces nodes and GPUs per node, each of
+    which replaces only a world size.
     """
     named = set(names)
     layout = named & set(LAYOUT)
@@ -91,9 +91,9 @@ def replaced_by(names: Iterable[str]) -> set[str]:
 
 
 def replace_axes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`below` with the axes of `above` in place of its own, at their places; new axes come last.
+    """Lay the axes of `above` over `below`, in place; new axes come last.
 
-    A layout's axes below that those above replace (`replaced_by`) are gone.
+    Layout axes of `below` that those above replace (`replaced_by`) are dropped.
     """
     layout = {axis: raw for axis, raw in above.items() if axis in LAYOUT}
     replaced = replaced_by(above)
@@ -107,7 +107,7 @@ def replace_axes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str
 
 
 def read_axis(axis: str, raw: object, where: str) -> list[Any]:
-    """The values of one axis. Raises UserError, which begins with `where`."""
+    """Read the values of one axis. Raises UserError, which begins with `where`."""
     if axis not in READERS:
         raise UserError(one_line(f"{where}: {unknown_choice('axis', axis, READERS, LISTED_BY)}"))
     written = raw if isinstance(raw, list) else [raw]
@@ -120,12 +120,12 @@ def read_axis(axis: str, raw: object, where: str) -> list[Any]:
 
 
 LISTED_BY = "zerobench sweeps --axes"
-"""The command that prints what follows."""
+"""Command that prints `help_lines`."""
 _COMMENTS = 38
 
 
 def help_lines(width: int = 119) -> list[str]:
-    """The example of a sweep file's axes, a line or more for each: its name, a value, and what it may be."""
+    """Example of a sweep file's axes: name, value and choices of each, on one line or more."""
     return [line for axis in AXES.values() if axis.example is not None for line in _help_lines(axis, width)]
 
 

@@ -1,8 +1,7 @@
-"""What an axis is: one row that says all that others need to know of it.
+"""One axis of a sweep, as a row with everything that other modules need.
 
-How a value is read, what it is by default, since when there is the axis, how it is written in the names of trials, in
-the columns of tables and in the names of a chart's lines, what it is for people, and what it changes. The rows stand in
-`work_axes.py` and `engine_axes.py`; `axes.py` derives of them what others ask for.
+A row holds the reader of a value, its default, its age, its form in trial names, table columns and chart lines, its
+help, and what it changes. The rows are in `work_axes.py` and `engine_axes.py`; `axes.py` derives the rest from them.
 """
 
 from collections.abc import Callable
@@ -13,47 +12,47 @@ from typing import Any
 from zerobench.config.trial.trial import Later, TrialSpec
 
 Reader = Callable[[str, Any], list[Any]]
-"""Axis name and one value as written, to the values it stands for."""
+"""Maps an axis name and one value as written to the values it denotes."""
 
 ColumnKind = type[str] | type[int] | type[bool]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that says an axis's value; every one is a public name."""
+    """A column with an axis's value; every name is public."""
 
     name: str
     kind: ColumnKind
     value: Callable[[TrialSpec], Any] | None = None
-    """None: it takes what the trial left, too (zerobench.report.export)."""
+    """None: read from the trial's result, not from its spec (zerobench.report.export)."""
     line: Callable[[Any], str] | None = None
-    """How the name of a chart's line writes a value; None: it does not."""
+    """Formats the value in the name of a chart's line; None: not shown there."""
     silent: Any = None
-    """The value that a line's name says nothing of, beside None."""
+    """Value, besides None, that a line's name leaves out."""
     is_key: bool = True
-    """Whether it is among the first columns of every tidy table; else the page's own tables have it alone."""
+    """Whether it is among the first columns of every tidy table; else only the page's own tables have it."""
     since: int | None = None
-    """Its place among the later columns where it came after its axis (zerobench.config.trial.trial.Later)."""
+    """Its place among the later columns, if it was introduced after its axis (zerobench.config.trial.trial.Later)."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """How the name of a trial writes what it was asked for, and how a sentence does; "" says nothing."""
+    """Text of a value in a trial's name and in a sentence; "" is left out."""
 
     short: Callable[[TrialSpec], str]
     sentence: Callable[[TrialSpec], str]
     legend: str = ""
-    """What the letters in the short form mean."""
+    """Meaning of the letters in the short form."""
     always: bool = False
-    """Whether a value that is usual is in the name all the same."""
+    """Whether the usual value is in the name as well."""
     unmarked: str | None = None
-    """The one value that names leave out where trials differ, whatever is usual."""
+    """Value that names omit where trials differ, even if it is not the usual one."""
     in_sentences: bool = True
-    """Whether what all trials share is said of it."""
+    """Whether a value that all trials share is part of the sentence about them."""
 
 
 class Visibility(Enum):
-    """What is known of an axis where the trial is a user's own script (zerobench.launch.tracking.own_trial)."""
+    """Source of an axis's value when the trial is a user's own script (zerobench.launch.tracking.own_trial)."""
 
     ALWAYS = "its default is right, or the engine says it"
     BY_ENGINE = "known where the script's engine or model tells"
@@ -66,33 +65,33 @@ class Axis:
 
     name: str
     read: Reader | None = None
-    """From one value as written; None: a section of the sweep file says it."""
+    """Reads one value as written; None: set in a section of the sweep file."""
     example: str | None = None
-    """What the example of a sweep file writes; None: another axis's help says it."""
+    """Value in the example of a sweep file; None: covered by another axis's help."""
     help: str = ""
-    """What it is and what it may be, for people."""
+    """Meaning and choices, for users."""
     columns: tuple[Column, ...] = ()
     label: Label | None = None
     said_by: str = ""
-    """Who says its value in columns and labels where the row has none: another axis, or why nobody."""
+    """Where its value is shown if the row has no column or label: another axis, or the reason for none."""
     usual: Any = None
-    """Its value where a sweep does not name it, for an axis that is no field of a trial; else the field's default."""
+    """Default of an axis that is no field of a trial; fields have their own."""
     sets_up_engine: bool = False
-    """Whether it sets up one engine and changes neither the work nor where states lie: it is dropped for every other
-    strategy, so that one sweep may set each engine up beside the others. What does change them (offload, compression)
-    is refused where a strategy has no such thing."""
+    """Whether it sets up one engine without changing the work or the placement of states: it is dropped for every other
+    strategy, so that one sweep may set up several engines. Axes that do change them (offload, compression) are refused
+    where a strategy does not support them."""
     changes_speed: bool = False
-    """Whether equal work is done in another way, for as good a loss: seconds are compared only where trials agree in
-    it (zerobench.report.figures.strategies.rows). What losses depend on is in TrialSpec.parity_hash."""
+    """Whether it does equal work in another way, with an equally good loss: seconds are compared only between trials
+    that agree in it (zerobench.report.figures.strategies.rows). TrialSpec.parity_hash has what losses depend on."""
     is_layout: bool = False
-    """Whether it is one of those that together say how many ranks lie where."""
+    """Whether it is one of those that set the number of ranks and their nodes."""
     is_evidence: bool = False
-    """Whether it says how a trial's figures are obtained, and nothing about its work."""
+    """Whether it sets how a trial's figures are obtained, not its work."""
     visibility: Visibility = Visibility.ALWAYS
 
     @property
     def default(self) -> Any:
-        """Its value where a sweep does not name it; None where there is none."""
+        """Value if a sweep does not name the axis; None if there is none."""
         field = TrialSpec.model_fields.get(self.name)
         if self.usual is not None or field is None or field.is_required():
             return self.usual
@@ -100,7 +99,7 @@ class Axis:
 
     @property
     def since(self) -> int:
-        """Its place among those that came after the first runs were kept; 0 for those that were there."""
+        """Its place among the axes introduced after the first kept runs; 0 for the original ones."""
         field = TrialSpec.model_fields.get(self.name)
         marks = [] if field is None else [mark.place for mark in field.metadata if isinstance(mark, Later)]
         return marks[0] if marks else 0

@@ -1,7 +1,7 @@
-"""What reads one value of an axis, with errors that name axis, value and choices.
+"""Readers of single axis values, with errors that name axis, value and choices.
 
-A reader returns the values that one as written stands for: one, but of `ds_config`, whose lists are multiplied out,
-since each of its keys is an axis of its own.
+A reader returns a list of one value, except for `ds_config`: its lists are multiplied out, since each key is an axis of
+its own.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from zerobench.config.trial.plain import as_number, as_written, one_line
 from zerobench.config.trial.trial import Precision
 
 AUTO = "auto"
-"""World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none; precision: what it is fast
-at (zerobench.config.sweep.precision)."""
+"""World size, nodes or GPUs per node: as many as the machine has; gpu: the machine's own, or none; precision: one that
+the machine is fast at (zerobench.config.sweep.precision)."""
 
 LAST = "last"
-"""Rank: that of the highest number, whatever the world size."""
+"""Rank: the highest, for any world size."""
 
 ALL = "all"
 """Rank: every rank of a small world, each a process on an emulated GPU of its own."""
 
 MAX_POINTS = 10_000
-"""Points that one grid may have; more is a mistake."""
+"""Most points of one grid; more is taken for a mistake."""
 
 _LARGEST = 2**31 - 1
 
 
 def flat_overrides(raw: object) -> dict[str, Any]:
-    """The mapping under `ds_config` with one level: DeepSpeed's full dotted path to the value or list as written.
+    """Flatten the mapping under `ds_config`: full dotted DeepSpeed path to value or list.
 
     Raises UserError for an unknown key, or two spellings of one.
     """
@@ -60,7 +60,7 @@ def flat_overrides(raw: object) -> dict[str, Any]:
 
 
 def full_key(name: str, option: str) -> str:
-    """`ds_config.` and DeepSpeed's full path of one of its keys. Raises UserError, which begins with `option`."""
+    """`ds_config.` and the full DeepSpeed path of a key. Raises UserError, which begins with `option`."""
     try:
         [path] = flat_overrides({name: None})
     except UserError as error:
@@ -72,17 +72,16 @@ _EXAMPLE = "{reduce_bucket_size: 5e8}"
 
 
 def model(_: str, raw: object) -> list[Any]:
-    """A preset, a shape, or a config of transformers."""
+    """Read a preset, a shape, or a transformers config."""
     return [resolve_model(raw)]  # type: ignore[arg-type] # it refuses other types with its own choices
 
 
 def strategy(_: str, raw: object) -> list[Any]:
-    """The name of a strategy."""
     return [strategy_info(raw).name]
 
 
 def choice(choices: type[StrEnum], also: tuple[str, ...] = ()) -> Reader:
-    """One of `choices`, of which null is `none` where there is one; `also` are other words that stand among them."""
+    """Reader of one of `choices`; null means `none` where there is one. `also`: further words to list in errors."""
 
     def read(axis: str, raw: object) -> list[Any]:
         raw = "none" if raw is None and "none" in list(choices) else raw
@@ -94,12 +93,11 @@ def choice(choices: type[StrEnum], also: tuple[str, ...] = ()) -> Reader:
 
 
 def precision(axis: str, raw: object) -> list[Any]:
-    """A data type, or `auto`."""
     return [AUTO] if raw == AUTO else choice(Precision, also=(AUTO,))(axis, raw)
 
 
 def count(least: int, most: int, *words: str) -> Reader:
-    """An integer within bounds, or one of the words."""
+    """Reader of an integer within bounds, or one of `words`."""
 
     def read(axis: str, raw: object) -> list[Any]:
         if isinstance(raw, str) and raw in words:
@@ -117,16 +115,16 @@ positive = count(1, _LARGEST)
 ranks = count(1, MAX_RANKS, AUTO)
 rank = count(0, MAX_RANKS - 1, LAST, ALL)
 group = count(2, MAX_RANKS)
-"""Ranks of a group within the world."""
+"""Size of a group within the world."""
 
 
 def or_null(reader: Reader) -> Reader:
-    """What `reader` reads, or null for none of it: what the engine chooses by itself, no group."""
+    """Reader that also accepts null, for the engine's own choice or no group."""
     return lambda axis, raw: [None] if raw is None else reader(axis, raw)
 
 
 def batch_ramp(axis: str, raw: object) -> list[Any]:
-    """A mapping with the fields of RampRequest, or none."""
+    """Read a mapping with the fields of RampRequest, or none."""
     if raw in (None, "none"):
         return [None]
     if not isinstance(raw, dict):
@@ -140,7 +138,7 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
 
 
 def checkpoint(axis: str, raw: object) -> list[Any]:
-    """Null, the steps between two saves, or a mapping with what CheckpointSpec has."""
+    """Read null, the steps between two saves, or a mapping with the fields of CheckpointSpec."""
     if raw in (None, "none"):
         return [None]
     fields = raw if isinstance(raw, dict) else {"every_steps": positive(f"{axis}.every_steps", raw)[0]}
@@ -148,28 +146,27 @@ def checkpoint(axis: str, raw: object) -> list[Any]:
 
 
 def gpu(axis: str, raw: object) -> list[Any]:
-    """A catalogued GPU's short name, None for the CPU, or `auto`."""
+    """Read a catalogued GPU's short name, None for the CPU, or `auto`."""
     if raw in (None, "none", AUTO):
         return [AUTO if raw == AUTO else None]
     return [known_gpu(raw, axis, also=(AUTO, "none")).name]
 
 
 def switch(axis: str, raw: object) -> list[Any]:
-    """True or false."""
     if isinstance(raw, bool):
         return [raw]
     raise unknown_choice(axis, raw, ["true", "false"])
 
 
 def text(axis: str, raw: object) -> list[Any]:
-    """A path, or null."""
+    """Read a path, or null."""
     if raw is None or (isinstance(raw, str) and raw):
         return [raw]
     raise UserError(f"{axis}: {as_written(raw)}; choices: a path, or null")
 
 
 def config_file(axis: str, raw: object) -> list[Any]:
-    """The path of a DeepSpeed configuration, which is read once to see that it is one."""
+    """Read the path of a DeepSpeed configuration, and check its contents."""
     [path] = text(axis, raw)
     if path is not None:
         check_ds_config(load_user_config(path), path)
@@ -177,7 +174,7 @@ def config_file(axis: str, raw: object) -> list[Any]:
 
 
 def overrides(axis: str, raw: object) -> list[Any]:
-    """DeepSpeed's keys, each key's list multiplied out."""
+    """Read DeepSpeed keys; lists are multiplied out."""
     flat = flat_overrides(raw)
     choices = {path: value if isinstance(value, list) else [value] for path, value in flat.items()}
     for path, values in choices.items():

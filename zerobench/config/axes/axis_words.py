@@ -1,4 +1,4 @@
-"""How the values of axes are written in the names of trials, in sentences and in columns."""
+"""Text of axis values in trial names, sentences and columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TF_STRATEGIES = {
     TfStrategy.PARAMETER_SERVER: "TensorFlow's variables on a server",
     TfStrategy.TPU: "TensorFlow's replicas on a TPU",
 }
-"""Those that are said; the other one has a process for each replica, as every strategy has."""
+"""The fourth has a process for each replica, as every strategy has, and needs no words."""
 
 MEASURED = Evidence.MEASURED.value
 
@@ -32,24 +32,24 @@ def column(
     silent: Any = None,
     value: Callable[[TrialSpec], Any] | None = None,
 ) -> Column:
-    """A key column of a trial's field `name`, or of what `value` makes of the trial."""
+    """Key column of a trial's field `name`, or of the result of `value`."""
     return Column(name, kind, value or (lambda spec: plain_value(getattr(spec, name))), line, silent)
 
 
 def plain_value(value: Any) -> Any:
-    """A value as a table has it: texts, integers, booleans."""
+    """Convert a value for a table: text, integer or boolean."""
     if isinstance(value, StrEnum):
         return value.value
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def same(value: Callable[[TrialSpec], str], *, always: bool = False, in_sentences: bool = True) -> Label:
-    """A name and a sentence write the same."""
+    """Label with one text for names and sentences."""
     return Label(value, value, always=always, in_sentences=in_sentences)
 
 
 def number(letters: str, words: str, value: Callable[[TrialSpec], int], *, in_sentences: bool = True) -> Label:
-    """`mb4` in a name, `micro batch 4` in a sentence."""
+    """Label such as `mb4` in a name, `micro batch 4` in a sentence."""
     return Label(
         lambda spec: f"{letters}{value(spec)}",
         lambda spec: f"{words} {value(spec)}",
@@ -61,7 +61,7 @@ def number(letters: str, words: str, value: Callable[[TrialSpec], int], *, in_se
 def unusual(
     field: str, short: Callable[[Any], str], sentence: Callable[[Any], str], legend: str = "", *, always: bool = False
 ) -> Label:
-    """What is said of any value of a trial's field but the default."""
+    """Label of a trial's field that is left out at the field's default."""
     usual = TrialSpec.model_fields[field].default
 
     def unless_usual(text: Callable[[Any], str]) -> Callable[[TrialSpec], str]:
@@ -83,7 +83,7 @@ def told_alike(
     always: bool = True,
     **more: Any,
 ) -> Axis:
-    """The row of an axis whose values but the default are written alike in the names of trials and of lines."""
+    """Axis with one text for trial names and chart lines, left out at the default."""
     columns = (column(name, kind, short, silent=plain_value(TrialSpec.model_fields[name].default)),)
     return Axis(name, read, example, about, columns, unusual(name, short, sentence, legend, always=always), **more)
 
@@ -95,14 +95,14 @@ def offload_name(spec: TrialSpec) -> str:
 
 
 def offload_sentence(spec: TrialSpec) -> str:
-    """Which states are offloaded to where."""
+    """`optimizer states offloaded to cpu and parameters offloaded to nvme`, or `no offload`."""
     parts = {"optimizer states": spec.offload_optimizer, "parameters": spec.offload_param}
     phrases = [f"{name} offloaded to {where}" for name, where in parts.items() if where is not Offload.NONE]
     return " and ".join(phrases) or "no offload"
 
 
 def zeropp_name(spec: TrialSpec) -> str:
-    """`hpz=8 qwZ qgZ`, as the paper calls them, or nothing."""
+    """`hpz=8 qwZ qgZ`, in the paper's terms, or nothing."""
     size = spec.hpz_partition_size
     words = ["" if size is None else f"hpz={size}", "qwZ" * spec.quantized_weights, "qgZ" * spec.quantized_gradients]
     return " ".join(word for word in words if word)
@@ -130,7 +130,7 @@ def checkpoint_name(spec: TrialSpec) -> str:
 
 
 def evidence_text(spec: TrialSpec) -> str:
-    """How the trial's figures are obtained: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
+    """Source of the trial's figures: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
     gpu, rank = spec.prediction.gpu, spec.prediction.rank
     which = "all ranks" if spec.prediction.all_ranks else f"rank{rank}" if rank else ""
     words = [spec.evidence.value, f"on {gpu}" if gpu is not None else "", which]

@@ -1,4 +1,4 @@
-"""The axes that set up one engine, or say how a trial's figures are obtained; and which repeat of a trial it is."""
+"""Axes that set up one engine or set how a trial's figures are obtained, and the repeat of a trial."""
 
 from pathlib import Path
 
@@ -167,4 +167,4 @@ ENGINE_AXES = (
     ),
     Axis("repeat", label=number("rep", "repeat", lambda spec: spec.repeat, in_sentences=False)),
 )
-"""In the order of the parts of a trial's name, behind those of the work."""
+"""In the order of the parts of a trial's name, after those of the work."""

@@ -1,7 +1,7 @@
-"""The axes that say what is trained and how, a row each; those that set up one engine are in engine_axes.py.
+"""Axes of the work that is trained, one row each; axes that set up one engine are in engine_axes.py.
 
-A new axis is a field of TrialSpec, marked as Later, and a row here or there; one that not every strategy has is named
-in the `axes` of those that do (zerobench.config.derived.strategy).
+A new axis is a field of TrialSpec, marked as Later, and a row here or there. If only some strategies have it, it is
+also named in their `axes` (zerobench.config.derived.strategy).
 """
 
 from zerobench.common.units import counted

@@ -1,6 +1,6 @@
-"""The only part that knows DeepSpeed's keys: builds its configuration, checks users' own, explains its memory.
+"""Build DeepSpeed configurations, check users' own, and read their memory settings; no other package knows the keys.
 
-It does not import DeepSpeed: the keys come from `known_keys.json`, which a test holds against the installed one.
+DeepSpeed is not imported: the keys come from `known_keys.json`, which a test compares with the installed version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a trial to the JSON that DeepSpeed reads: a pure function of the trial (and of the user's file it names)."""
+"""Builds the DeepSpeed JSON of a trial, a pure function of the trial (and of the user's file that it names)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from zerobench.config.trial.optimizers import OPTIMIZERS, StatesPlace
 from zerobench.config.trial.trial import Compile, Offload, Precision, TrialSpec
 
 _NEVER = 1_000_000_000
-"""Steps between two progress lines of DeepSpeed's own."""
+"""Steps between two of DeepSpeed's progress lines."""
 
 
 def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
-    """The DeepSpeed configuration of `trial`: generated, or the user's own file with its gaps filled, then the
-    trial's overrides laid over it.
+    """Build the DeepSpeed configuration of `trial`: generated, or the user's own file with its gaps filled, then the
+    trial's overrides.
 
-    Raises UserError for a strategy without DeepSpeed, an optimizer that cannot run where its states lie, unknown
-    keys, and a file or an override that contradicts the trial.
+    Raises UserError for a strategy without DeepSpeed, an optimizer that cannot run where its states are, unknown keys,
+    and a file or an override that contradicts the trial.
     """
     config = _generated(trial)
     if trial.ds_config_file is not None:
@@ -42,9 +42,9 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
 
 
 def replaces_linear(trial: TrialSpec) -> bool:
-    """Whether DeepSpeed's linear layer takes the place of torch's, by its keys, the user's own file too.
+    """Return whether DeepSpeed's linear layer replaces torch's, by the trial's keys and the user's file.
 
-    As by default where there is no such configuration, which is refused elsewhere.
+    True, the default, where there is no valid configuration: that is refused elsewhere.
     """
     if trial.zero_stage != 3:
         return False
@@ -56,7 +56,7 @@ def replaces_linear(trial: TrialSpec) -> bool:
 
 
 def batch_keys(trial: TrialSpec) -> dict[str, int]:
-    """What DeepSpeed must be told of the batch."""
+    """DeepSpeed's keys for the batch."""
     return {
         # For this product DeepSpeed takes every rank for a data-parallel one (runtime/config.py, DeepSpeedConfig).
         "train_batch_size": trial.global_batch_size * autotp_size(trial),
@@ -89,7 +89,7 @@ def _compiled(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _untested(trial: TrialSpec) -> dict[str, Any]:
-    """What ZeRO must be told to take an optimizer that it does not know (runtime/engine.py, _configure_optimizer)."""
+    """Let ZeRO accept an optimizer that it does not know (runtime/engine.py, _configure_optimizer)."""
     known = OPTIMIZERS[trial.optimizer].deepspeed
     if not trial.zero_stage or (known is not None and known.is_tested):
         return {}
@@ -118,10 +118,11 @@ def _precision(precision: Precision) -> dict[str, Any]:
 
 
 def _optimizer(trial: TrialSpec) -> dict[str, Any]:
-    """The section from which DeepSpeed makes the optimizer that the trial asks for (runtime/engine.py,
-    _configure_basic_optimizer): AdamW without `torch_adam` is DeepSpeedCPUAdam where its states are offloaded
-    and FusedAdam elsewhere; a name that DeepSpeed does not know is looked up in torch.optim, by its exact case. There
-    is none where DeepSpeed has no such optimizer: it is handed one.
+    """Section from which DeepSpeed makes the trial's optimizer (runtime/engine.py, _configure_basic_optimizer).
+
+    AdamW without `torch_adam` is DeepSpeedCPUAdam if its states are offloaded, else FusedAdam; a name that DeepSpeed
+    does not know is looked up in torch.optim, by its exact case. Empty if DeepSpeed has no such optimizer: it is passed
+    one. Raises UserError.
     """
     info = OPTIMIZERS[trial.optimizer]
     if info.deepspeed is None:
@@ -152,7 +153,7 @@ def _zero(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _zeropp(trial: TrialSpec) -> dict[str, Any]:
-    """ZeRO++'s keys, those that are asked for (runtime/zero/config.py)."""
+    """The trial's ZeRO++ keys (runtime/zero/config.py)."""
     keys = {
         "zero_hpz_partition_size": trial.hpz_partition_size,
         "zero_quantized_weights": trial.quantized_weights,
@@ -162,18 +163,18 @@ def _zeropp(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _offload(place: Offload) -> dict[str, Any]:
-    """Pinning is stated though it is DeepSpeed's default; on the CPU accelerator it does nothing but for the
-    buffers of NVMe swapping (accelerator/cpu_accelerator.py, pin_memory).
+    """Pinning is written out though it is DeepSpeed's default; on the CPU accelerator it only affects the buffers of
+    NVMe swapping (accelerator/cpu_accelerator.py, pin_memory).
     """
     return {"device": place.value, "pin_memory": True}
 
 
 def _param_buffers(trial: TrialSpec) -> dict[str, Any]:
-    """Buffers that hold the largest parameter's partition, and none kept in host memory.
+    """Size the buffers for the largest parameter's partition, and keep none in host memory.
 
-    By default DeepSpeed keeps up to `max_in_cpu` elements a rank in host memory for good, which is the whole of a
-    small model (stage3.py, _create_param_groups_fp16_flat_cpu_memory), and its buffers are too small for the
-    embedding of a large one (partitioned_param_swapper.py, an assertion).
+    By default DeepSpeed keeps up to `max_in_cpu` elements per rank in host memory, which is all of a small model
+    (stage3.py, _create_param_groups_fp16_flat_cpu_memory), and its buffers are too small for the embedding of a large
+    one (partitioned_param_swapper.py, an assertion).
     """
     if trial.offload_param is not Offload.NVME:
         return {}
@@ -186,7 +187,10 @@ def _param_buffers(trial: TrialSpec) -> dict[str, Any]:
 
 
 def swap_to(config: dict[str, Any], folder: str | None) -> None:
-    """Where states are swapped to is the machine's affair and never the file's: the trial's path wins."""
+    """Set the swap folder to the trial's path, which takes precedence over the file's: it depends on the machine.
+
+    Raises UserError if states are swapped and there is no folder.
+    """
     for name in ("offload_optimizer", "offload_param"):
         section = config.get("zero_optimization", {}).get(name)
         if isinstance(section, dict) and section.get("device") == Offload.NVME.value:
@@ -196,7 +200,7 @@ def swap_to(config: dict[str, Any], folder: str | None) -> None:
 
 
 def _without_null_sections(section: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Sections that are null are those left out; DeepSpeed takes some of them so and fails at others."""
+    """Drop sections that are null: DeepSpeed ignores some of them and fails at others."""
     kept = {}
     for name, value in section.items():
         key = find(f"{prefix}{name}")
@@ -208,7 +212,7 @@ def _without_null_sections(section: dict[str, Any], prefix: str) -> dict[str, An
 
 
 def _lay(config: dict[str, Any], path: str, value: Any) -> None:
-    """Set the key at the dotted `path`, making the sections on the way."""
+    """Set the key at the dotted `path`, creating the sections above it."""
     section = config
     *above, last = path.split(".")
     for name in above:

@@ -1,4 +1,4 @@
-"""One DeepSpeed configuration on so many ranks with so many parameters: what it means, in figures."""
+"""Figures of one DeepSpeed configuration for a number of ranks and parameters."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from zerobench.config.trial.optimizers import OPTIMIZERS, Optimizer, OptimizerIn
 from zerobench.config.trial.trial import Offload, Precision
 
 RATIO = "offload_optimizer.ratio"
-"""The share of stage 3's sub-groups whose states are offloaded."""
+"""Share of stage 3's sub-groups whose states are offloaded."""
 
 
 _OVERLAP = "zero_optimization.overlap_comm"
 
 
 def left_out(key: str, stage: int | None) -> Any:
-    """What DeepSpeed takes where a key is left out, by default or by the stage (runtime/zero/config.py,
-    overlap_comm_valid); None where that is not known.
+    """Value that DeepSpeed uses for an absent key, by default or by the stage (runtime/zero/config.py,
+    overlap_comm_valid); None if unknown.
     """
     if key == _OVERLAP:
         return stage == 3
@@ -43,38 +43,36 @@ class Case:
     num_params: int
     """Parameters of the whole model."""
     handed: Optimizer | None = None
-    """The optimizer that DeepSpeed is handed; None where it makes it of the configuration."""
+    """Optimizer object passed to DeepSpeed; None if DeepSpeed makes it from the configuration."""
     num_trained: int | None = None
-    """Those of them that are trained, of which there are gradients and states; None: all."""
+    """Parameters with gradients and states; None: all."""
 
     @property
     def trained(self) -> int:
-        """Parameters that are trained."""
         return self.num_params if self.num_trained is None else self.num_trained
 
     @property
     def optimizer(self) -> OptimizerInfo:
-        """What updates. Raises UserError for one that no trial can ask for."""
+        """Raises UserError for an optimizer that no trial can have."""
         return OPTIMIZERS[optimizer_of(self.config) if self.handed is None else self.handed]
 
     def zero(self, key: str) -> Any:
-        """The value of a key of zero_optimization, or DeepSpeed's default."""
+        """Value of a key of zero_optimization, or DeepSpeed's default."""
         return get(self.config, f"zero_optimization.{key}")
 
     @property
     def stage(self) -> int:
-        """ZeRO stage."""
         return int(self.zero("stage"))
 
     @property
     def overlaps(self) -> bool:
-        """Whether gradients are reduced beside the backward pass."""
+        """Return whether gradients are reduced during the backward pass."""
         overlap = self.zero("overlap_comm")
         return bool(left_out(_OVERLAP, self.stage) if overlap is None else overlap)
 
     @property
     def element(self) -> int:
-        """Bytes of one element of the parameters."""
+        """Bytes of one parameter element."""
         return 4 if precision_of(self.config) == Precision.FP32.value else 2
 
     @property
@@ -84,13 +82,12 @@ class Case:
 
     @property
     def bucket_elements(self) -> int:
-        """Elements of one reduce bucket."""
         return int(self.zero("reduce_bucket_size"))
 
     @property
     def bucket_bytes(self) -> int:
-        """Bytes of one reduce bucket: of the communication's type at stage 3 (stage3.py, _setup_for_real_optimizer),
-        of the accumulator's at stage 1, of the parameters' at stage 2 (stage_1_and_2.py, setup_buckets).
+        """Bytes of one reduce bucket, in the communication's type at stage 3 (stage3.py, _setup_for_real_optimizer),
+        the accumulator's at stage 1, the parameters' at stage 2 (stage_1_and_2.py, setup_buckets).
         """
         by_stage = {
             1: self.gradient_element,
@@ -100,14 +97,14 @@ class Case:
 
     @property
     def replaces_linear(self) -> bool:
-        """Whether DeepSpeed's linear layer, which lets go of a gathered weight, takes the place of torch's
+        """Return whether DeepSpeed's linear layer, which releases a gathered weight, replaces torch's
         (runtime/zero/partition_parameters.py, _enable_mem_efficient_linear).
         """
         return self.stage == 3 and bool(self.zero("memory_efficient_linear"))
 
     @property
     def runs_bf16_optimizer(self) -> bool:
-        """Whether stage 1 is DeepSpeed's BF16_Optimizer (runtime/engine.py, _do_optimizer_sanity_check)."""
+        """Return whether stage 1 is DeepSpeed's BF16_Optimizer (runtime/engine.py, _do_optimizer_sanity_check)."""
         return becomes_bf16_optimizer(
             self.stage,
             is_bf16=bool(get(self.config, "bf16.enabled")),
@@ -117,22 +114,22 @@ class Case:
 
     @property
     def offload_optimizer(self) -> Offload:
-        """Where the optimizer's states go; DeepSpeed ignores it at stage 0."""
+        """Device of the optimizer states; DeepSpeed ignores the key at stage 0."""
         return Offload(device_of(self.config, "offload_optimizer")) if self.stage else Offload.NONE
 
     @property
     def offload_param(self) -> Offload:
-        """Where the parameters go; DeepSpeed ignores it below stage 3."""
+        """Device of the parameters; DeepSpeed ignores the key below stage 3."""
         return Offload(device_of(self.config, "offload_param")) if self.stage == 3 else Offload.NONE
 
     def kept_sub_groups(self, count: int) -> int:
-        """How many of a rank's `count` sub-groups, the first ones, keep their states on the device though the optimizer
-        is offloaded (stage3.py, _create_fp32_partitions).
+        """Number of a rank's first `count` sub-groups whose states stay on the device though the optimizer is offloaded
+        (stage3.py, _create_fp32_partitions).
         """
         keeps = self.stage == 3 and self.offload_optimizer is not Offload.NONE
         return int((1 - float(self.zero(RATIO))) * count) if keeps else 0
 
     @property
     def micro_steps(self) -> int:
-        """Backward passes for one step."""
+        """Backward passes per step."""
         return int(get(self.config, "gradient_accumulation_steps") or 1)

@@ -1,4 +1,4 @@
-"""Refuses what DeepSpeed would ignore or trip over: unknown keys, and values of the wrong type."""
+"""Refuses DeepSpeed keys that would be ignored or fail: unknown keys, and values of the wrong type."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from zerobench.common.errors import UserError, choices_for
 from zerobench.config.deepspeed.keys import Key, canonical, find, refuse_old, resolve_key, unknown_key
 
 AUTO = "auto"
-"""What a configuration written for transformers' Trainer leaves to the caller."""
+"""Left to the caller, in a configuration written for transformers' Trainer."""
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed keys of a sweep, short or dotted or nested, as full dotted paths with values of the right type.
+    """Resolve a sweep's DeepSpeed keys, short, dotted or nested, to full dotted paths with values of the right type.
 
-    `5e8` and `"5e8"` become 500000000 where DeepSpeed wants an integer. Raises UserError for unknown or ambiguous
-    keys, keys given twice, and values of the wrong type.
+    `5e8` and `"5e8"` become 500000000 where DeepSpeed wants an integer. Raises UserError for unknown or ambiguous keys,
+    keys given twice, and values of the wrong type.
     """
     resolved: dict[str, Any] = {}
     for name, value in overrides.items():
@@ -30,9 +30,9 @@ def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_ds_config(config: Mapping[str, Any], where: str) -> None:
-    """Raise UserError, beginning with `where`, for the first key that DeepSpeed does not know or value it refuses.
+    """Raise UserError, beginning with `where`, for the first unknown key or invalid value.
 
-    `auto` is let through: it is filled in later.
+    `auto` passes: it is filled in later.
     """
     if not isinstance(config, Mapping):
         raise UserError(f"{where}: a DeepSpeed configuration is a JSON object, not {_kind(config)}")
@@ -53,7 +53,7 @@ def _check_section(section: Mapping[str, Any], prefix: str, where: str) -> None:
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The override itself, or those inside it where it is a mapping for a section."""
+    """The override itself, or those inside it if it is a mapping for a section."""
     refuse_old(path, "ds_config")
     key = find(path)
     if key is None:
@@ -66,7 +66,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def typed(path: str, value: Any, key: Key, where: str) -> Any:
-    """`value` as DeepSpeed's type of the key at `path`. Raises UserError if it is none, or out of bounds."""
+    """Convert `value` to the type of the key at `path`. Raises UserError if it is of another, or out of bounds."""
     if value is None and key.default is None:
         return None
     convert, wanted = _CONVERT[key.type]

@@ -1,4 +1,4 @@
-"""Whether a trial is one in which DeepSpeed reads a key, and the words for what it would have to be."""
+"""Conditions under which DeepSpeed reads a key: evaluated for a trial, and in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerobench.config.derived.batch import autotp_size
 from zerobench.config.trial.trial import Offload, Precision, TrialSpec
 
 Look = Callable[[str], Any]
-"""A fact of the trial, or a key's full path, to its value."""
+"""Returns the value of a fact of the trial, or of a key by its full path."""
 
 _WORDS = {
     "pipeline": ("without a pipeline", "in a pipeline"),
@@ -24,11 +24,11 @@ _WORDS = {
         "in BF16_Optimizer (stage 1 in bf16 with fp32 gradients, or a pipeline in bf16)",
     ),
 }
-"""Facts that are so or not: what is said where they must not be, and where they must."""
+"""Boolean facts: text where one must not hold, and where it must."""
 
 
 def look_of(trial: TrialSpec, given: Mapping[str, Any]) -> Look:
-    """The facts of `trial` whose keys, by full path, have the values `given`, and else DeepSpeed's defaults."""
+    """Facts of `trial`, with its keys' values from `given` (by full path) or DeepSpeed's defaults."""
 
     def key(path: str) -> Any:
         value = given.get(path)
@@ -58,7 +58,7 @@ def look_of(trial: TrialSpec, given: Mapping[str, Any]) -> Look:
 
 
 def holds(when: Iterable[Condition], look: Look) -> bool:
-    """Whether any of the conditions does; no conditions hold always."""
+    """Return whether any of the conditions is met; an empty list always is."""
     conditions = tuple(when)
     return not conditions or any(
         all(look(name) in values for name, values in condition.items()) for condition in conditions

@@ -1,4 +1,4 @@
-"""A user's file or overrides may not contradict the trial: its tables would be filed under the wrong name."""
+"""Refuses a user's file or overrides that contradict the trial: results would be filed under the wrong name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from zerobench.config.trial.trial import OFFLOADS, TrialSpec
 
 
 def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> None:
-    """Raise UserError, naming both sides, where `config` is not the configuration of `trial`, or where it would
-    spoil what is measured.
-    """
+    """Raise UserError, naming both sides, if `config` contradicts `trial` or disturbs the measurement."""
     for key, theirs, field, ours in _facts(config, trial, where):
         if theirs != ours:
             raise UserError(f"{where}: {key} is {theirs!r}, but the trial's {field} is {ours!r}; make them equal")
@@ -25,7 +23,7 @@ def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) ->
 
 
 def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[tuple[str, Any, str, Any]]:
-    """What both say: DeepSpeed's key, its value, the trial's field, its value."""
+    """Facts in both: DeepSpeed's key, its value, the trial's field, its value."""
     yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "zero_stage", trial.zero_stage or 0
     cut = autotp_size(trial)
     for key, field, ours in (

@@ -1,8 +1,8 @@
-"""What becomes of each of DeepSpeed's keys in a trial: obeyed, and by what, or not, and why.
+"""Effect of each DeepSpeed key in a trial: obeyed, and by which code, or not, and the reason.
 
-DeepSpeed accepts every key that it knows and reads many of them under conditions only, so that a key which was
-accepted need not have been obeyed. The table is `key_facts.json`, read by hand in the source of the DeepSpeed that
-`known_keys.json` names; a test holds that each of its keys is in exactly one group.
+DeepSpeed accepts every key that it knows but reads many of them only under conditions, so an accepted key may have no
+effect. The table is `key_facts.json`, read by hand from the source of the DeepSpeed that `known_keys.json` names; a
+test checks that each of its keys is in exactly one group.
 """
 
 from __future__ import annotations
@@ -19,64 +19,64 @@ from zerobench.config.deepspeed.keys import known_keys
 
 
 class Fate(StrEnum):
-    """What becomes of a key."""
+    """Effect of a key in a trial."""
 
     OBEYED = "obeyed"
-    """DeepSpeed reads it whatever the trial is."""
+    """DeepSpeed reads it in every trial."""
     CONDITIONAL = "conditional"
-    """DeepSpeed reads it where the trial meets one of the conditions."""
+    """DeepSpeed reads it if the trial meets one of the conditions."""
     AXIS = "axis"
-    """An axis of the sweep decides it; a user's file must say the same."""
+    """An axis of the sweep decides it; a user's file must agree."""
     UNREAD = "unread"
     """Nothing in a trial reads it."""
     LEFT_OUT = "left_out"
-    """DeepSpeed would act on it, and it is no part of a trial: a user's file is used without it."""
+    """DeepSpeed would act on it, but it is not part of a trial: a user's file is used without it."""
     UNSUPPORTED = "unsupported"
     """With it DeepSpeed would fail, or train something other than the trial."""
     SECTION = "section"
-    """It has keys below it and says nothing by itself."""
+    """It has keys below it and no value of its own."""
 
 
 Condition = Mapping[str, tuple[Any, ...]]
-"""Facts of a trial, or full paths of other keys, each with the values that it may have; all must hold."""
+"""Facts of a trial, or full paths of other keys, each with its allowed values; all must hold."""
 
 
 @dataclass(frozen=True)
 class KeyFact:
-    """What becomes of one key."""
+    """Effect of one key."""
 
     fate: Fate
     reader: str = ""
-    """Where DeepSpeed reads it, from its own folder."""
+    """Place where DeepSpeed reads it, relative to its own folder."""
     why: str = ""
-    """Why it is not obeyed, as the end of a sentence."""
+    """Reason why it is not obeyed, as the end of a sentence."""
     axis: str = ""
-    """What decides it."""
+    """Axis that decides it."""
     when: tuple[Condition, ...] = ()
-    """Under which conditions, any of them, DeepSpeed reads it; none: always."""
+    """Conditions, any one of which makes DeepSpeed read it; none: always read."""
     switch: str | None = None
-    """The key without which, where it is not true, DeepSpeed does nothing with this one."""
+    """Key that must be true for this one to have an effect."""
     choices: tuple[str, ...] = ()
-    """The values that DeepSpeed takes, where it says so only when it reads them."""
+    """Values that DeepSpeed accepts, if it checks them only when it reads the key."""
     least: int | None = None
-    """The smallest value with which DeepSpeed does not fail when it comes to use it."""
+    """Smallest value with which DeepSpeed does not fail on use."""
     idle: tuple[Any, ...] = ()
-    """Values that say what its absence does, where DeepSpeed's table of keys has no default."""
+    """Values equal to the key's absence, if DeepSpeed's table of keys has no default."""
     fails: bool = False
-    """Whether DeepSpeed fails where no condition holds, and does not merely pass it over."""
+    """Whether DeepSpeed fails, instead of ignoring the key, if no condition holds."""
     by_presence: bool = False
-    """Whether its section, be it empty, switches on what it is about."""
+    """Whether its section, even if empty, enables the feature."""
 
 
 @cache
 def key_facts() -> Mapping[str, KeyFact]:
-    """By the key's full path, or that of a section with `.*` for all that is below it."""
+    """Read the table, by full path, or by a section's path with `.*` for everything below it."""
     raw = json.loads(Path(__file__).with_name("key_facts.json").read_text(encoding="utf-8"))
     return {key: _read(group) for group in raw["groups"] for key in group["keys"]}
 
 
 def fact_of(path: str) -> KeyFact:
-    """What becomes of the key at the full dotted `path`, which DeepSpeed knows: its own entry, or the nearest above."""
+    """Effect of the key at the full dotted `path`, which DeepSpeed must know: its own entry, or the nearest above."""
     facts = key_facts()
     if path in facts:
         return facts[path]

@@ -1,6 +1,7 @@
-"""DeepSpeed's C++ kernels: which ones a trial needs, where torch keeps them, and which must be compiled (minutes each).
+"""DeepSpeed's C++ kernels: those that a trial needs, their place in torch's cache, and those that must be compiled
+(minutes each).
 
-Said without torch: the runner has them compiled before its first trial, and a rank says that it waits for one.
+Works without torch: the runner has them compiled before its first trial, and a rank reports that it waits for one.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ BUILDERS = {
     "async_io": "AsyncIOBuilder",
     "quantizer": "QuantizerBuilder",
 }
-"""DeepSpeed's builder of each kernel (deepspeed/ops/op_builder), by the kernel's name under torch's extension cache;
-first the one that every run on a CPU loads."""
+"""DeepSpeed's builder of each kernel (deepspeed/ops/op_builder), by the kernel's name under torch's extension cache.
+The first is loaded by every run on a CPU."""
 
 _STAMPS = {"torch": "version.py", "deepspeed": "git_version_info_installed.py"}
-"""Files that installing a package writes: kernels that are older are compiled anew."""
+"""Files written when a package is installed: older kernels are compiled again."""
 
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 """Compute capabilities to compile for, as torch reads them: `8.0;9.0a+PTX`."""
 _LETTERED = re.compile(r"(\d{1,3}\.\d{1,3})[a-z](\+PTX)?")
 _READER = "compute_capability_args"
-"""What reads them in DeepSpeed's builder (op_builder/builder.py), every time that a kernel is loaded."""
+"""Function of DeepSpeed's builder that reads them (op_builder/builder.py), on each load of a kernel."""
 
 
 def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
@@ -60,14 +61,14 @@ def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
 
 
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """Those of `names` that nobody has compiled with the packages that are installed now."""
+    """Those of `names` that have not been compiled with the installed packages."""
     installed_s = max(map(_installed_at_s, _STAMPS), default=0.0)
     made = {name: [path for path in compiled(name, environ) if _made_at_s(path) > installed_s] for name in names}
     return [name for name, paths in made.items() if not any(map(_is_of_this_torch, paths))]
 
 
 def compiled(name: str, environ: Mapping[str, str]) -> list[Path]:
-    """Where torch keeps the kernel `name` for this Python, whether or not it is there."""
+    """Paths of the kernel `name` in torch's cache for this Python, whether or not they exist."""
     root = build_root(environ)
     if environ.get("TORCH_EXTENSIONS_DIR"):
         return [root / name / f"{name}.so"]
@@ -76,15 +77,18 @@ def compiled(name: str, environ: Mapping[str, str]) -> list[Path]:
 
 
 def build_root(environ: Mapping[str, str]) -> Path:
-    """Where torch compiles extensions (torch/utils/cpp_extension.py, _get_build_directory; torch/_appdirs.py)."""
+    """Folder in which torch compiles extensions (torch/utils/cpp_extension.py, _get_build_directory;
+    torch/_appdirs.py).
+    """
     named = environ.get("TORCH_EXTENSIONS_DIR")
     cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
     return Path(named) if named else Path(cache, "torch_extensions")
 
 
 def name_architectures(environ: MutableMapping[str, str]) -> list[str]:
-    """Let TORCH_CUDA_ARCH_LIST name architectures by numbers alone, and say so where it did not: `9.0a` is 9.0, whose
-    code runs there, but DeepSpeed's builder reads no letters (0.19.8).
+    """Reduce the architectures in TORCH_CUDA_ARCH_LIST to numbers, and return a note on the change, if any.
+
+    DeepSpeed's builder reads no letters (0.19.8); code for 9.0 runs on `9.0a`.
     """
     asked = environ.get(ARCHITECTURES, "")
     names = asked.replace(";", " ").split()
@@ -95,7 +99,7 @@ def name_architectures(environ: MutableMapping[str, str]) -> list[str]:
 
 
 def architectures_unread(error: BaseException, environ: Mapping[str, str]) -> str | None:
-    """What to do where `error` is that of DeepSpeed's builder reading TORCH_CUDA_ARCH_LIST; None: it is another."""
+    """Remedy if `error` is DeepSpeed's builder failing to read TORCH_CUDA_ARCH_LIST; None for another error."""
     functions = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     if not isinstance(error, ValueError) or _READER not in functions:
         return None
@@ -107,7 +111,7 @@ def _unread(asked: str | None) -> str:
 
 
 def touch(name: str, environ: Mapping[str, str]) -> None:
-    """Note that the kernel was found to do for the packages that are installed now."""
+    """Mark the kernel as usable with the installed packages."""
     for path in compiled(name, environ):
         with contextlib.suppress(OSError):  # not there, or another user's: then it is compiled or looked at again
             os.utime(path)
@@ -119,13 +123,13 @@ def _installed_at_s(package: str) -> float:
 
 
 def _is_of_this_torch(path: Path) -> bool:
-    """Whether the kernel was compiled in this environment: torch's ninja takes another's for stale (`build.ninja`)."""
+    """Torch's ninja recompiles kernels of another environment (`build.ninja` names their torch)."""
     torch, build = package_folder("torch"), path.with_name("build.ninja")
     return torch is None or not build.exists() or f" {torch}/" in build.read_text(encoding="utf-8").replace("$ ", " ")
 
 
 def _made_at_s(path: Path) -> float:
-    """Unix time of the last change; before everything where there is no such file."""
+    """Unix time of the last change; -1 if the file does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,7 +1,7 @@
-"""DeepSpeed's keys by name: from what a person writes to the one full dotted path that DeepSpeed reads.
+"""Resolves the name of a DeepSpeed key as users write it to the full dotted path that DeepSpeed reads.
 
-DeepSpeed ignores most keys that it does not know, so a misspelt one would be measured as if it had been obeyed.
-The table is `known_keys.json`, written by tests/tools/deepspeed_keys.py from DeepSpeed itself.
+DeepSpeed ignores most keys that it does not know, so a misspelt one would be measured as if it had been obeyed. The
+table is `known_keys.json`, which tests/tools/deepspeed_keys.py writes from DeepSpeed itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerobench.common.errors import UserError, choices_for, nearest
 
 @dataclass(frozen=True)
 class Key:
-    """What DeepSpeed says of one key."""
+    """Type, default and bounds of one key, from DeepSpeed."""
 
     type: str
     """`int`, `float`, `bool`, `str`, `list`, `section` (known keys below), `free` (any key below) or `any`."""
@@ -32,23 +32,22 @@ class Key:
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """All keys of the DeepSpeed that the table was made from."""
+    """All keys of the DeepSpeed from which the table was made."""
 
     deepspeed: str
     """Version of DeepSpeed."""
     keys: Mapping[str, Key]
     """By full dotted path."""
     aliases: Mapping[str, str]
-    """Second names that DeepSpeed takes for a key or a whole section: path to path."""
+    """Second names of a key or a whole section: path to path."""
     deprecated: Mapping[str, str]
-    """Old keys, and the path that replaces each."""
+    """Old keys, with the path that replaces each."""
     removed: Mapping[str, str]
-    """Keys that DeepSpeed refuses, and why."""
+    """Keys that DeepSpeed refuses, with the reason."""
 
 
 @cache
 def known_keys() -> KnownKeys:
-    """The table, read once."""
     raw = json.loads(Path(__file__).with_name("known_keys.json").read_text(encoding="utf-8"))
     keys = {path: Key(**entry | {"choices": tuple(entry.get("choices", ()))}) for path, entry in raw["keys"].items()}
     return KnownKeys(raw["deepspeed"], keys, raw["aliases"], raw["deprecated"], raw["removed"])
@@ -56,7 +55,7 @@ def known_keys() -> KnownKeys:
 
 @lru_cache(maxsize=4096)  # a sweep of thousands of trials asks for the same few paths
 def canonical(path: str) -> str:
-    """`path` with every second name in it replaced by the one DeepSpeed documents."""
+    """Replace second names in `path` by those that DeepSpeed documents."""
     parts: list[str] = []
     for part in path.split("."):
         parts = known_keys().aliases.get(".".join([*parts, part]), ".".join([*parts, part])).split(".")
@@ -65,7 +64,7 @@ def canonical(path: str) -> str:
 
 @lru_cache(maxsize=4096)
 def find(path: str) -> Key | None:
-    """The key at a full dotted path; below a section that takes any key, `any`."""
+    """Key at a full dotted path; below a section that takes any key, one of type `any`. None if unknown."""
     keys = known_keys().keys
     if path in keys:
         return keys[path]
@@ -75,15 +74,15 @@ def find(path: str) -> Key | None:
 
 
 def default(path: str) -> Any:
-    """What DeepSpeed takes where the key at the full dotted `path` is absent."""
+    """DeepSpeed's default of the key at the full dotted `path`."""
     return known_keys().keys[path].default
 
 
 def resolve_key(name: str) -> str:
-    """The full dotted path of the key that `name`, or the end of a path, stands for.
+    """Resolve `name`, the name of a key or the end of its path, to the full dotted path.
 
-    `reduce_bucket_size`, `offload_optimizer.pin_memory` and full paths are taken. Raises UserError for an unknown
-    name (with the nearest right one), for one that several sections have (with all of them), and for a key that
+    `reduce_bucket_size`, `offload_optimizer.pin_memory` and full paths are accepted. Raises UserError for an unknown
+    name (with the nearest known one), for one that is in several sections (with all of them), and for a key that
     DeepSpeed has replaced or removed.
     """
     refuse_old(name, "ds_config")
@@ -111,7 +110,7 @@ def refuse_old(path: str, where: str) -> None:
 
 
 def unknown_key(where: str, path: str) -> UserError:
-    """The error for a key that DeepSpeed does not know, with the nearest right one or the keys beside it."""
+    """Error for an unknown key, with the nearest known one or the keys of its section."""
     known = known_keys()
     section, _, name = path.rpartition(".")
     close = _close_in(section, name) or _close_anywhere(path, name)
@@ -138,7 +137,7 @@ def _last(path: str) -> str:
 
 
 def _ending_in(name: str) -> Iterator[str]:
-    """Paths that end in `name`; second names count for the key they stand for."""
+    """Paths that end in `name`; second names count for the key that they denote."""
     known = known_keys()
     ends = f".{name}"
     seen = dict.fromkeys(path for path in known.keys if path.endswith(ends))

@@ -1,8 +1,8 @@
-"""Nothing is obeyed silently: which of a trial's DeepSpeed keys are, and what is said of the others.
+"""Nothing is obeyed silently: finds the trial's DeepSpeed keys that have no effect, and reports or refuses them.
 
-A key of a sweep's `ds_config` was asked for by name, and is printed in the trial's: where nothing reads it, it is
-refused. A file of the user's own is that of another training, and holds keys that do nothing here: they are named in a
-note, and refused only where DeepSpeed would fail or train something else.
+A key of a sweep's `ds_config` is explicit, and is part of the trial's name: it is refused if nothing reads it. A user's
+own file was written for another training, and may have keys with no effect here: they are named in a note, and refused
+only if DeepSpeed would fail or train something else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerobench.config.trial.trial import TrialSpec
 
 
 def why_not_obeyed(trial: TrialSpec) -> str | None:
-    """Why the first key that the trial would not obey is refused; None where there is none. Raises UserError."""
+    """Reason to refuse the first key that the trial would not obey; None if it obeys all. Raises UserError."""
     file = _file(trial)
     look = look_of(trial, file | trial.ds_config)
     reasons = (_refused("ds_config", path, value, look) for path, value in trial.ds_config.items())
@@ -32,9 +32,9 @@ def why_not_obeyed(trial: TrialSpec) -> str | None:
 
 
 def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
-    """The trials of a sweep, each without the keys that DeepSpeed reads in others of them and not in it.
+    """Drop from each trial of a sweep the keys that DeepSpeed reads only in other trials of it.
 
-    So one sweep may set up each stage beside the others. A key that none of them obeys stays, to be refused.
+    So one sweep may set up several stages. A key that no trial obeys stays, to be refused.
     """
     looks = [look_of(trial, _file(trial) | trial.ds_config) if trial.ds_config else None for trial in trials]
     passed_over = [
@@ -53,24 +53,20 @@ def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
 
 
 def obeyed_only(trial: TrialSpec) -> TrialSpec:
-    """`trial` without the keys that are refused in it: those of an engine that somebody else set up, or of a trial that
-    was another before it was changed.
-    """
+    """Drop the keys of `trial` that would be refused, after it was changed or read from another engine."""
     look = look_of(trial, _file(trial) | trial.ds_config)
     return _without(trial, {path for path, value in trial.ds_config.items() if _refused("", path, value, look)})
 
 
 def would_read(trial: TrialSpec, path: str) -> bool:
-    """Whether DeepSpeed would read the key in the trial, whether it is set or not."""
+    """Return whether DeepSpeed would read the key in the trial, set or not."""
     if find(path) is None:  # a record of an older DeepSpeed's
         return True
     return _is_met(path, look_of(trial, trial.ds_config))
 
 
 def file_notes(trial: TrialSpec) -> list[str]:
-    """What must be said of the keys in the trial's own file that it does not read, in sentences; nothing where the file
-    is gone.
-    """
+    """Sentences on the keys in the trial's own file that it does not read; none if the file is gone."""
     try:
         file = _file(trial) if uses_deepspeed(trial) else {}
     except UserError:
@@ -98,7 +94,7 @@ def _note(fact: KeyFact, look: Look) -> str | None:
 
 
 def _refused(where: str, path: str, value: Any, look: Look) -> str | None:
-    """Why a key of a sweep is refused."""
+    """Reason to refuse a key of a sweep."""
     fact = fact_of(path)
     what = f"{where}: {path}"
     if fact.fate is Fate.SECTION:
@@ -114,7 +110,7 @@ def _refused(where: str, path: str, value: Any, look: Look) -> str | None:
 
 
 def _refused_in_file(where: str, path: str, value: Any, look: Look) -> str | None:
-    """Why a key of a user's file is: DeepSpeed would fail, or train something other than the trial."""
+    """Reason to refuse a key of a user's file: DeepSpeed would fail, or train something other than the trial."""
     fact = key_facts().get(f"{path}.*", fact_of(path))
     what = f"{where}: {path}"
     says_nothing = value is None or (_is_default(path, value) and not fact.by_presence)
@@ -134,7 +130,7 @@ def _only(fact: KeyFact) -> str:
 
 
 def _bad_value(what: str, value: Any, fact: KeyFact) -> str | None:
-    """Why DeepSpeed would fail with this value, though not with another."""
+    """Reason why DeepSpeed would fail with this value, though not with another."""
     if fact.least is not None and isinstance(value, int) and value < fact.least:
         return f"{what}: {value} must be at least {fact.least}, the number of tensors in Adam's step"
     if not fact.choices or value is None or str(value).lower() in fact.choices:
@@ -148,7 +144,7 @@ def _is_met(path: str, look: Look) -> bool:
 
 
 def _is_default(path: str, value: Any) -> bool:
-    """Whether the value says what its absence would: `auto` is the caller's, and an empty section is nothing."""
+    """`auto` is left to the caller, and an empty section has no effect."""
     key = find(path)
     return value in (AUTO, None, {}) or value in fact_of(path).idle or (key is not None and value == key.default)
 
@@ -159,7 +155,7 @@ def _without(trial: TrialSpec, paths: set[str]) -> TrialSpec:
 
 
 def _file(trial: TrialSpec) -> dict[str, Any]:
-    """Every value of the trial's own file, by full path; none without a file. Raises UserError."""
+    """Values of the trial's own file, by full path; empty without a file. Raises UserError."""
     if trial.ds_config_file is None:
         return {}
     loaded = load_user_config(trial.ds_config_file)

@@ -1,4 +1,4 @@
-"""What a DeepSpeed configuration amounts to: values with DeepSpeed's defaults, and the choices it makes from them."""
+"""Reads a DeepSpeed configuration: values with DeepSpeed's defaults, and the choices that follow from them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def get(config: Mapping[str, Any], path: str) -> Any:
 
 
 def device_of(config: Mapping[str, Any], section: str) -> str:
-    """Where `offload_optimizer` or `offload_param` puts its states: none, cpu or nvme."""
+    """Device of the states of `offload_optimizer` or `offload_param`: none, cpu or nvme."""
     return str(get(config, f"zero_optimization.{section}.device"))
 
 
 MIN_AIO_BYTES = 2**20
-"""Smaller tensors are not swapped (swap_tensor/utils.py, MIN_AIO_BYTES)."""
+"""DeepSpeed's lower limit for swapped tensors (swap_tensor/utils.py, MIN_AIO_BYTES)."""
 
 
 def smallest_swapped_bytes(config: Mapping[str, Any]) -> int:
@@ -36,7 +36,7 @@ def smallest_swapped_bytes(config: Mapping[str, Any]) -> int:
 
 
 def zeropp_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the configuration says of ZeRO++, by the axes of a trial; a group of one rank, and `auto`, is none."""
+    """Values of the trial's ZeRO++ axes in the configuration; a group of one rank, or `auto`, is none."""
     size = get(config, "zero_optimization.zero_hpz_partition_size")
     switches = ("quantized_weights", "quantized_gradients")
     switched = {axis: get(config, f"zero_optimization.zero_{axis}") is True for axis in switches}
@@ -54,8 +54,10 @@ ELEMENT_BYTES = {"fp32": 4, "float32": 4, "float": 4, "fp16": 2, "float16": 2, "
 
 
 def becomes_bf16_optimizer(stage: int | None, *, is_bf16: bool, accumulates_in: Any, offload: Offload) -> bool:
-    """Whether BF16_Optimizer runs (runtime/engine.py, _do_optimizer_sanity_check): at stage 1 where gradients in bf16
-    are accumulated in fp32 and not offloaded, and in a pipeline, which has no stage here, in bf16.
+    """Return whether BF16_Optimizer runs (runtime/engine.py, _do_optimizer_sanity_check).
+
+    It does at stage 1 in bf16 with gradients accumulated in fp32 and not offloaded, and in bf16 in a pipeline (`stage`
+    None).
     """
     if stage is None:
         return is_bf16
@@ -64,8 +66,8 @@ def becomes_bf16_optimizer(stage: int | None, *, is_bf16: bool, accumulates_in: 
 
 
 def made_by(config: Mapping[str, Any]) -> OptimizerInfo | None:
-    """What DeepSpeed makes of the optimizer's section (runtime/engine.py, _configure_basic_optimizer); None: nothing
-    that is known here.
+    """Optimizer that DeepSpeed makes from its section (runtime/engine.py, _configure_basic_optimizer); None if unknown
+    here.
     """
     kind, params = get(config, "optimizer.type"), get(config, "optimizer.params") or {}
     offloaded = device_of(config, "offload_optimizer") != Offload.NONE.value
@@ -80,9 +82,9 @@ def made_by(config: Mapping[str, Any]) -> OptimizerInfo | None:
 
 
 def optimizer_of(config: Mapping[str, Any], where: str = "ds_config") -> Optimizer:
-    """The optimizer that DeepSpeed makes of the configuration.
+    """Optimizer that DeepSpeed makes from the configuration.
 
-    Raises UserError for one that no trial can ask for.
+    Raises UserError for one that no trial can have.
     """
     kind = get(config, "optimizer.type")
     params = get(config, "optimizer.params") or {}

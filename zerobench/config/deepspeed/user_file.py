@@ -1,7 +1,7 @@
-"""A DeepSpeed configuration of the user's own: read strictly, its gaps filled from the trial.
+"""Reads a DeepSpeed configuration of the user's own strictly, and fills its gaps from the trial.
 
-Plain JSON only. DeepSpeed reads its files with hjson, where a comment or a missing comma passes; a trial keeps its
-configuration as JSON that every tool reads, and a file that means two things is not measured.
+Plain JSON only. DeepSpeed reads its files with hjson, which accepts comments and missing commas; a trial keeps its
+configuration as JSON that every tool reads, and an ambiguous file is not measured.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FILLED_IF_ABSENT = (
     "zero_allow_untested_optimizer",  # without it DeepSpeed refuses SGD
     "zero_force_ds_cpu_optimizer",  # and offloaded states of an optimizer that it is handed
 )
-"""What a configuration file may leave to the trial without saying `auto`."""
+"""Keys that a configuration file may leave to the trial without writing `auto`."""
 
 
 def load_user_config(path: str | Path) -> dict[str, Any]:
-    """The JSON object in the file `path`, or in the shipped configuration of that name.
+    """Read the JSON object in the file `path`, or in the shipped configuration of that name.
 
-    Raises UserError, one line with the file, line and column, where it is no readable JSON object or names a
-    key twice. Keys are not checked here (`check_ds_config`).
+    Raises UserError, one line with the file, line and column, if it is no readable JSON object or has a key twice. Keys
+    are not checked here (`check_ds_config`).
     """
     file = _existing(Path(path))
     try:
@@ -64,11 +64,11 @@ def load_user_config(path: str | Path) -> dict[str, Any]:
 
 
 def complete_user_config(trial: TrialSpec, generated: Mapping[str, Any]) -> dict[str, Any]:
-    """The trial's own file with what it leaves open filled in from `generated`, the config without the file.
+    """Read the trial's own file and fill its gaps from `generated`, the configuration without the file.
 
-    Left out is what is no part of a trial (logging elsewhere, profilers). Filled in are `auto` values and the keys of
-    `FILLED_IF_ABSENT`. An `auto` that neither the trial nor
-    transformers' rules answer is left out, so that DeepSpeed's default holds. Raises UserError.
+    Keys that are not part of a trial are dropped (logging elsewhere, profilers). `auto` values and the keys of
+    `FILLED_IF_ABSENT` are filled in. An `auto` that neither the trial nor transformers' rules determine is dropped, so
+    that DeepSpeed's default applies. Raises UserError.
     """
     where = str(trial.ds_config_file)
     loaded = load_user_config(where)
@@ -82,7 +82,7 @@ def complete_user_config(trial: TrialSpec, generated: Mapping[str, Any]) -> dict
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value in a configuration with its full dotted path; empty sections are values."""
+    """Values of a configuration with their full dotted paths; empty sections are values."""
     for name, value in config.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping) and value:
@@ -104,7 +104,7 @@ def _existing(path: Path) -> Path:
 
 
 def _canonical_names(section: Mapping[str, Any], prefix: str, where: str) -> dict[str, Any]:
-    """The section with DeepSpeed's documented name for each key. Raises UserError where one has both names."""
+    """Rename keys to DeepSpeed's documented names. Raises UserError if both names of one are present."""
     renamed: dict[str, Any] = {}
     for name, value in section.items():
         path = canonical(f"{prefix}{name}")
@@ -116,7 +116,7 @@ def _canonical_names(section: Mapping[str, Any], prefix: str, where: str) -> dic
 
 
 def _without_what_is_left_out(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The section without the keys on which DeepSpeed would act beside the training, and without what then is empty."""
+    """Drop the keys that are not part of a trial, and sections that are empty without them."""
     kept: dict[str, Any] = {}
     for name, value in section.items():
         path = f"{prefix}{name}"
@@ -140,8 +140,8 @@ def _without_auto(section: Mapping[str, Any], answers: Mapping[str, Any], prefix
 
 
 def _trainer_answers(trial: TrialSpec) -> dict[str, Any]:
-    """What transformers' Trainer puts for `auto` (transformers/integrations/deepspeed.py,
-    HfTrainerDeepSpeedConfig), as far as the generated configuration does not say it.
+    """Values that transformers' Trainer fills in for `auto` (transformers/integrations/deepspeed.py,
+    HfTrainerDeepSpeedConfig), unless the generated configuration has them.
     """
     hyperparameters = trial.hyperparameters
     answers = {

@@ -1,4 +1,4 @@
-"""The DeepSpeed JSON that a plan writes for people: what they would write by hand, and nothing of a benchmark's."""
+"""Writes the DeepSpeed JSON of a plan as users would write it by hand, without the benchmark's own keys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BY_TRAINER = (
     "gradient_accumulation_steps",
     "gradient_clipping",
 )
-"""What transformers' Trainer fills in where it stands as `auto` (integrations/deepspeed.py, trainer_config_process)."""
+"""Filled in by transformers' Trainer if `auto` (integrations/deepspeed.py, trainer_config_process)."""
 
 
 def written_config(trial: TrialSpec, *, for_trainer: bool = False) -> dict[str, Any]:
-    """The configuration of `trial` to train with; `for_trainer`: what its TrainingArguments say is `auto`.
+    """Configuration to train `trial` with; `for_trainer`: values from TrainingArguments are `auto`.
 
-    A file of the user's own stays as it is. Raises UserError where `build_ds_config` does.
+    A user's own file stays as it is. Raises UserError where `build_ds_config` does.
     """
     built = build_ds_config(trial)
     if trial.ds_config_file is not None:
@@ -45,7 +45,7 @@ def _for_trainer(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_arguments(trial: TrialSpec) -> str:
-    """What fills the `auto` of `written_config` in, as arguments of transformers.TrainingArguments."""
+    """Arguments of transformers.TrainingArguments that fill in the `auto` of `written_config`."""
     values = trial.hyperparameters
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": trial.micro_batch_size,

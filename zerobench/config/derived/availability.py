@@ -1,15 +1,15 @@
-"""Whether a strategy can run here, and why not: what it needs beside what the machine has."""
+"""Requirements of a strategy, compared with the machine."""
 
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.derived.strategy import StrategyInfo
 
 FRAMEWORKS = ("torch", "deepspeed", "transformers")
-"""What every rank imports, or nearly. Where they are not installed nothing can be measured, which is said once for all
-trials (zerobench.launch.machine.installed) and skips none: they may run elsewhere."""
+"""Imported by nearly every rank. Without them nothing can be measured; that is reported once for all trials
+(zerobench.launch.machine.installed), and no trial is skipped, since it may run elsewhere."""
 
 
 def needs(info: StrategyInfo) -> str:
-    """What the strategy needs, as a phrase: `2 ranks or more, torch`."""
+    """Requirements of the strategy as a phrase: `2 ranks or more, torch`."""
     least = info.least_processes
     ranks = "1 rank" if info.is_reference else f"{least} rank or more" if least == 1 else f"{least} ranks or more"
     where = f" in an environment of its own (zerobench setup {info.environment})" if info.environment else ""
@@ -17,7 +17,7 @@ def needs(info: StrategyInfo) -> str:
 
 
 def unavailable(info: StrategyInfo, machine: Machine) -> str | None:
-    """Why it cannot be measured on `machine`, as a sentence with the remedy where there is one; None where it can."""
+    """Reason why it cannot be measured on `machine`, with the remedy if there is one; None if it can."""
     if info.environment in machine.missing_environments:
         return f"its environment is not set up (zerobench setup {info.environment})"
     missing = [name for name in info.packages if name in machine.missing_packages]

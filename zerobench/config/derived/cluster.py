@@ -1,6 +1,6 @@
-"""The machine that a plan is made for: nobody has to have it, so it is written out and not detected.
+"""The machine that a plan is made for: given, not detected, since the user need not have it.
 
-GB are 10^9 bytes, as links and drives are sold; sizes are those of one node. Not given is None, never 0.
+GB are 10^9 bytes, as links and drives are sold; sizes are per node. Not given is None, never 0.
 """
 
 import re
@@ -22,27 +22,26 @@ _MOST_TOKENS = 1e18
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes that are all alike."""
+    """Identical nodes."""
 
     gpu: Gpu
     num_nodes: int = 1
     gpus_per_node: int = 1
     host_memory_bytes: int | None = None
-    """Memory of one node that training may use."""
+    """Memory per node that training may use."""
     nvme_bytes_per_s: float | None = None
-    """What the NVMe drives of one node read and write together."""
+    """Combined rate of the NVMe drives of one node."""
 
     host_memory_bytes_per_s: float | None = None
-    """What the memory of one node reads and writes together."""
+    """Memory bandwidth of one node, reads and writes together."""
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def device_memory_bytes(self) -> int:
-        """Memory that CUDA hands out on one GPU. Raises UserError where the catalogue does not know it."""
+        """Memory that CUDA can allocate on one GPU. Raises UserError if the catalogue does not have it."""
         if self.gpu.capacity_bytes is None:
             raise UserError(
                 f"--gpu: memory size of {self.gpu.name} unknown; add it to your own catalogue ({CATALOGUE_VARIABLE})"
@@ -51,7 +50,7 @@ class Cluster:
 
     @property
     def links(self) -> Links:
-        """How fast bytes leave a GPU, a node and a drive at most."""
+        """Peak rates of the links of a GPU, a node and a drive."""
         nvme, host = (
             None if rate is None else rate / 1e9 for rate in (self.nvme_bytes_per_s, self.host_memory_bytes_per_s)
         )
@@ -59,7 +58,7 @@ class Cluster:
 
     @property
     def machine(self) -> Machine:
-        """The cluster as the rules see it; what is installed here bears on nothing, too little memory is a result."""
+        """The cluster as the rules see it: everything is installed, and too little memory is a result."""
         known = self.gpu.peak_tflops
         return Machine(
             accelerator=Accelerator.CUDA,
@@ -82,10 +81,10 @@ def read_cluster(
     host_bandwidth: str | None = HOST_BANDWIDTH,
     nvme: str | None = None,
 ) -> Cluster:
-    """The cluster of the command line's words; fewer GPUs than a node has are one smaller node.
+    """Read a cluster from the command line's options; fewer GPUs than a node has make one smaller node.
 
-    Raises UserError, one line that begins with the option: an unknown GPU, no positive number, ranks that do not
-    fill whole nodes, a size or a rate that is none.
+    Raises UserError, one line that begins with the option: an unknown GPU, no positive number, ranks that do not fill
+    whole nodes, an invalid size or rate.
     """
     catalogued = known_gpu(gpu, "--gpu")
     ranks, per_node = read_count("--gpus", gpus), read_count("--gpus-per-node", gpus_per_node)
@@ -103,7 +102,7 @@ def read_cluster(
 
 
 def read_count(option: str, text: str, most: int = MAX_RANKS) -> int:
-    """A number of things from 1 to `most`. Raises UserError, which begins with `option`."""
+    """Read an integer from 1 to `most`. Raises UserError, which begins with `option`."""
     number = as_number(text)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
         raise UserError(one_line(f"{option}: {as_written(text)} is not a whole number from 1 to {most}"))
@@ -111,7 +110,9 @@ def read_count(option: str, text: str, most: int = MAX_RANKS) -> int:
 
 
 def _read_size(option: str, text: str) -> int:
-    """Bytes with their unit. Raises UserError, which begins with `option`, without one: nobody means single bytes."""
+    """Read bytes with their unit. Raises UserError, which begins with `option`: a bare number is never meant as single
+    bytes.
+    """
     number = as_number(text.strip())
     if isinstance(number, int | float) and number > 0:
         raise UserError(one_line(f"{option}: {as_written(text)} has no unit; for example 1TB or 512GiB"))
@@ -119,7 +120,7 @@ def _read_size(option: str, text: str) -> int:
 
 
 def read_rate(option: str, text: str) -> float:
-    """Bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`, for anything else."""
+    """Read bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`."""
     size, slash, per = text.strip().rpartition("/")
     if not slash or per.strip() != "s":
         raise UserError(one_line(f"{option}: {as_written(text)} is not a rate; for example 7GB/s"))
@@ -130,7 +131,7 @@ def read_rate(option: str, text: str) -> float:
 
 
 def read_tokens(option: str, text: str) -> float:
-    """Tokens, written as `300B`, `1.5T` or `3e11`. Raises UserError, which begins with `option`, for anything else."""
+    """Read tokens, written as `300B`, `1.5T` or `3e11`. Raises UserError, which begins with `option`."""
     match = _TOKENS.fullmatch(text.strip())
     number = as_number(match[1]) if match else None
     if match is None or isinstance(number, bool) or not isinstance(number, int | float):

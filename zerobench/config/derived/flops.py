@@ -1,15 +1,15 @@
-"""How many floating-point operations a token costs in training: the numerator of MFU, in closed form.
+"""Training FLOPs per token in closed form, the numerator of MFU.
 
 PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) counts 6 N + 12 L H Q T FLOPs a token for forward and
-backward: every weight is multiplied and added once forward and twice backward, and so is every attention score
-with each of T positions (L layers, H heads of size Q). Nothing that is computed twice to save memory is
-counted, and the causal mask is not taken off, as in PaLM and in Megatron-LM (Narayanan et al. 2021,
-arXiv:2104.04473, equation 3, of which this is the dense case).
+backward: every weight is multiplied and added once forward and twice backward, and so is every attention score with
+each of T positions (L layers, H heads of size Q). Recomputation to save memory is not counted, and the causal mask is
+not subtracted, as in PaLM and in Megatron-LM (Narayanan et al. 2021, arXiv:2104.04473, equation 3, of which this is the
+dense case).
 
-That is where all weights are trained. Frozen ones are counted as their backward pass is computed (backward.py).
+This applies if all weights are trained. Frozen ones are counted by the backward pass that is computed (backward.py).
 
-N here is all parameters but the tables that are only looked up: positional embeddings, and token embeddings
-unless they are the output head too. Biases and norms are in it, below 0.1% of it in models of use.
+N here is all parameters but the tables that are only looked up: positional embeddings, and token embeddings unless they
+are also the output head. It includes biases and norms, below 0.1% of it in practical models.
 """
 
 import math
@@ -26,7 +26,7 @@ FROZEN_FORMULA = (
     "2*N + 2*N_trained + 2*N_passed + (4 + 8*share)*L*H*Q*s per token (N_passed: weights through which a gradient is "
     "passed on to trained ones before them; share: of attention's backward products)"
 )
-"""The same where some weights are frozen; with none of them it is 6*N + 12*L*H*Q*s."""
+"""The same with frozen weights; without any it equals 6*N + 12*L*H*Q*s."""
 
 Flops = tuple[float, str] | tuple[None, None]
 """FLOPs per token and the formula's name; both None where not available."""
@@ -38,7 +38,7 @@ _DENSE_DECODERS = frozenset(
         *("persimmon", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
     )
 )
-"""Decoders in which every weight meets every token and every layer attends alike."""
+"""Decoders in which every weight is applied to every token and all layers attend alike."""
 
 
 def model_flops_per_token(
@@ -47,11 +47,11 @@ def model_flops_per_token(
     counts: ParameterCounts | None = None,
     backward: BackwardPass | None = None,
 ) -> Flops:
-    """Model FLOPs of one token of a sequence of `sequence_length` tokens, forward and backward, and the formula's name.
+    """Model FLOPs of one token in a sequence of `sequence_length` tokens, forward and backward, and the formula's name.
 
-    `counts` are the parameters of the model as built, for architectures without a closed form; `backward` says what is
-    computed of the backward pass where not all of them are trained. Both results are None where the formula does not
-    hold or a dimension is not known (mixtures of experts, state-space layers).
+    `counts`: parameters of the model as built, for architectures without a closed form; `backward`: computed parts of
+    the backward pass, if some weights are frozen. Both results are None if the formula does not apply or a dimension is
+    unknown (mixtures of experts, state-space layers).
     """
     attention = _attention_products(spec, sequence_length)
     counts = counts or count_parameters(spec)
@@ -64,13 +64,13 @@ def model_flops_per_token(
 
 
 def _multiplied(counts: ParameterCounts) -> int:
-    """N: parameters that a token is multiplied with; a token embedding without a head of its own is the head."""
+    """N: parameters multiplied with a token; a tied token embedding is the head."""
     looked_up = counts.positional_embeddings + (counts.token_embeddings if counts.head else 0)
     return counts.total - looked_up
 
 
 def _attention_products(spec: ModelSpec, sequence_length: int) -> int | None:
-    """L*H*Q*s, s being the positions that a token's query is multiplied with."""
+    """L*H*Q*s, where s is the number of positions that a token's query is multiplied with."""
     size = dimensions(spec)
     positions = _attended_positions(spec, sequence_length)
     if spec.model_type not in _DENSE_DECODERS:
@@ -81,7 +81,7 @@ def _attention_products(spec: ModelSpec, sequence_length: int) -> int | None:
 
 
 def _attended_positions(spec: ModelSpec, sequence_length: int) -> int | None:
-    """Positions a token attends to: the sequence, or mistral's window; None where some layers have one and some not."""
+    """Positions a token attends to: the sequence, or mistral's window; None if only some layers have a window."""
     config = complete(spec)
     window = config.get("sliding_window")
     if not isinstance(window, int) or config.get("use_sliding_window") is False or window >= sequence_length:

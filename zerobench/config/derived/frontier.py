@@ -1,13 +1,12 @@
-"""How much fits: the largest value of something that memory grows with, found with few tries.
+"""Search for the largest value of a growing quantity that fits into memory, with few tries.
 
-Memory of a training step is nearly a straight line in the micro batch, the sequence length and the depth, so each try
-is where the line through the nearest known points meets the capacity; where the line misleads, the bracket is halved.
-An allocator may make a comb of the line: a GPT-2 of three layers needs, simulated too, a quarter more at each odd micro
-batch from 1,779 on than at both its neighbours. So tries are as round as the tolerance allows, as the sizes are that
-people train with.
+Memory of a training step is nearly linear in the micro batch, the sequence length and the depth, so each try is where
+the line through the nearest known points meets the capacity; if the line misleads, the bracket is halved. An allocator
+may make memory jagged: a GPT-2 of three layers needs, simulated too, a quarter more at each odd micro batch from 1,779
+on than at both its neighbours. So tries are as round as the tolerance allows, like the sizes that users train with.
 
-A search is a generator that asks for one value at a time, so that the tries of many searches can be made together, and
-nothing here knows whether a try is simulated or measured.
+A search is a generator that requests one value at a time, so that the tries of many searches can be made together, and
+a try may be simulated or measured.
 """
 
 import math
@@ -18,21 +17,21 @@ from typing import TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 GROWTH = 32
-"""By how much a try may exceed the largest that fits so far: a line through two small values reaches too far."""
+"""Most times by which a try may exceed the largest fitting value: a line through two small values reaches too far."""
 
 FLAT_GROWTH = 8
-"""How far to go where memory does not grow yet: something else, the start-up say, is the peak."""
+"""Factor of the next try while memory does not grow yet because the peak is elsewhere, such as at start-up."""
 
 APART = 8
-"""Two tries make a line where they differ by at least this part of the value."""
+"""Two tries define a line if they differ by at least one part in this many of the value."""
 
 STEP_BACK = 16
-"""Where a start that was expected to fit does not, by which part of it to step back; twice as far each time."""
+"""One part in this many of the value to step back if a start that should fit does not; twice as far each time."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """One value, and the memory it took at its peak; None where it ran out of memory, so that nobody knows."""
+    """One value and its peak memory in bytes; None if it ran out of memory."""
 
     value: int
     peak_bytes: int | None
@@ -40,18 +39,18 @@ class Try:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Where fitting ends."""
+    """Result of a search."""
 
     largest: Try | None
-    """The largest value that fits; None where not even the least does."""
+    """Largest value that fits; None if even the least does not."""
     too_large: Try | None
-    """The least value known not to fit; None where the largest that may be asked for fits."""
+    """Smallest value known not to fit; None if the largest allowed one fits."""
     tries: tuple[Try, ...]
-    """All tries, in their order."""
+    """All tries, in order."""
 
 
 Search = Generator[int, int | None, Frontier]
-"""Asks for a value, is sent its peak bytes (None: out of memory), and returns the frontier."""
+"""Yields a value, is sent its peak bytes (None: out of memory), and returns the frontier."""
 
 
 def search(
@@ -65,10 +64,10 @@ def search(
 ) -> Search:
     """Search `least` to `most` for the largest value whose peak is at most `capacity_bytes`, beginning at `start`.
 
-    The search ends where the least value known not to fit is the next one, or lies within that share of the largest
-    known to fit. It takes for granted that a larger value never needs less. `bytes_per_step`, where an earlier search
-    tells it (slope), says that `start` is near the edge and how steep memory is there: until tries make a line of their
-    own, it leads on from the nearest of them. Raises ValueError unless least <= start <= most.
+    The search ends if the smallest value known not to fit is the next one, or within that share of the largest known to
+    fit. It assumes that a larger value never needs less memory. `bytes_per_step`: slope from an earlier search
+    (`slope`), if `start` is near the edge; it is used until the tries define a line. Raises ValueError unless least <=
+    start <= most.
     """
     if not 1 <= least <= start <= most:
         raise ValueError(f"least {least}, start {start}, most {most}: must increase from 1")
@@ -86,9 +85,9 @@ def search(
 def search_together(
     searches: Mapping[Key, Search], peaks: Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
 ) -> dict[Key, Frontier]:
-    """The frontiers of `searches`, the next values of all that still search tried in one call of `peaks`.
+    """Run several searches, with the next values of all in one call of `peaks`.
 
-    `peaks` answers for each key it is asked about; a key it leaves out is given up and has no frontier.
+    `peaks` returns the peak of each key passed to it; a key that it leaves out is given up and has no frontier.
     """
     values = {key: next(steps) for key, steps in searches.items()}
     frontiers: dict[Key, Frontier] = {}
@@ -105,11 +104,11 @@ def search_together(
 
 
 def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
-    """Bytes that a value one larger takes more, near where memory ends; None where no two tries say it.
+    """Bytes per step of the value near the capacity; None if no two tries define it.
 
-    Of the line through the two tries between which memory ends. Where these are neighbours, or where one is not known,
-    through the nearest to the capacity and the nearest that lies apart from it: between neighbours an allocator's whims
-    outweigh the slope.
+    Taken from the two tries on either side of the capacity. If these are neighbours, or one is unknown, from the try
+    nearest to the capacity and the nearest one apart from it: between neighbours the allocator's jumps outweigh the
+    slope.
     """
     known = [(attempt.value, attempt.peak_bytes) for attempt in tries if attempt.peak_bytes is not None]
     near = sorted(known, key=lambda point: abs(point[1] - capacity_bytes))
@@ -125,7 +124,7 @@ def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
 
 
 class _Bracket:
-    """The tries so far, between which the frontier lies."""
+    """The tries so far, with the frontier between them."""
 
     def __init__(
         self, capacity_bytes: int, least: int, most: int, within: float, bytes_per_step: float | None = None
@@ -138,10 +137,10 @@ class _Bracket:
         self.too_large: Try | None = None
         self._widths: list[int] = []
         self._beyond = 0
-        """How often the line ended at the largest that fits; more than once, and it ends too early."""
+        """How often the line ended at the largest fitting value; after the first time, it ends too early."""
 
     def add(self, attempt: Try) -> None:
-        """Take a try in; the bracket's width is kept, to see whether the line leads anywhere."""
+        """Record a try, and the bracket's width, which shows whether the line converges."""
         self.tries.append(attempt)
         if attempt.peak_bytes is not None and attempt.peak_bytes <= self.capacity_bytes:
             self.fits = attempt
@@ -150,7 +149,7 @@ class _Bracket:
         self._widths.append(self._ceiling() - self._floor())
 
     def following(self) -> int | None:
-        """The next value to try; None where the frontier is known as closely as is asked."""
+        """Next value to try; None if the frontier is as close as requested."""
         floor, ceiling = self._floor(), self._ceiling()
         tolerance = int(self.within * floor)
         if ceiling - floor <= (1 if self.too_large is None else max(1, tolerance)):
@@ -160,14 +159,14 @@ class _Bracket:
         return self.rounded(max(floor + step, min(self._guess(step), last)), floor + step, last)
 
     def rounded(self, value: int, lowest: int, highest: int) -> int:
-        """The multiple next below `value`, else next above, of the largest power of two that the tolerance allows."""
+        """Multiple of the largest power of two that the tolerance allows: next below `value`, else next above."""
         tolerance = max(1, int(self.within * value) // 2)
         unit = 1 << (tolerance.bit_length() - 1)
         below = value - value % unit
         return next((near for near in (below, below + unit) if lowest <= near <= highest), value)
 
     def _guess(self, step: int) -> int:
-        """Where the edge may be: where the line ends, as long as tries bear it out."""
+        """Estimate the edge from the line, as long as the tries confirm it."""
         guess = self._where_the_line_ends()
         if guess is None:
             if self.too_large is not None:
@@ -183,7 +182,7 @@ class _Bracket:
         return min(guess, GROWTH * self._floor())
 
     def _between(self) -> int:
-        """The middle of the bracket; just below a start that should have been near the edge and was beyond it."""
+        """Middle of the bracket, or just below a start that should have been near the edge and was beyond it."""
         if self.fits is None and self.bytes_per_step is not None:
             part = max(2, STEP_BACK >> (len(self.tries) - 1))
             return self._ceiling() - max(1, self._ceiling() // part)
@@ -193,23 +192,23 @@ class _Bracket:
         return self.least - 1 if self.fits is None else self.fits.value
 
     def _ceiling(self) -> int:
-        """The least value that need not be tried."""
+        """Smallest value that need not be tried."""
         return self.most + 1 if self.too_large is None else self.too_large.value
 
     def _is_disproved(self, guess: int) -> bool:
-        """Whether memory ended below the line's end, or more fitted beyond it: what takes it is not in the peaks."""
+        """Memory ended below the line's end, or more fitted beyond it, so the peaks do not show the cause."""
         too_early = self._beyond > 1 and guess <= self._floor()
         ran_out = self.too_large is not None and self.too_large.peak_bytes is None
         return too_early or (ran_out and guess >= self._ceiling())
 
     def _is_slow(self) -> bool:
-        """Whether two tries in a row left more than half of the bracket: the line misleads there."""
+        """Two tries in a row left more than half of the bracket: the line misleads there."""
         return self.too_large is not None and len(self._widths) > 2 and self._widths[-1] > self._widths[-3] / 2
 
     def _where_the_line_ends(self) -> int | None:
-        """The largest value that fits by a line through the try nearest to the capacity; None where no slope is known.
+        """Largest value that fits by a line through the try nearest to the capacity; None if no slope is known.
 
-        Floats do for it: a value that is off by one is only tried once more.
+        Floats suffice: a value off by one only costs one more try.
         """
         known = [(attempt.value, attempt.peak_bytes) for attempt in self.tries if attempt.peak_bytes is not None]
         rise = slope(self.tries, self.capacity_bytes) or self.bytes_per_step

@@ -1,4 +1,4 @@
-"""What a frontier is sought along: the micro batch, the sequence length, or the depth of the model."""
+"""Quantities that a frontier search may grow: the micro batch, the sequence length, or the depth of the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,51 +9,49 @@ from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
 
 SEQUENCE_UNIT = 128
-"""Tokens by which sequence lengths differ: kernels work in tiles of as many."""
+"""Step of sequence lengths in tokens, the tile size of kernels."""
 
 MOST_SEQUENCES = 2**16
 MOST_TOKENS = 2**24
 MOST_DEPTH = 16
-"""How many times deeper a model is tried at most: predictions take time with every layer."""
+"""Largest multiple of the model's depth to try: prediction time grows with every layer."""
 
 
 @dataclass(frozen=True)
 class FrontierAxis:
-    """Something that may grow until memory ends; searches count it in whole steps of `unit`."""
+    """A quantity that grows until memory ends; searches count it in steps of `unit`."""
 
     name: str
     unit: int
     words: str
-    """What the figures are, for headings."""
+    """Unit of the figures, for headings."""
     value: Callable[[TrialSpec], int]
-    """Of a trial."""
+    """Value of a trial."""
     most: Callable[[TrialSpec], int]
-    """The largest that may be tried of it."""
+    """Largest value to try for a trial."""
     grown: Callable[[TrialSpec, int], TrialSpec]
-    """The trial with another value."""
+    """Returns the trial with another value."""
 
     def start(self, trial: TrialSpec) -> int:
-        """The step to begin at: the trial's own value."""
+        """First step to try: the trial's own value."""
         return max(1, min(self.value(trial) // self.unit, self.last(trial)))
 
     def last(self, trial: TrialSpec) -> int:
-        """The last step."""
         return max(1, self.most(trial) // self.unit)
 
     def at(self, trial: TrialSpec, step: int) -> TrialSpec:
-        """The trial at a step."""
         return self.grown(trial, step * self.unit)
 
 
 def frontier_axis(name: str) -> FrontierAxis:
-    """The axis called `name`. Raises UserError with the choices."""
+    """Find the axis called `name`. Raises UserError with the choices."""
     if name not in FRONTIERS:
         raise unknown_choice("--frontier", name, FRONTIERS)
     return FRONTIERS[name]
 
 
 def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
-    """Rotary positions are computed, so a model takes as many as memory allows; its config is made to say so."""
+    """Rotary positions are computed, so a model takes as many as memory allows; its config is extended to match."""
     model = trial.model
     positions = max_positions(model)
     if positions is not None and value > positions:
@@ -70,7 +68,7 @@ def _num_layers(trial: TrialSpec) -> int:
 
 
 def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
-    """`model` with another number of layers, by its own config's key; lists with an entry a layer follow."""
+    """Change the number of layers, by the config's own key; lists with one entry per layer follow."""
     config = dict(model.hf_config)
     spellings = SPELLINGS["num_layers"]
     key = next((key for key in spellings if key in config), spellings[0])

@@ -1,7 +1,7 @@
-"""The least host memory that a trial's model states take on one node, to refuse what cannot fit before it is tried.
+"""Least host memory of a trial's model states on one node, to refuse what cannot fit before it is tried.
 
-A lower bound by the terms of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) and ZeRO-Offload (Ren et al.,
-arXiv 2101.06840, section 4): activations, buffers and copies come on top, so what passes here may still not fit.
+A lower bound by the terms of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) and ZeRO-Offload (Ren et al., arXiv
+2101.06840, section 4): activations, buffers and copies come on top, so a trial that passes may still not fit.
 """
 
 from zerobench.config.derived.machine import Accelerator
@@ -13,17 +13,17 @@ from zerobench.config.trial.optimizers import OPTIMIZERS
 from zerobench.config.trial.trial import Offload, Precision, TrialSpec
 
 PROCESS_BYTES = 330 * 2**20
-"""Resident size of a rank that has imported torch, DeepSpeed and transformers and holds nothing yet (measured,
-CPU builds of torch 2.13: 329 to 351 MB)."""
+"""Resident size of a rank that has imported torch, DeepSpeed and transformers and has allocated nothing (measured, CPU
+builds of torch 2.13: 329 to 351 MB)."""
 
 
 def host_state_bytes(
     trial: TrialSpec, num_params: int, accelerator: Accelerator, most_rounded: int | None = None
 ) -> int:
-    """Bytes of host memory on one node: the processes, and the states that all its ranks hold there.
+    """Bytes of host memory on one node: its processes, and the states that its ranks keep there.
 
-    Ranks on the CPU hold all their states in host memory, ranks on GPUs only what is offloaded to the CPU; what is
-    offloaded to NVMe is in neither. `most_rounded` is the largest page-locked tensor that torch rounds up; None: any.
+    Ranks on the CPU keep all their states in host memory, ranks on GPUs only those offloaded to the CPU; states
+    offloaded to NVMe are in neither. `most_rounded`: largest page-locked tensor that torch rounds up; None: any.
     """
     if accelerator is Accelerator.CPU:
         states = round(num_params * _states_on_cpu(trial))
@@ -33,7 +33,7 @@ def host_state_bytes(
 
 
 def _states_on_cpu(trial: TrialSpec) -> float:
-    """Bytes per parameter of one rank that computes on the CPU, wherever its states are; the mean over the ranks."""
+    """Bytes per parameter of one rank that computes on the CPU, as the mean over the ranks."""
     stage, ranks = paper_stage(trial) or 0, state_shard_size(trial)
     size = element_bytes(trial)
     parameters = 0.0 if trial.offload_param is Offload.NVME else size / _share(stage, 3, ranks)
@@ -52,9 +52,9 @@ def _ranks_of_a_model(trial: TrialSpec) -> int:
 
 
 def _states_offloaded(trial: TrialSpec, num_params: int, most_rounded: int | None) -> int:
-    """Bytes that one rank on a GPU keeps on the host of what is offloaded to the CPU.
+    """Bytes of states offloaded to the CPU by one rank on a GPU.
 
-    Parameters at stage 3 are not page-locked in whole; what the optimizer has there is told below.
+    Parameters at stage 3 are not page-locked as a whole; for the optimizer see `_optimizer_offloaded`.
     """
     states = 0
     if trial.offload_optimizer is Offload.CPU:
@@ -65,13 +65,13 @@ def _states_offloaded(trial: TrialSpec, num_params: int, most_rounded: int | Non
 
 
 def _optimizer_offloaded(trial: TrialSpec, share: int, most_rounded: int | None) -> int:
-    """Bytes of a share of so many parameters: fp32 weights and gradients, moments, and what is page-locked of them.
+    """Bytes of a share of parameters: fp32 weights and gradients, moments, and page-locked copies.
 
-    The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it
+    The optimizer has fp32 gradients and, in fp32 training too, an fp32 copy of the weights
     (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py). FSDP2 keeps the same, each tensor by itself.
 
-    Page-locked are at stages 1 and 2 weights and gradients, and the copy in 16 bits that the updated weights go back
-    in; at stage 3 the gradients, those in fp32 in sub-groups, and those in 16 bits. Moments never are.
+    At stages 1 and 2, weights, gradients and the 16-bit copy of updated weights are page-locked; at stage 3, the
+    gradients: fp32 ones in sub-groups, and 16-bit ones. Moments never are.
     """
     word, moments = 4 * share, round(_moment_bytes(trial) * share)
     locked_word = page_locked_bytes(word, most_rounded)
@@ -84,28 +84,28 @@ def _optimizer_offloaded(trial: TrialSpec, share: int, most_rounded: int | None)
 
 
 SUB_GROUP_SIZE = 10**9
-"""DeepSpeed's own: parameters that stage 3 updates together (deepspeed/runtime/zero/config.py, sub_group_size). Where
-there are several, or others are asked for, where they are cut is not known here, and nothing is taken for rounded."""
+"""DeepSpeed's default number of parameters that stage 3 updates together (deepspeed/runtime/zero/config.py,
+sub_group_size). With several sub-groups, or another size, their bounds are unknown here, and nothing is rounded up."""
 
 
 def _is_page_locked(trial: TrialSpec) -> bool:
-    """Whether DeepSpeed's own settings hold: the generated configuration asks for page-locked memory."""
+    """The generated configuration requests page-locked memory; a user's file or keys may change that."""
     changed = {"zero_optimization.offload_optimizer.pin_memory", "zero_optimization.sub_group_size"}
     return trial.ds_config_file is None and not changed & set(trial.ds_config)
 
 
 def _second_copy(trial: TrialSpec) -> float:
-    """The second copy of hpZ, which lies where the parameters do (partition_parameters.py, _partition_param_sec)."""
+    """The second copy of hpZ is placed with the parameters (partition_parameters.py, _partition_param_sec)."""
     return element_bytes(trial) / trial.hpz_partition_size if trial.hpz_partition_size else 0.0
 
 
 def _share(stage: int, from_stage: int, ranks: int) -> int:
-    """Into how many parts a state is cut that is partitioned from `from_stage` on."""
+    """Number of parts of a state that is partitioned from stage `from_stage` on."""
     return ranks if stage >= from_stage else 1
 
 
 def element_bytes(trial: TrialSpec) -> int:
-    """Of a weight in the trial's precision."""
+    """Bytes of one weight in the trial's precision."""
     return 4 if trial.precision is Precision.FP32 else 2
 
 

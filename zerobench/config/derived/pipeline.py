@@ -1,4 +1,4 @@
-"""How the blocks of a model are divided among the stages of a pipeline, and which models can be."""
+"""Division of a model's blocks among the stages of a pipeline."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,16 @@ from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import PipelineSchedule, TrialSpec
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox")
-"""Models whose blocks stand in one row between an embedding, a last norm and a head."""
+"""Models with one row of blocks between an embedding, a last norm and a head."""
 
 
 def divide_blocks(blocks: Sequence[int], first: int, last: int, num_stages: int) -> list[range]:
-    """Which blocks each stage has: contiguous, one at least, the stages' sizes as even as can be.
+    """Divide blocks among stages: contiguous, at least one each, as even in size as possible.
 
-    `blocks` are the blocks' parameters; `first` are those that the first stage has beside its blocks (embeddings),
-    `last` those of the last stage (final norm and head). Even means the least sum of squares: where all blocks are
-    alike that is also the smallest largest stage, DeepSpeed's `partition_method: parameters`
-    (deepspeed/runtime/utils.py, partition_balanced). Of equal divisions the one with more blocks in earlier stages.
-    Raises ValueError for fewer blocks than stages.
+    `blocks`: parameters of each block; `first`: those that the first stage has besides its blocks (embeddings), `last`:
+    those of the last stage (final norm and head). Even means the least sum of squares: with identical blocks this also
+    minimizes the largest stage, DeepSpeed's `partition_method: parameters` (deepspeed/runtime/utils.py,
+    partition_balanced). Ties go to more blocks in earlier stages. Raises ValueError for fewer blocks than stages.
     """
     if not 1 <= num_stages <= len(blocks):
         raise ValueError(f"{len(blocks)} blocks cannot be divided among {num_stages} stages")
@@ -32,7 +31,7 @@ def divide_blocks(blocks: Sequence[int], first: int, last: int, num_stages: int)
 
 
 def _sums(blocks: Sequence[int]) -> list[int]:
-    """Parameters of the blocks before each, and of all."""
+    """Cumulative parameters before each block, and in total."""
     sums = [0]
     for block in blocks:
         sums.append(sums[-1] + block)
@@ -40,7 +39,7 @@ def _sums(blocks: Sequence[int]) -> list[int]:
 
 
 def _ends(sums: Sequence[int], beside: Sequence[int]) -> list[int]:
-    """Where each stage ends, by dynamic programming over how many blocks the stages so far have."""
+    """End of each stage, by dynamic programming over the number of blocks in the stages so far."""
     num_blocks, num_stages = len(sums) - 1, len(beside)
     cost: dict[int, int] = {0: 0}
     began: list[dict[int, int]] = []
@@ -58,7 +57,7 @@ def _ends(sums: Sequence[int], beside: Sequence[int]) -> list[int]:
 
 
 def stage_blocks(model: ModelSpec, num_stages: int) -> list[range]:
-    """Which blocks of `model` each stage has, as the worker divides it (rank/strategies/stages.py).
+    """Divide the blocks of `model` among stages as a rank does (rank/strategies/stages.py).
 
     Raises UserError for an architecture without a closed form, ValueError for fewer blocks than stages.
     """
@@ -70,19 +69,19 @@ def stage_blocks(model: ModelSpec, num_stages: int) -> list[range]:
 
 
 def own_blocks(trial: TrialSpec) -> range:
-    """The blocks that the predicted rank of `trial` runs: its stage's, or all. Raises as `stage_blocks` does."""
+    """Blocks that the predicted rank of `trial` runs: its stage's, or all. Raises as `stage_blocks` does."""
     if strategy_info(trial.strategy).divides_layers:
         return stage_blocks(trial.model, trial.world_size)[trial.prediction.rank]
     return range(block_tensors(trial.model)[1])
 
 
 def is_last_stage(trial: TrialSpec) -> bool:
-    """Whether the predicted rank of a pipeline is the last, which has the final norm and the head."""
+    """Return whether the predicted rank of a pipeline is the last, with the final norm and the head."""
     return trial.prediction.rank == trial.world_size - 1
 
 
 def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
-    """Why the trial's model cannot be divided into `num_stages` stages; None where it can."""
+    """Reason why the trial's model cannot be divided into `num_stages` stages; None if it can."""
     if trial.model.model_type not in MODEL_TYPES:
         return f"a model of type {trial.model.model_type}: its blocks are unknown; use one of {', '.join(MODEL_TYPES)}"
     num_blocks = dimensions(trial.model).num_layers
@@ -92,7 +91,7 @@ def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
 
 
 def micro_batches_in_flight(trial: TrialSpec, stage: int) -> int:
-    """Micro-batches whose activations stage `stage` (from 0) keeps at once, at most.
+    """Most micro-batches whose activations stage `stage` (from 0) keeps at once.
 
     All of the step's under GPipe (Huang et al., arXiv 1811.06965, section 2.3); under 1F1B as many as there are stages
     from this one on (Narayanan et al., arXiv 2104.04473, section 2.2.1).

@@ -1,4 +1,4 @@
-"""The second launch of a trial with a checkpoint: the same work on as many ranks, or on others."""
+"""Second launch of a trial with a checkpoint: the same work, possibly on other ranks."""
 
 from zerobench.config.trial.trial import TrialSpec
 
@@ -10,8 +10,8 @@ def resume_world_size(trial: TrialSpec) -> int:
 
 
 def resumed_trial(trial: TrialSpec) -> TrialSpec:
-    """`trial` as its second launch runs it: on other ranks, one node of them, its global batch accumulated in as many
-    more steps (config/rules/checkpoint_rules.py refuses what cannot be divided).
+    """`trial` as its second launch runs it: on one node of `resume_world_size` ranks, with the same global batch in
+    more accumulation steps (config/rules/checkpoint_rules.py refuses uneven ones).
     """
     ranks = resume_world_size(trial)
     if ranks == trial.world_size:
@@ -23,7 +23,7 @@ def resumed_trial(trial: TrialSpec) -> TrialSpec:
 
 
 def needs_universal(trial: TrialSpec) -> bool:
-    """Whether the second launch can read what the first wrote only as a universal checkpoint: DeepSpeed's ZeRO writes
-    a partition a rank (deepspeed/checkpoint/ds_to_universal.py).
+    """Return whether the second launch must read a universal checkpoint: DeepSpeed's ZeRO writes one partition per rank
+    (deepspeed/checkpoint/ds_to_universal.py).
     """
     return bool(trial.zero_stage) and resume_world_size(trial) != trial.world_size

@@ -1,4 +1,4 @@
-"""The optimizer steps of a trial in their order: what each is for, and how many tokens all ranks train on in it.
+"""Optimizer steps of a trial in order: purpose of each, and its tokens over all ranks.
 
 A pure function of the trial, so that every rank, every strategy and the single process take the same steps on the same
 samples. With a ramp of the batch, whenever the batch has grown, one step is taken under the ledger before steps of that
@@ -15,7 +15,7 @@ from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.trial.trial import StepsSpec, TrialSpec
 
 UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
-"""The kinds of steps in which memory is accounted for, and as what."""
+"""Kinds of steps whose memory is recorded, and the name under which it is."""
 
 
 class PlannedStep(NamedTuple):
@@ -24,29 +24,29 @@ class PlannedStep(NamedTuple):
     kind: str
     """`first`, `warmup`, `memory`, `timed` or `communication`."""
     seen_tokens: int
-    """Tokens that training has seen before it, over all ranks."""
+    """Tokens trained before it, over all ranks."""
     tokens: int
-    """Tokens that it trains on, over all ranks: its global batch."""
+    """Its tokens over all ranks: its global batch."""
 
 
 def step_kinds(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
-    """What each step of a fixed batch is for; a model that has been trained before has no first step."""
+    """Kinds of the steps of a fixed batch; a model that was trained before has no first step."""
     return [*_opening(steps, is_fresh=is_fresh), *["timed"] * steps.timed, *["communication"] * steps.communication]
 
 
 def _opening(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
-    """What comes before anything is timed."""
+    """Steps before anything is timed."""
     warmup = ["warmup"] * steps.warmup
     return ["first" if is_fresh else "warmup", *warmup, *["memory"] * steps.memory, *warmup]
 
 
 def leads_to_memory(kinds: Sequence[str], index: int) -> bool:
-    """Whether a step is the last of its warm-up and the next is under the ledger, which meets what it left behind."""
+    """Return whether a step ends its warm-up and the next one is recorded with the state that it leaves behind."""
     return list(kinds[index : index + 2]) == ["warmup", "memory"]
 
 
 def why_unsettled(trial: TrialSpec) -> str | None:
-    """What the step that is reported as `steady` does beside, where it is not yet like all that follow."""
+    """Reason why the step reported as `steady` is not yet like all that follow; None if it is."""
     settled = strategy_info(trial.strategy).settled_after_steps
     steady = trial.steps.warmup + trial.steps.memory  # its number from 0
     if steady >= settled:
@@ -58,7 +58,7 @@ def why_unsettled(trial: TrialSpec) -> str | None:
 
 
 def plan_steps(trial: TrialSpec) -> Sequence[PlannedStep]:
-    """The steps of `trial`: `steps.timed` timed ones among them, and with a ramp more memory steps than asked for."""
+    """Plan the steps of `trial`: `steps.timed` timed ones, and with a ramp additional memory steps."""
     planned: list[PlannedStep] = []
     seen = 0
 
@@ -81,6 +81,6 @@ def plan_steps(trial: TrialSpec) -> Sequence[PlannedStep]:
 
 
 def step_tokens(trial: TrialSpec, seen_tokens: int) -> int:
-    """Tokens of the step, over all ranks, that comes after `seen_tokens`."""
+    """Tokens, over all ranks, of the step after `seen_tokens`."""
     full = trial.global_batch_tokens
     return full if trial.batch_ramp is None else trial.batch_ramp.tokens_at(seen_tokens, full)

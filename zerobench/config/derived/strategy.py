@@ -1,8 +1,7 @@
-"""The ways to train that a sweep may name: a new one is an entry here and a file under `rank/strategies`.
+"""The strategies of a sweep: a new one is an entry here and a file under `rank/strategies`.
 
-An entry says what the command line, the rules and the reports need to know of a strategy without running it: what it
-needs, in which worlds it can be run, which axes mean something to it, and how near its losses must be to those of the
-reference.
+An entry has what the command line, the rules and the reports need without running it: its requirements, the kinds of
+evidence it supports, its axes, and the tolerance of its losses from the reference's.
 """
 
 from functools import partial
@@ -27,13 +26,13 @@ from zerobench.config.trial.trial import (
 _REORDERED = "the same sums in another order"
 
 _OWN_LOSS = ("cross_entropy",)
-"""Axes of strategies under which the model computes its own loss, whole on each rank."""
+"""Axes of strategies whose model computes its own loss, whole on each rank."""
 
 _OWN_FORWARD = (*_OWN_LOSS, "compile", "adapter", "frozen")
+"""Axes of strategies that also leave the forward and backward pass to torch."""
 
 _READS_FILES = (*_OWN_FORWARD, "weights")
-"""And of those whose model is transformers' as it is built, or as zero.Init partitions it: from_pretrained makes it."""
-"""And of those under which its forward and backward pass are torch's own."""
+"""Axes of strategies whose model from_pretrained can also make: as transformers builds it, or under zero.Init."""
 
 _DEEPSPEED = ("ds_config", "ds_config_file")
 
@@ -44,60 +43,59 @@ _DCP = "torch.distributed.checkpoint"
 
 
 class StrategyInfo(Spec):
-    """One way to train."""
+    """One strategy."""
 
     name: str
     summary: str
-    """One line for people."""
+    """One line for users."""
     zero_stage: int | None = None
     """ZeRO stage; None for strategies without DeepSpeed's sharding."""
     paper_stage: int | None = None
-    """The stage at which the ZeRO paper's terms divide the same states; None where they speak of something else."""
+    """Stage whose terms of the ZeRO paper divide the same states; None if it has none."""
     uses_deepspeed: bool = True
-    """Whether DeepSpeed's engine runs it, from a ds_config; of a pipeline its schedule decides (`uses_deepspeed`)."""
+    """Whether DeepSpeed's engine runs it, with a ds_config; for a pipeline its schedule decides (`uses_deepspeed`)."""
     is_reference: bool = False
-    """One process that trains the whole global batch; the others' losses are held against it."""
+    """One process that trains the whole global batch; other losses are compared with its own."""
     least_processes: int = 1
-    """Ranks below which it is not itself."""
+    """Fewest ranks."""
     num_servers: int = 0
-    """Ranks, the first ones, that hold weights and optimizer states for the others and see no data."""
+    """Number of first ranks that have weights and optimizer states for the others and see no data."""
     needs_gpu: bool = False
     """Whether its ranks must have GPUs."""
     packages: tuple[str, ...] = ("torch",)
-    """What must be installed, by the names that are imported."""
+    """Required packages, by import name."""
     environment: str | None = None
-    """The environment of its own in which its ranks run (zerobench.common.environments), which then has the packages;
-    None where they run in that of the suite."""
+    """Separate environment in which its ranks run and which has the packages (zerobench.common.environments); None if
+    they run in the suite's own."""
     evidences: tuple[Evidence, ...] = tuple(Evidence)
-    """The worlds that it can be run in."""
+    """Kinds of evidence that it supports."""
     unavailable: dict[Evidence, str] = Field(default_factory=dict)
-    """Why it cannot be run in each of the others."""
+    """Reason for each kind of evidence that it does not support."""
     axes: tuple[str, ...] = ()
-    """Axes that mean something to it, beside those that mean something to every strategy."""
+    """Its axes besides those of every strategy."""
     divides_batch: bool = True
-    """Whether each rank trains samples of its own. Else the ranks divide the model, and all train the same samples
+    """Whether each rank trains samples of its own; else ranks divide the model and train the same samples
     (zerobench.config.derived.batch)."""
     fixed_batch: str | None = None
-    """Why the number of micro-batches cannot change from step to step; None where it can, as a batch ramp needs."""
+    """Reason why the number of micro-batches cannot change between steps; None if it can, as a batch ramp needs."""
     divides_layers: bool = False
-    """Whether its ranks are the stages of a pipeline: each has some of the blocks, and the last alone the loss."""
+    """Whether its ranks are pipeline stages: each has some of the blocks, and only the last the loss."""
     settled_after_steps: int = 1
     """Steps after which each further one allocates and moves the same."""
     is_driven: bool = False
-    """Whether rank 0 alone reads the data and tells the others what to do."""
+    """Whether rank 0 alone reads the data and directs the others."""
     exact: bool = True
-    """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
-    strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
-    distance."""
+    """Whether it computes what the reference computes, up to the order of additions, and is judged by that. A strategy
+    that changes the arithmetic (compressed or stale gradients) is shown unjudged, with its distance."""
     loss_tolerance: float = 5e-6
-    """Largest difference of an fp32 loss from the reference's, absolute, at which an exact strategy still agrees. In 16
-    bits rounding decides, which is the same for all (zerobench.report.figures.parity)."""
+    """Largest absolute difference from the reference's fp32 loss at which an exact strategy still agrees. In 16 bits
+    one tolerance by rounding applies to all (zerobench.report.figures.parity)."""
     tolerance_reason: str = _REORDERED
-    """Why it may differ by so much."""
+    """Reason for that difference."""
     checkpoint: str | None = None
-    """What saves and loads it; None: nothing does, and a trial that asks for it is refused."""
+    """Code that saves and loads it; None: a trial with a checkpoint is refused."""
     bound_to_ranks: str | None = None
-    """Why a checkpoint of it cannot be resumed on another number of ranks; None where it can."""
+    """Reason why a checkpoint cannot be resumed on another number of ranks; None if it can."""
 
 
 _ALONE = "the driver waits for the other stages; use measured"
@@ -215,29 +213,29 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
     )
 }
-"""In the order in which tables and help list them: the reference, what divides nothing, ZeRO, its like, a server, and
-last those of environments of their own."""
+"""In the order of tables and help: the reference, strategies that divide nothing, ZeRO and similar ones, a server, and
+last those with separate environments."""
 
 
 def strategy_info(name: object) -> StrategyInfo:
-    """The entry of `name`. Raises UserError with the nearest right name and all choices."""
+    """Entry of `name`. Raises UserError with the nearest name and all choices."""
     if isinstance(name, str) and name in STRATEGIES:
         return STRATEGIES[name]
     raise unknown_choice("strategy", name, STRATEGIES)
 
 
 def uses_deepspeed(trial: TrialSpec) -> bool:
-    """Whether DeepSpeed's engine runs the trial: so its strategy is, or its schedule of a pipeline."""
+    """Return whether DeepSpeed's engine runs the trial, by its strategy or its pipeline schedule."""
     return _is_deepspeeds(strategy_info(trial.strategy), trial.pipeline_schedule)
 
 
 def strategies_with(axis: str) -> str:
-    """Those that an axis means something to, for sentences."""
+    """Names of the strategies that have an axis, for sentences."""
     return ", ".join(name for name, info in STRATEGIES.items() if axis in info.axes)
 
 
 def axes_of(info: StrategyInfo, schedule: PipelineSchedule) -> set[str]:
-    """Its axes, of a pipeline under its schedule."""
+    """Axes of a strategy under a pipeline schedule."""
     return {*info.axes, *(_DEEPSPEED if _is_deepspeeds(info, schedule) else ())}
 
 
@@ -247,14 +245,14 @@ def _is_deepspeeds(info: StrategyInfo, schedule: PipelineSchedule) -> bool:
 
 
 def strategy_packages() -> list[str]:
-    """Every package that some strategy needs in this environment, by the name that is imported."""
+    """Packages that strategies need in this environment, by import name."""
     here = [info for info in STRATEGIES.values() if info.environment is None]
     return sorted({package for info in here for package in info.packages})
 
 
 def is_exact(trial: TrialSpec) -> bool:
-    """Whether the trial computes what the reference computes: its gradients are the reference's, and what its optimizer
-    makes of them.
+    """Return whether the trial computes what the reference computes: the same gradients, and the same updates from
+    them.
     """
     update = OPTIMIZERS[trial.optimizer].why_inexact(
         in_parts=(paper_stage(trial) or 0) > 0, is_clipped=trial.hyperparameters.gradient_clipping > 0
@@ -263,8 +261,8 @@ def is_exact(trial: TrialSpec) -> bool:
 
 
 def has_exact_gradients(trial: TrialSpec) -> bool:
-    """Whether the same weights would have the reference's gradients: nothing is compressed or quantized on its way, and
-    no gradient is computed on weights that others have moved on from.
+    """Return whether equal weights yield the reference's gradients: nothing is compressed or quantized on its way, and
+    no gradient is computed from stale weights.
     """
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     is_stale = trial.consistency is Consistency.ASYNC
@@ -276,7 +274,7 @@ def has_exact_gradients(trial: TrialSpec) -> bool:
 
 
 def paper_stage(trial: TrialSpec) -> int | None:
-    """The stage whose terms the ZeRO paper would write for the trial; None where it speaks of no such thing."""
+    """Stage whose terms the ZeRO paper would give for the trial; None if it has none."""
     info = STRATEGIES.get(trial.strategy)
     if trial.strategy == "tensorflow" and trial.tf_strategy is TfStrategy.PARAMETER_SERVER:
         return None

@@ -1,6 +1,6 @@
-"""Which models can be cut by tensor parallelism into how many parts, and why others cannot.
+"""Models that tensor parallelism can cut, and reasons why others cannot be.
 
-Attention is cut by heads and the MLP by its inner width, as Megatron-LM does (Shoeybi et al., arXiv 1909.08053, section
+Attention is cut by heads and the MLP by its inner width, as in Megatron-LM (Shoeybi et al., arXiv 1909.08053, section
 3), so both must be divisible. A vocabulary need not be: the last rank's part of the head is then the smallest.
 """
 
@@ -8,7 +8,7 @@ from zerobench.config.models.architecture import complete, dimensions
 from zerobench.config.trial.trial import TrialSpec
 
 MODEL_TYPES = ("llama", "mistral", "qwen2")
-"""Models whose blocks are Llama's: separate projections of queries, keys and values, and a gated MLP."""
+"""Models with Llama's blocks: separate projections of queries, keys and values, and a gated MLP."""
 
 _WHY_NOT = {
     "gpt2": "one projection makes queries, keys and values together, which a cut by columns does not cut by heads",
@@ -18,7 +18,7 @@ _WHY_NOT = {
 
 
 def why_not_cut(trial: TrialSpec, parts: int) -> str | None:
-    """Why the trial's model cannot be cut into `parts`; None where it can."""
+    """Reason why the trial's model cannot be cut into `parts`; None if it can."""
     model = trial.model
     if model.model_type not in MODEL_TYPES:
         because = _WHY_NOT.get(model.model_type, "only Llama's block names are known")

@@ -1,4 +1,4 @@
-"""A training of so many tokens, and what it takes in steps of a given length: days, GPU-hours, money, energy."""
+"""Cost of a training run of a number of tokens at a given step time: days, GPU-hours, money, energy."""
 
 from dataclasses import dataclass
 
@@ -13,35 +13,35 @@ _MOST_PRICE = 1e9
 
 @dataclass(frozen=True)
 class Training:
-    """What is to be trained."""
+    """Tokens to train, and their price."""
 
     tokens: float
     price_per_gpu_hour: float | None = None
-    """In a currency of the user's own."""
+    """In the user's own currency."""
 
     def days(self, step_s: float, spec: TrialSpec) -> float:
-        """Days in steps of `spec` that take `step_s` seconds."""
+        """Days for steps of `spec` of `step_s` seconds."""
         return self.tokens / spec.global_batch_tokens * step_s / (24 * 3600.0)
 
     def gpu_hours(self, step_s: float, spec: TrialSpec) -> float:
-        """The days, on all GPUs."""
+        """Days times all GPUs, in hours."""
         return self.days(step_s, spec) * 24 * spec.world_size
 
     def cost(self, gpu_hours: float) -> float | None:
-        """What GPU-hours cost; None without a price."""
+        """Price of `gpu_hours`; None without one."""
         return None if self.price_per_gpu_hour is None else gpu_hours * self.price_per_gpu_hour
 
 
 def most_energy_kwh(gpu: Gpu, gpu_hours: float) -> float | None:
-    """What the GPUs draw at their rated power, which none exceeds for long; not hosts, network and cooling.
+    """Energy of the GPUs at their rated power, which none exceeds for long; without hosts, network and cooling.
 
-    None where the catalogue does not have the power.
+    None if the catalogue does not have the power.
     """
     return None if gpu.power_watts is None else gpu_hours * gpu.power_watts / 1000
 
 
 def read_training(tokens: str | None, price: str | None) -> Training | None:
-    """`--tokens` and `--price`; None without tokens. Raises UserError, which begins with the option."""
+    """Read `--tokens` and `--price`; None without tokens. Raises UserError, which begins with the option."""
     if tokens is None:
         if price is not None:
             raise UserError("--price: needs --tokens; for example --tokens 300B")

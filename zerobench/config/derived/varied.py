@@ -1,4 +1,5 @@
-"""What a search varies at a fixed global batch: micro batch (accumulation follows), checkpointing, DeepSpeed's keys.
+"""Variants that a search tries at a fixed global batch: micro batch (accumulation follows), checkpointing, DeepSpeed's
+keys.
 
 Stage and offload are the cells of a plan (zerobench.config.sweep.plan); each cell has all of these variants.
 """
@@ -14,36 +15,36 @@ from zerobench.config.trial.recomputation import OPERATIONS, Checkpointing
 from zerobench.config.trial.trial import Offload, TrialSpec
 
 WHOLE: tuple[Checkpointing, ...] = (False, True)
-"""Checkpointing as `plan` varies it."""
+"""Checkpointing variants of `plan`."""
 SELECTIVE: tuple[Checkpointing, ...] = (False, "every-4", "every-2", OPERATIONS, True)
-"""As `tune` does."""
+"""Checkpointing variants of `tune`."""
 
 _MOST_SEQUENCES = 10**7
 
 
 @dataclass(frozen=True)
 class Variations:
-    """What is varied of a cell's trial."""
+    """Variants of a cell's trial."""
 
     micro_batches: tuple[int, ...]
-    """Each divides `sequences`."""
+    """Divisors of `sequences`."""
     sequences: int
-    """Of the global batch that each rank trains in a step."""
+    """Sequences of the global batch that each rank trains in a step."""
     checkpointings: tuple[Checkpointing, ...]
     sets_keys: bool = False
-    """Whether DeepSpeed's keys are varied too."""
+    """Whether DeepSpeed's keys vary as well."""
     ratios: tuple[float, ...] = (0.75, 0.5, 0.25)
-    """Of an optimizer that is offloaded: the shares that leave the GPU."""
+    """Shares of an offloaded optimizer that leave the GPU."""
 
     def families(self, cell: TrialSpec) -> Iterator[list[TrialSpec]]:
-        """The cell's variants: those of each family differ in their micro batch alone, the smallest first."""
+        """Variants of the cell: those of a family differ only in their micro batch, the smallest first."""
         for keys in _settings(cell, self.ratios) if self.sets_keys else [{}]:
             for checkpointing in self.checkpointings:
                 same = {"activation_checkpointing": checkpointing, "ds_config": {**cell.ds_config, **keys}}
                 yield [cell.model_copy(update=same | self._batch(micro)) for micro in self.micro_batches]
 
     def smallest(self, cell: TrialSpec) -> TrialSpec:
-        """The cell at the smallest micro batch: a variant also of one that none can be tried of."""
+        """The cell at the smallest micro batch, even if it cannot be tried."""
         return cell.model_copy(update=self._batch(self.micro_batches[0]))
 
     def _batch(self, micro: int) -> dict[str, int]:
@@ -51,9 +52,9 @@ class Variations:
 
 
 def read_global_batch(sequences: str | None, tokens: str | None, *, sequence_length: int, ranks: int) -> int | None:
-    """Sequences a step, by `--global-batch` or, to the nearest batch that the ranks share, by `--tokens-per-step`.
+    """Read sequences per step from `--global-batch` or, rounded to a multiple of the ranks, from `--tokens-per-step`.
 
-    Raises UserError: both are given, or the ranks cannot share so many.
+    Raises UserError if both are given, or the ranks cannot share the batch evenly.
     """
     if tokens is not None:
         if sequences is not None:
@@ -71,7 +72,7 @@ def read_global_batch(sequences: str | None, tokens: str | None, *, sequence_len
 
 
 def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> Variations:
-    """What is varied at `batch` sequences a step, `work` saying what is not. Raises UserError: it does not come out."""
+    """Variants at `batch` sequences per step; `work` has the fixed axes. Raises UserError if none divides the batch."""
     sequences = batch // ranks
     micro, accumulation = work.get("micro_batch_size"), work.get("gradient_accumulation_steps")
     micro_batch_sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
@@ -95,7 +96,7 @@ _BUCKETS = {
     3: ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_max_live_parameters"),
 }
 _SMALL = 50_000_000
-"""Elements: a tenth of DeepSpeed's buckets, still some milliseconds of a link."""
+"""Elements: a tenth of DeepSpeed's buckets, still some milliseconds on a link."""
 
 
 _REPLAYED: dict[int, tuple[tuple[str, int], ...]] = {
@@ -108,26 +109,27 @@ _REPLAYED: dict[int, tuple[tuple[str, int], ...]] = {
         ("stage3_param_persistence_threshold", 1_000_000),
     ),
 }
-"""By stage: keys that only the order of what an engine issues tells apart, with values beside DeepSpeed's defaults."""
+"""By stage: keys that only affect the order in which an engine issues its work, with values besides DeepSpeed's
+defaults."""
 
 
 def key_changes(trial: TrialSpec) -> list[dict[str, Any]]:
-    """Changes of single keys that move collectives in a step of `trial`, of which its closed form knows nothing."""
+    """Changes of single keys that move collectives in a step of `trial`; its closed form ignores them."""
     pairs = _REPLAYED.get(trial.zero_stage or 0, ()) if trial.world_size > 1 else ()
     changes = [{f"zero_optimization.{name}": value} for name, value in pairs]
     return [change for change in changes if not change.items() <= trial.ds_config.items()]
 
 
 FINE_RATIOS = tuple(tenths / 10 for tenths in range(9, 0, -1))
-"""Shares between which GPU and host memory may both be short."""
+"""Offloaded shares for when both GPU and host memory may be short."""
 _SUB_GROUP = 100_000_000
-"""Elements: sub-groups move whole, and a rank's part is often one of DeepSpeed's, of 1e9."""
+"""Elements: sub-groups move as a whole, and a rank's part is often a single one of DeepSpeed's default, 1e9."""
 
 
 def _settings(cell: TrialSpec, ratios: Sequence[float]) -> Sequence[dict[str, Any]]:
-    """DeepSpeed's defaults first; reduction beside the backward pass, which stages 1 and 2 do not do by themselves; a
-    part of the optimizer offloaded, which stage 3 can; small buckets, which no expected time is better for, so that
-    they are taken where they make something else fit.
+    """DeepSpeed's defaults first; then reduction during the backward pass, which stages 1 and 2 do not do by default; a
+    partly offloaded optimizer, which stage 3 supports; and small buckets, which never improve the expected time, so
+    they are only chosen if they let something else fit.
     """
     stage = cell.zero_stage or 0
     if stage == 0:

@@ -1,4 +1,4 @@
-"""The GPU that a person names, or one line with the names that come nearest: for axes and options that take a GPU."""
+"""Finds the GPU that a user names, or raises an error with the nearest names: for axes and options that take a GPU."""
 
 import re
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from zerobench.config.trial.plain import as_written, one_line
 _MOST_HINTS = 3
 _SIZE = re.compile(r"(\d{1,3})gb?")
 _NOMINAL = 0.07
-"""How far what NVML calls a GPU's memory may be from what its name calls it."""
+"""Relative difference between the memory in a GPU's name and NVML's."""
 
 
 def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu:
-    """The catalogued GPU called `name` (see hardware.find_gpu).
+    """Find the catalogued GPU called `name` (see hardware.find_gpu).
 
     Raises UserError, one line that begins with `field`, with the nearest names, or some of the choices, `also` first.
     """
@@ -29,7 +29,7 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
 
 
 def _of_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:
-    """`h100-80gb`, `v100 32gb`: the first GPU with the other words in its name that has so much memory."""
+    """`h100-80gb`, `v100 32gb`: first GPU with the other words in its name and this memory size."""
     words = _words(name)
     sizes = [int(match[1]) for word in words if (match := _SIZE.fullmatch(word))]
     rest = {word for word in words if not _SIZE.fullmatch(word)}

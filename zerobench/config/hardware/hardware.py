@@ -1,8 +1,8 @@
-"""What GPUs can do at most, by the name the driver gives them; where every figure comes from is beside it.
+"""Peak figures of GPUs, by the name that the driver reports; every figure has its source.
 
-The catalogue ships as `hardware.yaml`. Users add GPUs, or correct ours, by a file of the same form: its entries
-come first. A device that nobody has catalogued has no peak, and its MFU is not available rather than wrong; the
-same holds for a MIG slice, which is part of a GPU under a name of its own.
+The catalogue ships as `hardware.yaml`. Users add or correct GPUs with a file of the same form: its entries come first.
+A device outside the catalogue has no peak, and its MFU is not available rather than wrong; the same applies to a MIG
+slice, which is part of a GPU under a name of its own.
 """
 
 import os
@@ -34,7 +34,7 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _read_bytes(value: Any) -> Any:
-    """Bytes as people write them; the field's name is in pydantic's error."""
+    """Read bytes with a unit; pydantic's error has the field's name."""
     try:
         return parse_bytes(value)
     except UserError as error:
@@ -45,53 +45,53 @@ Bytes = Annotated[int, BeforeValidator(_read_bytes)]
 
 
 class Gpu(Spec):
-    """One model of GPU: what its maker promises, dense (without sparsity)."""
+    """One model of GPU, with its maker's dense figures (without sparsity)."""
 
     name: str = Field(min_length=1)
-    """The short name that people use, for example `H100 SXM`."""
+    """Short name in common use, for example `H100 SXM`."""
     names: tuple[str, ...] = ()
     """As NVML and CUDA report it; vendor words, case and dashes do not matter."""
     memory_bytes: Annotated[Bytes, Field(gt=0)] | None = None
     """Total as NVML reports it; a file may write `143771 MiB`."""
     usable_memory_bytes: Annotated[Bytes, Field(gt=0)] | None = None
-    """What the driver leaves to programs: the total of cudaMemGetInfo. None: by rule, see `capacity_bytes`."""
+    """Memory that the driver leaves to programs: the total of cudaMemGetInfo. None: by rule, see `capacity_bytes`."""
     sm_count: Annotated[int, Field(gt=0)] | None = None
-    """Multiprocessors."""
+    """Streaming multiprocessors."""
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
-    """As CUDA calls it, for example `9.0`."""
+    """CUDA's compute capability, for example `9.0`."""
     l2_bytes: Annotated[Bytes, Field(gt=0)] | None = None
-    """Cache of the second level."""
+    """Size of the L2 cache."""
     peak_tflops: dict[Dtype, Rate] = Field(default_factory=dict)
     """10^12 FLOP/s by data type, 16 and 8 bits with fp32 accumulation, fp32 without tensor cores."""
     memory_gb_per_s: Rate | None = None
     """Bandwidth of the device memory, 10^9 bytes a second."""
     link: str | None = None
-    """The fastest link to another GPU."""
+    """Fastest link to another GPU."""
     link_gb_per_s: Rate | None = None
     """Its bandwidth, both directions together, 10^9 bytes a second."""
     link_reduces: bool = False
-    """Whether the switch between these links adds up what crosses it (NVLink SHARP), so that an all-reduce sends each
-    byte once."""
+    """Whether the switch of these links reduces data in transit (NVLink SHARP), so that an all-reduce sends each byte
+    once."""
     host_link: str | None = None
-    """The link to the CPU and its memory."""
+    """Link to the CPU and its memory."""
     host_link_gb_per_s: Rate | None = None
     """Its bandwidth, both directions together, 10^9 bytes a second."""
     network_gb_per_s: Rate | None = None
-    """Bandwidth of the network card that a usual node has for each GPU, one direction, 10^9 bytes a second."""
+    """Bandwidth of the network card per GPU in a usual node, one direction, 10^9 bytes a second."""
     power_watts: Rate | None = None
-    """What the board draws at most."""
+    """Rated power of the board."""
     source: str = Field(min_length=1)
-    """Where the peaks, the bandwidths and the power come from."""
+    """Source of the peaks, the bandwidths and the power."""
     device_source: str | None = None
-    """Where multiprocessors and the second level's cache come from."""
+    """Source of the multiprocessors and the L2 cache."""
     memory_source: str | None = None
-    """Where the memory size comes from."""
+    """Source of the memory size."""
     usable_memory_source: str | None = None
-    """Where the usable memory comes from."""
+    """Source of the usable memory."""
     host_link_source: str | None = None
-    """Where the host link comes from, if not from `source`."""
+    """Source of the host link, if not `source`."""
     network_source: str | None = None
-    """Where the network comes from."""
+    """Source of the network bandwidth."""
 
     @model_validator(mode="after")
     def _usable_is_a_part(self) -> Self:
@@ -103,10 +103,10 @@ class Gpu(Spec):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Memory that CUDA hands out to programs: whatever must fit is compared with it.
+        """Memory that CUDA can allocate, the limit that trials are compared with.
 
-        The catalogue's `usable_memory_bytes`, else the share of `memory_bytes` that the driver leaves of a similar
-        GPU (`capacity_rule`). None if neither size is known.
+        The catalogue's `usable_memory_bytes`, else the share of `memory_bytes` that the driver leaves on a similar GPU
+        (`capacity_rule`). None if neither size is known.
         """
         if self.usable_memory_bytes or self.memory_bytes is None:
             return self.usable_memory_bytes
@@ -123,7 +123,7 @@ class Gpu(Spec):
 
     @property
     def capacity_rule(self) -> str | None:
-        """How `capacity_bytes` is derived, in words; None if the catalogue gives it."""
+        """Derivation of `capacity_bytes` in words; None if the catalogue has it."""
         if self.usable_memory_bytes or self.memory_bytes is None:
             return None
         peer = self._peer
@@ -135,9 +135,9 @@ class Gpu(Spec):
 
     @property
     def _peer(self) -> "Gpu | None":
-        """The shipped GPU nearest in size whose usable memory is known, of the same compute capability if there is one.
+        """Shipped GPU nearest in size with known usable memory, of the same compute capability if there is one.
 
-        None without a compute capability: drivers of other makers keep nothing.
+        None without a compute capability: other makers' drivers reserve nothing.
         """
         if self.memory_bytes is None or self.compute_capability is None:
             return None
@@ -148,15 +148,13 @@ class Gpu(Spec):
 
 
 class Catalogue(Spec):
-    """A file of GPUs."""
-
     gpus: tuple[Gpu, ...]
 
 
 def load_catalogue(users_file: Path | None = None) -> tuple[Gpu, ...]:
-    """All GPUs known: those of `users_file` (by default the one ZEROBENCH_HARDWARE names), then the shipped ones.
+    """Load all GPUs: those of `users_file` (default: the one ZEROBENCH_HARDWARE names), then the shipped ones.
 
-    Raises UserError for a file that is not there or not of the form of `hardware.yaml`.
+    Raises UserError for a file that does not exist or does not have the form of `hardware.yaml`.
     """
     named = os.environ.get(CATALOGUE_VARIABLE)
     if users_file is None and named:
@@ -185,7 +183,7 @@ def _read(file: Path) -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str, catalogue: Iterable[Gpu] | None = None) -> Gpu | None:
-    """The GPU that NVML, CUDA or a person calls `name`, or None; `catalogue` defaults to `load_catalogue()`.
+    """Find the GPU that NVML, CUDA or a user calls `name`, or None; `catalogue` defaults to `load_catalogue()`.
 
     The whole name must match: an A10 is no A100, and `... MIG 1g.10gb` is no whole GPU.
     """
@@ -205,15 +203,15 @@ def device_capacity_bytes(name: str, total_bytes: int) -> int:
 
 @cache
 def _key(name: str) -> str:
-    """`name` without vendor words, case, dashes and spaces."""
+    """Drop vendor words, case, dashes and spaces from `name`."""
     words = re.split(r"[\s_-]+", name.lower())
     return " ".join(word for word in words if word not in {"", "nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
 
 
 def peak_flops(name: str, precision: str, catalogue: Iterable[Gpu] | None = None) -> tuple[float, str] | None:
-    """Peak dense FLOP/s of the GPU called `name` in `precision` (fp32, tf32, bf16, fp16, fp8) and its source.
+    """Peak dense FLOP/s of the GPU called `name` in `precision` (fp32, tf32, bf16, fp16, fp8), and its source.
 
-    None where the GPU is not catalogued or has no peak for that data type.
+    None if the GPU is not catalogued or has no peak for that data type.
     """
     gpu = find_gpu(name, catalogue)
     tflops = None if gpu is None else {str(dtype): rate for dtype, rate in gpu.peak_tflops.items()}.get(precision)

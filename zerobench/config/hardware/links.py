@@ -1,7 +1,7 @@
-"""How fast bytes leave a GPU, a node and a drive at most: the rates that a step's transfers are divided by.
+"""Peak rates of the links of a GPU, a node and a drive, by which a step's transfers are divided.
 
-The GPU's catalogue entry knows most of them; host memory and drives are the node's and are given, or stay None. A rate
-that is not known makes no bound, rather than a guessed one.
+Most come from the GPU's catalogue entry; host memory and drives belong to the node and are given, or stay None. An
+unknown rate sets no bound, rather than a guessed one.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from zerobench.config.trial.base import Spec
 
 
 class Links(Spec):
-    """Peak rates in 10^9 bytes a second; None where nobody knows."""
+    """Peak rates in 10^9 bytes a second; None if unknown."""
 
     link_gb_per_s: Rate | None = None
     """From a GPU to the other GPUs of its node, one direction."""
     link_reduces: bool = False
-    """Whether the switch between the GPUs of a node adds up what crosses it (NVLink SHARP)."""
+    """Whether the switch between the GPUs of a node reduces data in transit (NVLink SHARP)."""
     network_gb_per_s: Rate | None = None
-    """From a node to the others, for each of its GPUs, one direction."""
+    """From a node to the others, per GPU, one direction."""
     host_link_gb_per_s: Rate | None = None
-    """Between a GPU and the host's memory, one direction."""
+    """Between a GPU and host memory, one direction."""
     host_memory_gb_per_s: Rate | None = None
     """Memory of one host, reads and writes together, shared by its GPUs."""
     nvme_gb_per_s: Rate | None = None
-    """The NVMe drives of one node together, in each direction, shared by its GPUs."""
+    """All NVMe drives of one node, in each direction, shared by its GPUs."""
 
     def slowed(self, *, copies: float, host_update: float) -> Links:
-        """The same where copies to and from the host, and updates in its memory, take so many times as long."""
+        """Divide the rates of host copies and host updates by these factors."""
         times = {"host_link_gb_per_s": copies, "host_memory_gb_per_s": host_update}
         known = {name: rate / slower for name, slower in times.items() if (rate := getattr(self, name)) is not None}
         return self.model_copy(update=known)
 
 
 def links_of(gpu: Gpu, *, host_memory_gb_per_s: float | None = None, nvme_gb_per_s: float | None = None) -> Links:
-    """The links of a node of `gpu` as catalogued, and of the node what is given.
+    """Links of a node with `gpu` as catalogued, and the given rates of the node.
 
     Raises pydantic's ValidationError for a rate that is not above zero.
     """

@@ -1,8 +1,8 @@
-"""Device memory that no tensor explains: CUDA context, NCCL, the matrix library's workspaces.
+"""Device memory besides tensors: CUDA context, NCCL, workspaces of the matrix library.
 
-A prediction adds them to what it counts. They differ by driver, CUDA and NCCL version, so what a run on the user's own
-GPUs measured (a calibration file, written by `zerobench calibrate`) comes before the published figures that ship as
-`overheads.yaml`. Every figure says where it comes from and whether anybody measured it on this GPU.
+A prediction adds them to the bytes of its tensors. They differ by driver, CUDA and NCCL version, so figures measured on
+the user's own GPUs (a calibration file, written by `zerobench calibrate`) precede the published ones in
+`overheads.yaml`. Every figure has its source and whether it was measured on this GPU.
 """
 
 import os
@@ -27,7 +27,7 @@ _SHIPPED = Path(__file__).with_name("overheads.yaml")
 
 Status = Literal["measured", "derived", "transferred", "recalled"]
 _STATUS_WORDS = {"transferred": "from published figures", "recalled": "assumed"}
-"""What people read in place of two of them."""
+"""Words shown to users for two of them."""
 
 
 Ranks = Annotated[int, Field(ge=1)]
@@ -35,36 +35,36 @@ Ranks = Annotated[int, Field(ge=1)]
 
 class _SourcedEntry(Spec):
     gpus: tuple[str, ...] | None = None
-    """Catalogue names of the GPUs it is for; None is every other one."""
+    """Catalogue names of its GPUs; None is every other one."""
     status: Status
     source: str = Field(min_length=1)
 
 
 class ContextEntry(_SourcedEntry):
-    """A published size of the CUDA context."""
+    """Published size of the CUDA context."""
 
     context_bytes: Bytes
 
 
 class CollectivesEntry(_SourcedEntry):
-    """A published size of NCCL's buffers."""
+    """Published size of NCCL's buffers."""
 
     min_ranks: Ranks
-    """The fewest ranks that it is for."""
+    """Fewest ranks to which it applies."""
     collectives_bytes: Bytes
-    """Of a process's first communicator, with NCCL's kernels."""
+    """First communicator of a process, with NCCL's kernels."""
     another_bytes: Bytes | None = None
-    """Of each one more; None is as much as of the first."""
+    """Each further communicator; None: as many as the first."""
 
 
 class WorkspaceEntry(_SourcedEntry):
-    """The workspace that torch gives the matrix library for each thread."""
+    """Workspace of the matrix library that torch allocates per thread."""
 
     workspace_bytes: Bytes
 
 
 class Overheads(Spec):
-    """The published figures (overheads.yaml)."""
+    """Published figures (overheads.yaml)."""
 
     contexts: tuple[ContextEntry, ...]
     collectives: tuple[CollectivesEntry, ...]
@@ -72,7 +72,7 @@ class Overheads(Spec):
 
 
 class Spread(Spec):
-    """One figure over the ranks that measured it, in bytes."""
+    """Distribution of one figure over the measuring ranks, in bytes."""
 
     median: int
     min: int
@@ -80,38 +80,38 @@ class Spread(Spec):
 
 
 class CalibratedGpu(Spec):
-    """What the ranks on one model of GPU measured in worlds of one size."""
+    """Measurements of the ranks on one model of GPU at one world size."""
 
     gpu: str = Field(min_length=1)
-    """As the driver names it."""
+    """Name that the driver reports."""
     world_size: Ranks
     num_ranks: Ranks
-    """Rank records that the figures come from."""
+    """Rank records behind the figures."""
     context_bytes: Spread | None = None
     collectives_bytes: Spread | None = None
     rest_of_process_bytes: Spread | None = None
-    """Host memory of a rank that no tensor holds, in the steady state."""
+    """Host memory of a rank besides tensors, in the steady state."""
 
 
 class StepConstants(Spec):
-    """What of a step's time differs from machine to machine."""
+    """Machine-dependent constants of step time."""
 
     slower: float = Field(gt=0)
-    """Times that the kernels of the passes take as long as by the shipped rates."""
+    """Time of the kernels of the passes, relative to the shipped rates."""
     launch_s: float = Field(gt=0)
-    """In which the host launches a kernel."""
+    """Seconds of the host per kernel launch."""
     python_slower: float = Field(gt=0)
-    """Times that its Python takes as long as on the host that was measured for the shipped rates."""
+    """Time of the host's Python, relative to the host of the shipped rates."""
     step_s: float = Field(ge=0)
-    """Between steps: data, logging."""
+    """Seconds between steps: data, logging."""
     copies_slower: float = Field(default=1.0, gt=0)
-    """Times that copies between a GPU and its host take as long as by the shipped share of the link."""
+    """Time of copies between a GPU and its host, relative to the shipped share of the link."""
     host_update_slower: float = Field(default=1.0, gt=0)
-    """Times that an update on the host takes as long as by the shipped share of its memory's bandwidth."""
+    """Time of an update on the host, relative to the shipped share of its memory's bandwidth."""
 
     @property
     def of_host(self) -> str:
-        """All but kernels, in words; of offload where its trials told of it."""
+        """Host constants in words; those of offload only if its trials measured them."""
         words = [f"a launch {1e6 * self.launch_s:.2g} us", f"Python {self.python_slower:.2g} times as long"]
         offload = {"copies to and from the host": self.copies_slower, "updates there": self.host_update_slower}
         words += [f"{what} {slower:.3g} times" for what, slower in offload.items() if f"{slower:.3g}" != "1"]
@@ -119,63 +119,63 @@ class StepConstants(Spec):
 
 
 class CalibratedSteps(Spec):
-    """How long measured steps on one model of GPU took beside what the time model expects of them."""
+    """Measured step times on one model of GPU, relative to the time model's expectation."""
 
     gpu: str = Field(min_length=1)
-    """As the catalogue names it."""
+    """Name in the catalogue."""
     num_trials: Ranks
     constants: StepConstants | None = None
     """Fitted to the trials; None: the shipped ones."""
     factor: float = Field(gt=0)
-    """Measured over expected with these, the geometric mean over the trials."""
+    """Geometric mean over the trials of measured over expected seconds."""
     spread: float = Field(ge=0)
-    """Of the logarithm of that."""
+    """Standard deviation of the logarithm of that ratio."""
     covered: tuple[str, ...] = ()
-    """What the time model assumes of every one of the trials, so that the factor makes up for it."""
+    """Assumptions of the time model that all trials share, for which the factor compensates."""
     of_passes: bool = False
-    """Whether it is of the passes of ranks that ran alone, whose collectives took no time: of computing alone."""
+    """Whether it covers only the passes of ranks that ran alone, without time for collectives."""
 
 
 class Calibration(Spec):
-    """A calibration file: the overheads of one machine, from one run, and how long its steps take."""
+    """A calibration file: overheads and step times of one machine, from one run."""
 
     calibration_version: Literal[1] = 1
     run_id: str
     versions: dict[str, str] = Field(default_factory=dict)
-    """Packages, driver and CUDA that it was measured with."""
+    """Packages, driver and CUDA at the time of the measurement."""
     gpus: Annotated[tuple[CalibratedGpu, ...], Field(min_length=1)]
     steps: tuple[CalibratedSteps, ...] = ()
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What one rank's device holds beside torch's memory, and whose figures these are."""
+    """Memory of one rank's device besides torch's own, with the source."""
 
     context_bytes: int
     """CUDA context and loaded kernels."""
     collectives_bytes: int
     """NCCL's kernels and the buffers of the first communicator."""
     another_bytes: int
-    """NCCL's buffers of each communicator more."""
+    """NCCL's buffers of each further communicator."""
     source: str
     """One line: each figure with its status and source."""
     rest_of_process_bytes: int | None = None
-    """Host memory of the rank that no tensor holds; None where it was not calibrated."""
+    """Host memory of the rank besides tensors; None if not calibrated."""
 
     def of_communicators(self, number: int) -> int:
-        """NCCL's bytes in a process that has made so many."""
+        """NCCL's bytes in a process with this number of communicators."""
         return self.collectives_bytes + (number - 1) * self.another_bytes if number else 0
 
 
 def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None) -> Overhead:
-    """The overheads of a rank on the GPU called `gpu_name` (by driver or catalogue) in a world of `world_size` ranks.
+    """Overheads of a rank on the GPU called `gpu_name` (by driver or catalogue) with `world_size` ranks.
 
     Figures of the file `calibration`, by default the one that ZEROBENCH_CALIBRATION names, come first: the median of
-    its ranks, at this world size or the nearest one (never one rank for several or the reverse, because one rank has
-    nobody to talk to). What it does not have is taken from the published figures; a communicator after the first takes
-    the share of it that they tell.
+    its ranks, at this world size or the nearest one (one rank never stands in for several, nor several for one, since
+    one rank does not communicate). Missing figures come from the published ones; a further communicator has their share
+    of the first.
 
-    Raises UserError: `world_size` below 1, or a calibration file that is not there or not of its form.
+    Raises UserError: `world_size` below 1, or a calibration file that does not exist or is not valid.
     """
     if world_size < 1:
         raise UserError(f"world_size: {world_size} is not a number of ranks; give 1 or more")
@@ -197,9 +197,9 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
 
 
 def calibrated_steps(gpu_name: str) -> tuple[CalibratedSteps, str] | None:
-    """What the file that ZEROBENCH_CALIBRATION names says of steps on a GPU, and its run; None where it says nothing.
+    """Step calibration of a GPU in the file that ZEROBENCH_CALIBRATION names, and its run; None if it has none.
 
-    Raises UserError as `overhead_of`.
+    Raises UserError as `overhead_of` does.
     """
     file = _named_by_environment()
     if file is None:
@@ -210,27 +210,27 @@ def calibrated_steps(gpu_name: str) -> tuple[CalibratedSteps, str] | None:
 
 @cache
 def _kept(file: Path, _written_ns: int) -> Calibration:
-    """A search asks for thousands of steps."""
+    """Cached, since a search reads it for thousands of steps."""
     return load_calibration(file)
 
 
 def workspace_of(gpu_name: str) -> WorkspaceEntry:
-    """The matrix library's workspace on the GPU called `gpu_name`: torch takes one for each thread and stream.
+    """Workspace of the matrix library on the GPU called `gpu_name`: torch allocates one per thread and stream.
 
-    It is part of what torch's allocator gives out (aten/src/ATen/cuda/CublasHandlePool.cpp), unlike the overheads.
+    Unlike the overheads, it is part of the memory of torch's allocator (aten/src/ATen/cuda/CublasHandlePool.cpp).
     """
     return _best_for(gpu_name, published().workspaces)
 
 
 @cache
 def published() -> Overheads:
-    """The figures that ship with zerobench."""
+    """Figures that ship with zerobench."""
     content = load_plain(_SHIPPED.read_text(encoding="utf-8"), _SHIPPED.name)
     return Overheads.model_validate(content)
 
 
 def load_calibration(file: Path) -> Calibration:
-    """The calibration that lies in `file`. Raises UserError: it is not there or not of its form."""
+    """Load a calibration file. Raises UserError if it does not exist or is not valid."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -259,7 +259,7 @@ def _context(calibrated: Sequence[CalibratedGpu], gpu_name: str, file: Path | No
 def _collectives(
     calibrated: Sequence[CalibratedGpu], gpu_name: str, world_size: int, file: Path | None
 ) -> tuple[int, float, str]:
-    """Of the first communicator; the share of it that another takes; whose figures they are."""
+    """First communicator's bytes, the share of it for another one, and the source."""
     sizes = {entry.min_ranks for entry in published().collectives if entry.min_ranks <= world_size}
     fitting = [_best_for(gpu_name, [e for e in published().collectives if e.min_ranks == size]) for size in sizes]
     largest = max(fitting, key=lambda entry: entry.collectives_bytes)
@@ -282,13 +282,13 @@ _Entry = TypeVar("_Entry", bound=_SourcedEntry)
 
 
 def _best_for(gpu_name: str, entries: Sequence[_Entry]) -> _Entry:
-    """The entry that names this GPU, else the one that names none."""
+    """Entry that names this GPU, else the one that names none."""
     named = (e for e in entries if e.gpus is not None and any(_same(gpu, gpu_name) for gpu in e.gpus))
     return next(named, None) or next(entry for entry in entries if entry.gpus is None)
 
 
 def _same(name: str, other: str) -> bool:
-    """Whether two names mean one model of GPU: by the catalogue, or letter by letter where it knows neither."""
+    """Compare two names of GPUs: by the catalogue, or letter by letter if it has neither."""
     known, other_gpu = find_gpu(name), find_gpu(other)
     if known is None or other_gpu is None:
         return name.casefold() == other.casefold()

@@ -1,7 +1,7 @@
-"""What is installed here that a trial may need, found without importing torch or DeepSpeed (seconds each).
+"""Detects installed tools that a trial may need, without importing torch or DeepSpeed (seconds each).
 
-DeepSpeed compiles its C++ parts (CPUAdam, FusedAdam, asynchronous I/O for NVMe) when they are first used, unless
-they were built at installation. Whether it can is asked of the tools that it would use.
+DeepSpeed compiles its C++ parts (CPUAdam, FusedAdam, asynchronous I/O for NVMe) on first use, unless they were built at
+installation; the compilers that it would use are checked here.
 """
 
 import importlib.util
@@ -20,29 +20,29 @@ _AIO_PROGRAM = "#include <libaio.h>\nint main(void) { return io_destroy(0); }\n"
 
 
 def package_folder(name: str) -> Path | None:
-    """Where the top-level package `name` lies, None where it is not installed; it is not imported."""
+    """Folder of the top-level package `name`, without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(name)
     places = None if spec is None else spec.submodule_search_locations
     return Path(next(iter(places))) if places else None
 
 
 def torch_has_rpc() -> bool:
-    """Whether the installed torch has torch.distributed.rpc, which only Linux builds do; True where none is installed,
-    which is said elsewhere.
+    """Return whether torch has torch.distributed.rpc, which only Linux builds do; True without torch, which other
+    checks report.
     """
     folder = package_folder("torch")
     return folder is None or (sys.platform == "linux" and (folder / "distributed" / "rpc").is_dir())
 
 
 def torch_build() -> dict[str, str | None]:
-    """What the installed torch was built for, read from the text of its version.py: `cuda`, `hip`, `git_version`."""
+    """Build settings of the installed torch, parsed from its version.py: `cuda`, `hip`, `git_version`."""
     folder = package_folder("torch")
     assigned = (None if folder is None else version_texts(folder)) or {}
     return {name: assigned.get(name) for name in ("cuda", "hip", "git_version")}
 
 
 def version_texts(folder: Path) -> dict[str, str] | None:
-    """The texts that version.py of the torch in `folder` assigns, by name; None where there is no such file."""
+    """Strings that version.py of the torch in `folder` assigns, by name; None if the file does not exist."""
     try:
         text = (folder / "version.py").read_text(encoding="utf-8")
     except OSError:
@@ -51,44 +51,44 @@ def version_texts(folder: Path) -> dict[str, str] | None:
 
 
 def torch_cuda_version() -> str | None:
-    """`13.0`: the CUDA that the installed torch was built for; None where for none."""
+    """CUDA version of the installed torch, such as `13.0`; None for a build without CUDA."""
     return torch_build()["cuda"]
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed torch was built for CUDA."""
     return torch_cuda_version() is not None
 
 
 def can_build_ops(*, for_cuda: bool) -> bool:
-    """Whether DeepSpeed's C++ parts can be compiled: a C++ compiler and ninja, for CUDA builds of torch nvcc too.
+    """Return whether DeepSpeed's C++ parts can be compiled: with a C++ compiler and ninja, and nvcc for CUDA builds of
+    torch.
 
-    deepspeed/ops/op_builder/builder.py, jit_load and installed_cuda_version: on CUDA even the parts that run on
-    the CPU ask for the toolkit.
+    deepspeed/ops/op_builder/builder.py, jit_load and installed_cuda_version: on CUDA even the parts that run on the CPU
+    need the toolkit.
     """
     tools = [os.environ.get("CXX", "c++").split(maxsplit=1)[0]] if os.environ.get("CXX", "c++").strip() else []
     return bool(tools) and all(map(_on_path, [*tools, "ninja"])) and (not for_cuda or _has_nvcc())
 
 
 def can_compile_graphs(*, for_cuda: bool) -> bool:
-    """Whether torch.compile's inductor finds what it generates code for: a C++ compiler, on GPUs Triton too.
+    """Return whether torch.compile's inductor has its backends: a C++ compiler, and Triton on GPUs.
 
-    torch/_inductor/cpp_builder.py, get_cpp_compiler, takes CXX or g++; Triton compiles its launcher by a C compiler.
+    torch/_inductor/cpp_builder.py, get_cpp_compiler, uses CXX or g++; Triton compiles its launcher with a C compiler.
     """
     compiler = os.environ.get("CXX", "").strip() or "g++"
     return _on_path(compiler) and (not for_cuda or package_folder("triton") is not None)
 
 
 def op_is_built(name: str) -> bool:
-    """Whether DeepSpeed's part `name` (`cpu_adam`, `fused_adam`, `async_io`) was compiled at installation."""
+    """Return whether DeepSpeed's part `name` (`cpu_adam`, `fused_adam`, `async_io`) was compiled at installation."""
     folder = package_folder("deepspeed")
     return folder is not None and any((folder / "ops").glob(f"*/{name}_op*.so"))
 
 
 def has_libaio() -> bool:
-    """Whether a C program that uses libaio compiles and links, with CFLAGS and LDFLAGS as they are set.
+    """Try to compile and link a C program that uses libaio, with the present CFLAGS and LDFLAGS.
 
-    This is what DeepSpeed tries itself (op_builder/async_io.py, is_compatible), with the header besides.
+    DeepSpeed tries the same itself (op_builder/async_io.py, is_compatible), without the header.
     """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     flags = [shlex.split(os.environ.get(name, "")) for name in ("CFLAGS", "LDFLAGS")]
@@ -105,12 +105,12 @@ def has_libaio() -> bool:
 
 
 def _on_path(program: str) -> bool:
-    """Whether `program` is found, on the search path or beside this interpreter, where pip puts ninja."""
+    """Find `program` on the search path or next to this interpreter, where pip installs ninja."""
     return shutil.which(program) is not None or (Path(sys.executable).parent / program).is_file()
 
 
 def _has_nvcc() -> bool:
-    """As torch looks for the toolkit (torch/utils/cpp_extension.py, _find_cuda_home)."""
+    """Look for the toolkit as torch does (torch/utils/cpp_extension.py, _find_cuda_home)."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     home = Path(named or "/usr/local/cuda")
     return (home / "bin/nvcc").is_file() or (named is None and shutil.which("nvcc") is not None)

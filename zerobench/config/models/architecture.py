@@ -1,8 +1,7 @@
-"""What a transformers config says of a model, under one set of names and without importing transformers.
+"""Reads the dimensions of a transformers config under one set of names, without importing transformers.
 
-A config may leave out what transformers fills in, and architectures spell the same dimension differently. The
-defaults of those whose parameters are counted in closed form are repeated here; a test holds them against
-transformers' own classes.
+A config may omit what transformers fills in, and architectures spell the same dimension differently. The defaults of
+architectures with a closed form are repeated here; a test compares them with transformers' own classes.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ _SIZES_LIKE_LLAMA = (
 
 
 def _like_llama(*sizes: int | None, **more: Any) -> dict[str, Any]:
-    """What a config class made after Llama's holds: the sizes of _SIZES_LIKE_LLAMA, and what is its own."""
+    """Defaults of a config class derived from Llama's: the sizes of _SIZES_LIKE_LLAMA, and its own."""
     return {**dict(zip(_SIZES_LIKE_LLAMA, sizes, strict=True)), "tie_word_embeddings": False, **more}
 
 
@@ -91,7 +90,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-"""By model type: what its transformers config class holds where a config says nothing (transformers 5)."""
+"""By model type: defaults of its transformers config class (transformers 5)."""
 
 _ALIASES: dict[str, dict[str, str]] = {
     "gpt2": {
@@ -101,7 +100,7 @@ _ALIASES: dict[str, dict[str, str]] = {
         "num_hidden_layers": "n_layer",
     },
 }
-"""Second spellings that a config class takes (its `attribute_map`)."""
+"""Alternative spellings that a config class accepts (its `attribute_map`)."""
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -116,14 +115,14 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 _LARGEST_SIZE = 2**31 - 1
 _LARGEST = {"num_layers": 100_000}
-"""Every layer is counted and simulated, one by one: a thousand times what anybody has trained is enough."""
+"""Every layer is counted and simulated by itself: a thousand times the deepest trained model is enough."""
 _PRINTED = 10**30
 _MAY_BE_NULL = {"num_kv_heads", "head_dim"}
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The sizes of a decoder-only transformer; None where its config does not say."""
+    """Sizes of a decoder-only transformer; None if its config does not have one."""
 
     num_layers: int | None
     hidden_size: int | None
@@ -136,7 +135,7 @@ class Dimensions:
 
 
 def complete(spec: ModelSpec) -> dict[str, Any]:
-    """The config of the text model, its defaults filled in where this package knows them, one spelling each."""
+    """Config of the text model, with defaults filled in where known here, and one spelling per key."""
     nested = spec.hf_config.get("text_config")  # of the language model, where the model has other parts too
     config = nested if isinstance(nested, dict) else spec.hf_config
     aliases = _ALIASES.get(spec.model_type, {})
@@ -145,7 +144,7 @@ def complete(spec: ModelSpec) -> dict[str, Any]:
 
 
 def dimensions(spec: ModelSpec) -> Dimensions:
-    """The sizes of `spec`; `head_dim` is hidden_size / num_heads where the config leaves it open."""
+    """Sizes of `spec`; `head_dim` defaults to hidden_size / num_heads."""
     config = complete(spec)
     sizes = {
         name: next((config[key] for key in keys if isinstance(config.get(key), int)), None)
@@ -160,23 +159,23 @@ def dimensions(spec: ModelSpec) -> Dimensions:
 
 
 def max_positions(spec: ModelSpec) -> int | None:
-    """The longest sequence in tokens that the model takes (rotary models: that it is meant for), or None."""
+    """Longest sequence in tokens that the model accepts (rotary models: is trained for), or None."""
     return dimensions(spec).max_positions
 
 
 _LEARNED_POSITIONS = frozenset({"gpt2", "opt", "gpt_bigcode"})
-"""Architectures whose positions are a table: it ends, where rotary positions do not."""
+"""Architectures with a table of positions, which ends, unlike rotary positions."""
 
 
 def position_limit(spec: ModelSpec) -> int | None:
-    """The longest sequence in tokens that the model can be given; None where its positions are computed."""
+    """Longest sequence in tokens that the model can process; None if its positions are computed."""
     return max_positions(spec) if spec.model_type in _LEARNED_POSITIONS else None
 
 
 def has_dropout(spec: ModelSpec) -> bool:
-    """Whether anything is dropped in training, so that losses of two strategies need not agree.
+    """Return whether training drops anything, so that losses of two strategies may differ.
 
-    Architectures whose defaults this package does not know are judged by what their config says.
+    Architectures whose defaults are unknown here are judged by their config.
     """
     return any(
         value > 0
@@ -195,10 +194,10 @@ def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def check_dimensions(spec: ModelSpec, where: str) -> None:
-    """Raise UserError, naming the config's own key, for sizes that no model can have.
+    """Raise UserError, naming the config's own key, for impossible sizes.
 
-    Sizes must be positive integers, heads must divide the hidden size unless their own size is given, and
-    key and value heads must divide the heads.
+    Sizes must be positive integers, heads must divide the hidden size unless their own size is given, and key and value
+    heads must divide the heads.
     """
     _check_aliases(spec, where)
     config = complete(spec)
@@ -228,7 +227,7 @@ def _check_aliases(spec: ModelSpec, where: str) -> None:
 
 
 def _check_given(spec: ModelSpec, config: dict[str, Any], where: str) -> None:
-    """A null takes the place of a default, and no model can be built of it; of some sizes it says: the usual one."""
+    """A null replaces a default and fails at construction, except for sizes where it means the usual one."""
     for key, usual in DEFAULTS.get(spec.model_type, {}).items():
         named = any(key in keys for name, keys in SPELLINGS.items() if name not in _MAY_BE_NULL)
         if named and usual is not None and config[key] is None:

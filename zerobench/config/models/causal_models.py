@@ -1,4 +1,4 @@
-"""Which causal language models the installed transformers can build, with which attention and rotary positions; without
+"""Causal language models that the installed transformers can build, with their attention and rotary positions; without
 importing it.
 """
 
@@ -13,19 +13,20 @@ from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import Attention
 
 _TABLE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-"""What AutoModelForCausalLM goes by (transformers/models/auto/modeling_auto.py): pairs of a model type and a class."""
+"""AutoModelForCausalLM's table (transformers/models/auto/modeling_auto.py): pairs of a model type and a class."""
 _ROPE_TABLE = "ROPE_INIT_FUNCTIONS"
 _SUPPORTS = {Attention.SDPA: "_supports_sdpa", Attention.FLASH_ATTENTION_2: "_supports_flash_attn"}
-"""What a class declares of each attention (PreTrainedModel in transformers/modeling_utils.py: False unless it does)."""
+"""Class attribute that declares support of each attention (PreTrainedModel in transformers/modeling_utils.py: False by
+default)."""
 _CONFIG_TABLE = "CONFIG_MAPPING_NAMES"
 _PREFIX = "prefix_lm"
 _OTHER_FLASH_KERNELS = "_compatible_flash_implementations"
-"""Where a class lists its flash kernels and flash_attention_2 is none of them, transformers runs the first of them."""
+"""Class attribute with a list of flash kernels: if flash_attention_2 is not in it, transformers runs the first."""
 
 
 def is_causal_model(spec: ModelSpec) -> bool:
-    """Whether transformers has a causal language model of this type, or the config brings code of its own; True where
-    nobody can tell.
+    """Return whether transformers has a causal language model of this type, or the config ships its own code; True if
+    unknown.
     """
     types = causal_model_types() if spec.model_type not in DEFAULTS else None
     return types is None or spec.model_type in types or bool(spec.hf_config.get("auto_map"))
@@ -33,13 +34,13 @@ def is_causal_model(spec: ModelSpec) -> bool:
 
 @cache
 def causal_model_types() -> frozenset[str] | None:
-    """The model types of the installed transformers; None where it is not installed, or is another than we know."""
+    """Model types of the installed transformers; None if it is not installed, or its source has another form."""
     return frozenset(_classes()) or None
 
 
 def takes_attention(spec: ModelSpec, attention: Attention) -> bool:
-    """Whether transformers' class of the model runs with this attention; True where its source does not tell, as for
-    code that comes with a config.
+    """Return whether transformers' class of the model supports this attention; True if its source does not say, as for
+    code that ships with a config.
     """
     name = _SUPPORTS.get(attention)
     values = _declared(spec) if name is not None else None
@@ -52,7 +53,7 @@ def takes_attention(spec: ModelSpec, attention: Attention) -> bool:
 
 
 def _attends_to_prefix(spec: ModelSpec) -> bool:
-    """Whether each token of the prompt attends to all of it, a mask that FlashAttention has no form for (hrm_text)."""
+    """Each token of the prompt may attend to all of it, a mask that FlashAttention does not support (hrm_text)."""
     asked = spec.hf_config.get(_PREFIX)
     if asked is not None:
         return bool(asked)
@@ -62,7 +63,7 @@ def _attends_to_prefix(spec: ModelSpec) -> bool:
 
 
 def _declared(spec: ModelSpec) -> dict[str, object] | None:
-    """What the model's class declares of attention; None where there is no source of it."""
+    """Attention attributes of the model's class; None without its source."""
     class_name = _classes().get(spec.model_type)
     module = model_module(spec.model_type)
     if not class_name or class_name not in source(*module) or spec.hf_config.get("auto_map"):
@@ -71,12 +72,11 @@ def _declared(spec: ModelSpec) -> dict[str, object] | None:
 
 
 def _classes() -> dict[str, str]:
-    """The class of each model type."""
     return table(_TABLE, "models", "auto", "modeling_auto.py")
 
 
 def unknown_rope_type(spec: ModelSpec) -> tuple[str, list[str]] | None:
-    """The type of rotary positions that the config asks for and transformers does not have, with those that it has."""
+    """Rotary type of the config if transformers does not have it, with the types that it has."""
     if _ROPE_TABLE not in source(*model_module(spec.model_type)):
         return None
     rotary = spec.hf_config.get("rope_scaling") or spec.hf_config.get("rope_parameters")
@@ -87,7 +87,7 @@ def unknown_rope_type(spec: ModelSpec) -> tuple[str, list[str]] | None:
 
 @cache
 def rope_types() -> frozenset[str]:
-    """The types of rotary positions that transformers has (modeling_rope_utils.py); none where nobody can tell."""
+    """Rotary types of the installed transformers (modeling_rope_utils.py); empty if unknown."""
     tables = assigned(_ROPE_TABLE, "modeling_rope_utils.py")
     keys = [key for value in tables if isinstance(value, ast.Dict) for key in value.keys]
     known = {str(key.value) for key in keys if isinstance(key, ast.Constant)}

@@ -1,4 +1,4 @@
-"""A transformers config of the user's own: read without transformers, checked, cut down to what defines the work."""
+"""Reads a user's transformers config without transformers, checks it, and reduces it to what defines the work."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from zerobench.config.trial.base import validated
 from zerobench.config.trial.model import ModelSpec
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""`organisation/name`, as the Hugging Face hub names repositories."""
+"""`organisation/name`, the form of repository names on the Hugging Face hub."""
 
 _HUB_TIMEOUT_S = 10.0
 
@@ -30,9 +30,9 @@ _NOT_THE_WORK = frozenset(
 
 
 def load_from_path(path: Path) -> ModelSpec:
-    """The model of the config file `path` (`*.json`), or of `config.json` in the folder `path`, then named after it.
+    """Load the config file `path` (`*.json`), or `config.json` in the folder `path`, which then names the model.
 
-    Raises UserError where there is none, or it is no transformers config.
+    Raises UserError if there is none, or it is no transformers config.
     """
     file = path if path.name.endswith(".json") else path / "config.json"
     config, folder = _read_json(file), file.resolve().parent
@@ -41,9 +41,9 @@ def load_from_path(path: Path) -> ModelSpec:
 
 
 def load_from_hub(hub_id: str) -> ModelSpec:
-    """The model whose config.json the Hugging Face hub, or its cache on this machine, has under `hub_id`.
+    """Load the config.json of `hub_id` from the Hugging Face hub, or its cache on this machine.
 
-    Downloads that one file. Raises UserError where the hub does not answer or has no such repository.
+    Downloads that one file. Raises UserError if the hub does not respond or has no such repository.
     """
     try:
         file = _config_of_hub(hub_id)
@@ -57,14 +57,14 @@ def load_from_hub(hub_id: str) -> ModelSpec:
 
 
 def _without_client(error: Exception) -> str | None:
-    """What to do where the hub's client is not installed; it comes with transformers, which a login node lacks."""
+    """Remedy if the hub's client is not installed; it comes with transformers, which a login node may lack."""
     if not isinstance(error, ModuleNotFoundError) or error.name != "huggingface_hub":
         return None
     return "huggingface_hub is not installed; give a config.json, or: python -m pip install huggingface_hub"
 
 
 def _config_of_hub(hub_id: str) -> Path:
-    """Path of the downloaded, or earlier downloaded, config.json of `hub_id`."""
+    """Path of the config.json of `hub_id`, downloaded now or earlier."""
     # Imported here because only this way of naming a model needs the network.
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415
 
@@ -86,12 +86,11 @@ def _cached_config(hub_id: str) -> Path | None:
 
 
 def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: Path | str | None = None) -> ModelSpec:
-    """The model called `name` that the transformers config `config` describes.
+    """Model called `name` of the transformers config `config`.
 
     Dropout stays as it is (see `architecture.has_dropout`); caching is turned off; data type, quantization and
-    provenance are left out. Code that ships with the config (`auto_map`) keeps `origin`, the folder or
-    hub id it lies in. `where` names the source in errors. Raises UserError for a config without `model_type`
-    or with impossible dimensions.
+    provenance are dropped. Code that ships with the config (`auto_map`) keeps `origin`, its folder or hub id. `where`
+    names the source in errors. Raises UserError for a config without `model_type` or with impossible dimensions.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
@@ -111,7 +110,7 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
 
 
 def _check_values(value: object, where: str) -> None:
-    """JSON can write half a character of two halves, a file's name any bytes, and Python reads NaN: none is taken."""
+    """Refuse unpaired surrogates, which JSON and file names can contain, and NaN, which Python's JSON reads."""
     if isinstance(value, str) and not _is_text(value):
         raise UserError(f"{where}: {value!a} is not valid text: unpaired surrogate")
     if isinstance(value, float) and not math.isfinite(value):
@@ -134,7 +133,7 @@ def _is_text(text: str) -> bool:
 
 
 def _only_the_work(config: dict[str, Any]) -> dict[str, Any]:
-    """`config`, and the configs nested in it, without what does not define the work."""
+    """Drop keys that do not define the work from `config` and nested configs."""
     return {
         key: _only_the_work(value) if isinstance(value, dict) else value
         for key, value in config.items()
@@ -143,7 +142,7 @@ def _only_the_work(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_origin(code: object, origin: Path | str) -> object:
-    """The spelling that transformers has for a class in another repository: `repository--module.Class`."""
+    """Spell a class in another repository as transformers does: `repository--module.Class`."""
     return f"{origin}--{code}" if isinstance(code, str) and "--" not in code else code
 
 

@@ -1,7 +1,7 @@
-"""How many parameters a model has, and what each is for, without building it.
+"""Parameter counts of a model by component, without building it.
 
-The closed forms are exact: tests hold them against transformers' own models, parameter by parameter. Of a model as
-built, modules say what each parameter is for (rank/ledger/components.py).
+The closed forms are exact: tests compare them with transformers' own models, parameter by parameter. For a built model
+the component follows from the modules (rank/ledger/components.py).
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from zerobench.config.trial.model import ModelSpec
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters by component; a tied head is counted once, under `token_embeddings`."""
+    """Parameters by component; a tied head is counted once, under `token_embeddings`."""
 
     token_embeddings: int = 0
     positional_embeddings: int = 0
@@ -24,28 +24,27 @@ class ParameterCounts:
     norms: int = 0
     head: int = 0
     other: int = 0
-    """What is none of these, for example OPT's projections between embedding and hidden size."""
+    """The rest, for example OPT's projections between embedding and hidden size."""
 
     @property
     def total(self) -> int:
-        """All parameters."""
         return sum(self.by_component().values())
 
     def by_component(self) -> dict[str, int]:
-        """Parameters by the component's name, in the model's order; `other` where there is any."""
+        """Parameters by the component's name, in the model's order; `other` only if there are any."""
         counts: dict[str, int] = vars(self)
         return {name: count for name, count in counts.items() if count or name != "other"}
 
     @classmethod
     def from_components(cls, counts: Mapping[str, int]) -> Self:
-        """The counts that `by_component` gave, or a sum over a model's parameters; unknown names go to `other`."""
+        """Counts from a mapping of components, or a sum over a model's parameters; unknown names count as `other`."""
         known = {field.name for field in fields(cls)} - {"other"}
         other = sum(count for name, count in counts.items() if name not in known)
         return cls(other=other, **{name: count for name, count in counts.items() if name in known})
 
 
 def count_parameters(spec: ModelSpec) -> ParameterCounts | None:
-    """Exact parameters of the causal language model of `spec`, or None where no closed form is known."""
+    """Exact parameters of the causal language model of `spec`, or None without a closed form."""
     layout = layout_of(spec)
     if layout is None:
         return None
@@ -57,6 +56,6 @@ def count_parameters(spec: ModelSpec) -> ParameterCounts | None:
 
 
 def num_parameters(spec: ModelSpec) -> int | None:
-    """All parameters of `spec`'s model, or None where no closed form is known."""
+    """Total parameters of the model of `spec`, or None without a closed form."""
     counts = count_parameters(spec)
     return None if counts is None else counts.total

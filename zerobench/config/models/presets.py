@@ -1,7 +1,8 @@
-"""Models by name: the published shapes, small ones for CPUs, and `resolve_model`, the one door for what a sweep names.
+"""Models by name: published shapes, small ones for CPUs, and `resolve_model`, the single entry point for a sweep's
+model.
 
-A sweep may name a preset, a transformers config (a file, a folder or a hub id) or write a shape out. Whatever
-it names becomes a ModelSpec; weights are random, so nothing but a config is ever read or downloaded.
+A sweep may name a preset, a transformers config (a file, a folder or a hub id) or write out a shape. Each becomes a
+ModelSpec; weights are random, so only configs are read or downloaded.
 """
 
 from collections.abc import Mapping
@@ -60,29 +61,28 @@ _SHAPES: dict[str, Shape] = {
 }
 
 PRESETS: tuple[str, ...] = (*_SHAPES, *RELEASED)
-"""Their names, in the order in which lists show them."""
+"""Names of presets, in the order of lists."""
 
 
 def family_of(name: str) -> str:
-    """The family of a preset, for people: `Qwen 2.5`."""
+    """Family of a preset, for users: `Qwen 2.5`."""
     if released := RELEASED.get(name):
         return released.family
     return {"gpt2": "GPT-2", "gpt3": "GPT-3", "llama": "Llama"}[name.partition("-")[0]]
 
 
 def is_model(name: str) -> bool:
-    """Whether `name` is a preset's, a hub id of one, or the path of a transformers config."""
+    """Return whether `name` is a preset, a hub id of one, or the path of a transformers config."""
     return _preset(name) is not None or by_hub_id(name) is not None or Path(name).name == "config.json"
 
 
 def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
-    """The model that `value` names.
+    """Resolve `value` to a model.
 
-    A string is a preset (also as its maker writes it: `Llama-2-7b`), the path of a `config.json` or of a folder that
-    holds one, or a hub id (`organisation/name`; that of a preset is the preset, another asks the network for the
-    config alone). A mapping is a shape (`family`, see Shape), a transformers config (`model_type`), any of these under
-    a name (`config` and `name`) or what a ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for
-    anything else.
+    A string is a preset (also in its maker's spelling: `Llama-2-7b`), the path of a `config.json` or of its folder, or
+    a hub id (`organisation/name`; a preset's needs no network, another downloads only the config). A mapping is a shape
+    (`family`, see Shape), a transformers config (`model_type`), either of these under a name (`config` and `name`) or a
+    dumped ModelSpec (`name` and `hf_config`). Raises UserError, one line, for anything else.
     """
     if isinstance(value, str):
         return _from_text(value)
@@ -123,12 +123,12 @@ _BY_BARE_NAME = {
 
 
 def _preset(name: str) -> str | None:
-    """The preset that `name` means, in whatever case and with or without hyphens; a released model's own name, too."""
+    """Preset that `name` means, in any case, with or without hyphens, also by a released model's own name."""
     return _BY_BARE_NAME.get(bare(name))
 
 
 def _path(text: str) -> Path | None:
-    """The path that `text` is by its looks, or because something lies there; None where it can be none."""
+    """`text` as a path, if it looks like one or exists; None if it cannot be one."""
     looks_so = text.endswith(".json") or text.startswith((".", "/", "~"))
     try:
         path = Path(text).expanduser()

@@ -1,6 +1,6 @@
-"""Models whose makers have released weights, read from `released.yaml`: their configs, and the hub ids that mean them.
+"""Models with released weights, from `released.yaml`: their configs and hub ids.
 
-A hub id of the list needs no network, so that a plan for it can be made on any machine and is the same on all of them.
+A hub id of the list needs no network, so that a plan for it can be made on any machine, with the same result.
 """
 
 import re
@@ -14,27 +14,25 @@ from zerobench.config.trial.model import ModelSpec
 
 
 class ReleasedModel(Spec):
-    """One released model."""
-
     name: str
-    """That of the preset."""
+    """Name of the preset."""
     family: str
-    """For people: `Qwen 2.5`."""
+    """For users: `Qwen 2.5`."""
     hub_ids: tuple[str, ...]
-    """Repositories of the hub whose models have this shape, the base model's first."""
+    """Repositories on the hub with this shape, the base model's first."""
     parameters: int
-    """Those of the released checkpoint."""
+    """Parameters of the released checkpoint."""
     config: dict[str, Any]
     """Arguments of `transformers.AutoConfig.for_model`."""
 
     def to_model(self) -> ModelSpec:
-        """The model, without dropout, special tokens and caching, as every preset is."""
+        """Like every preset without dropout, special tokens and caching."""
         always = {"attention_dropout": 0.0, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
         return ModelSpec(name=self.name, hf_config=self.config | always | _PADDING.get(self.config["model_type"], {}))
 
 
 _PADDING: dict[str, dict[str, Any]] = {"phi3": {"pad_token_id": None}}
-"""A token of the original vocabulary that transformers' class checks against the size of ours."""
+"""A token of the original vocabulary that transformers' class compares with the size of ours."""
 
 
 def _read() -> dict[str, ReleasedModel]:
@@ -47,11 +45,11 @@ RELEASED = _read()
 """By the preset's name."""
 
 _AROUND = re.compile(r"^meta-|-hf$|[-_ ]")
-"""What people leave out of a repository's name: `Meta-Llama-3-8B`, `Llama-2-7b-hf`."""
+"""Parts of a repository's name that users omit: `Meta-Llama-3-8B`, `Llama-2-7b-hf`."""
 
 
 def bare(name: str) -> str:
-    """A model's name without case, hyphens and what people leave out: `llama27b` of `Llama-2-7b-hf` and `llama2-7b`."""
+    """Drop case, hyphens and commonly omitted parts: `llama27b` from `Llama-2-7b-hf` and `llama2-7b`."""
     return _AROUND.sub("", name.lower())
 
 
@@ -59,5 +57,5 @@ _BY_HUB_ID = {hub_id.lower(): model for model in RELEASED.values() for hub_id in
 
 
 def by_hub_id(hub_id: str) -> ReleasedModel | None:
-    """The released model that `hub_id` names, in whatever case, or None."""
+    """Released model of `hub_id`, in any case, or None."""
     return _BY_HUB_ID.get(hub_id.lower())

@@ -1,8 +1,8 @@
-"""A model written out by its dimensions, in the words of the field, and the transformers config it stands for.
+"""A model given by its dimensions, in the field's terms, and its transformers config.
 
-Presets are such shapes, so a preset and a shape of one's own are built alike. Dropout is zero, because losses
-must agree between strategies, and nothing is cached, because nothing is generated. Rotary settings stay
-transformers' own: they change neither a count nor a byte nor a FLOP.
+Presets are such shapes, so a preset and a user's shape are built alike. Dropout is zero, because losses must agree
+between strategies, and caching is off, because nothing is generated. Rotary settings stay at transformers' defaults:
+they change no count, byte or FLOP.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -16,11 +16,11 @@ Size = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Shape(Spec):
-    """The dimensions of a GPT-2 or Llama model; what is left out follows the family's own release."""
+    """Dimensions of a GPT-2 or Llama model; omitted ones follow the family's own release."""
 
     family: Literal["llama", "gpt2"]
     name: str | None = Field(default=None, min_length=1)
-    """Name in tables; made from family, layers and hidden size where it is left out."""
+    """Name in tables; by default made from family, layers and hidden size."""
     num_layers: Size
     hidden_size: Size
     num_heads: Size
@@ -50,13 +50,13 @@ class Shape(Spec):
         return self
 
     def to_model(self) -> ModelSpec:
-        """The model of this shape: its name and the arguments of `transformers.AutoConfig.for_model`."""
+        """Model of this shape: its name and the arguments of `transformers.AutoConfig.for_model`."""
         name = self.name or f"{self.family}-{self.num_layers}x{self.hidden_size}"
         return ModelSpec(name=name, hf_config=_gpt2(self) if self.family == "gpt2" else _llama(self))
 
 
 def _gpt2(shape: Shape) -> dict[str, Any]:
-    """Arguments of GPT2Config; its special tokens would lie outside a small vocabulary."""
+    """Arguments of GPT2Config; its special tokens would exceed a small vocabulary."""
     return {
         "model_type": "gpt2",
         "vocab_size": shape.vocab_size or 50257,
@@ -76,7 +76,7 @@ def _gpt2(shape: Shape) -> dict[str, Any]:
 
 
 def _llama(shape: Shape) -> dict[str, Any]:
-    """Arguments of LlamaConfig; the MLP's width by default as in Llama's reference code (FeedForward)."""
+    """Arguments of LlamaConfig; the MLP's default width is that of Llama's reference code (FeedForward)."""
     return {
         "model_type": "llama",
         "vocab_size": shape.vocab_size or 32000,

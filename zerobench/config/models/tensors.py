@@ -1,7 +1,7 @@
-"""The parameter tensors of a model, in the order in which the model holds them, without building it.
+"""Parameter tensors of a model, in the model's own order, without building it.
 
-Padding, buckets and the gradients at a partition's edge depend on the tensors and on their order, not on their sum
-alone. A test holds these lists against transformers' own models, tensor by tensor.
+Padding, buckets and the gradients at a partition's edge depend on the tensors and their order, not only on their sum. A
+test compares these lists with transformers' own models, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ class Tensor(int):
     """Elements of a parameter tensor."""
 
     path: str
-    """Its name, within a block from the block on."""
+    """Its name; within a block, relative to the block."""
     component: Component
 
     def __new__(cls, size: int, path: str, component: Component) -> Self:
-        """The tensor of `size` elements."""
         tensor = super().__new__(cls, size)
         tensor.path, tensor.component = path, component
         return tensor
 
 
 class Matrix(Tensor):
-    """A weight that every token is multiplied with; all other tensors are added, or looked up."""
+    """A weight that every token is multiplied with; other tensors are added, or looked up."""
 
     name: str
-    """The last part of its module's name, by which an adapter's targets choose it; the head's is never chosen."""
+    """Last part of its module's name, by which an adapter's targets select it; the head's is never selected."""
     inputs: int
     outputs: int
 
     def __new__(cls, inputs: int, outputs: int, module: str, component: Component) -> Self:
-        """The weight that makes `outputs` numbers of `inputs`."""
+        """Weight that maps `inputs` numbers to `outputs`."""
         matrix = super().__new__(cls, inputs * outputs, f"{module}.weight", component)
         matrix.name, matrix.inputs, matrix.outputs = module.rpartition(".")[2], inputs, outputs
         return matrix
@@ -52,18 +51,18 @@ Sizes = list[Tensor]
 
 
 class Layout(NamedTuple):
-    """The tensors of a model by where they lie."""
+    """Tensors of a model before, within and after its blocks."""
 
     before: Sizes
     blocks: str
-    """What the names of blocks begin with, before their numbers."""
+    """Common prefix of the names of blocks, without their numbers."""
     layer: Sizes
     num_layers: int
     after: Sizes
 
     @property
     def all(self) -> Sizes:
-        """Of before, within and after the blocks."""
+        """Tensors before, within and after the blocks."""
         return [*self.before, *(self.layer * self.num_layers), *self.after]
 
 
@@ -71,10 +70,10 @@ class Matrices(NamedTuple):
     """Elements of the weights that every token is multiplied with."""
 
     block: tuple[Matrix, ...]
-    """Of one block, in the order in which it uses them."""
+    """Weights of one block, in order of use."""
     num_blocks: int
     outside: int
-    """The head, which may be the token embedding, and projections beside it."""
+    """The head, which may be the token embedding, and projections next to it."""
 
 
 def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
@@ -86,7 +85,7 @@ def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
 
 
 class Weights(NamedTuple):
-    """A model's parameters by their names, in the order in which it holds them."""
+    """Parameters of a model with their names, in the model's own order."""
 
     before: tuple[Weight, ...]
     blocks: tuple[tuple[Weight, ...], ...]
@@ -94,12 +93,12 @@ class Weights(NamedTuple):
 
     @property
     def all(self) -> tuple[Weight, ...]:
-        """Of before, within and after the blocks."""
+        """Weights before, within and after the blocks."""
         return (*self.before, *chain.from_iterable(self.blocks), *self.after)
 
     @property
     def first_passed(self) -> int:
-        """The first block that a backward pass comes to: before it nothing is trained."""
+        """First block that a backward pass reaches: nothing before it is trained."""
         trained = [any(weight.is_trained for weight in block) for block in self.blocks]
         if any(weight.is_trained for weight in self.before):
             return 0
@@ -107,7 +106,7 @@ class Weights(NamedTuple):
 
 
 def named_weights(spec: ModelSpec, frozen: str | None = None) -> Weights:
-    """The parameters of `parameter_tensors`; those are trained in whose name the pattern `frozen` is not found."""
+    """Parameters of `parameter_tensors` with names; those whose name matches the pattern `frozen` are not trained."""
     layout = _layout(spec)
 
     def named(sizes: Sizes, prefix: str = "") -> tuple[Weight, ...]:
@@ -128,10 +127,10 @@ def block_tensors(spec: ModelSpec) -> tuple[tuple[int, ...], int]:
 
 
 def stage_tensors(spec: ModelSpec, blocks: range) -> tuple[int, ...]:
-    """Elements of each parameter tensor of the pipeline stage that has `blocks` of the model, in its order: the first
-    stage has the embeddings, the last one the final norm and the head, which may be the embedding a second time.
+    """Elements of each parameter tensor of the pipeline stage with `blocks` of the model, in its order.
 
-    Raises as `parameter_tensors` does.
+    The first stage has the embeddings, the last one the final norm and the head, which may be a second copy of the
+    embedding. Raises as `parameter_tensors` does.
     """
     layout = _layout(spec)
     is_first, is_last = blocks.start == 0, blocks.stop == layout.num_layers
@@ -140,24 +139,24 @@ def stage_tensors(spec: ModelSpec, blocks: range) -> tuple[int, ...]:
 
 
 def lists_tensors(spec: ModelSpec) -> bool:
-    """Whether each tensor is known, and not their sum alone: whether `parameter_tensors` does not raise."""
+    """Return whether each tensor is known, not only their sum: whether `parameter_tensors` does not raise."""
     return spec.model_type not in _COUNTED_ALONE and layout_of(spec) is not None
 
 
 def makes_queries_apart(spec: ModelSpec) -> bool:
-    """Whether queries, keys and values are made by a matrix each."""
+    """Return whether queries, keys and values each have a matrix of their own."""
     layout = layout_of(spec)
     named = () if layout is None or spec.model_type == "phi3" else layout.layer
     return any(isinstance(size, Matrix) and size.name == "q_proj" for size in named)
 
 
 def blocks_are_linear(spec: ModelSpec) -> bool:
-    """Whether the matrices of its blocks are nn.Linear, which DeepSpeed can replace: GPT-2's are Conv1D."""
+    """Return whether the matrices of its blocks are nn.Linear, which DeepSpeed can replace: GPT-2's are Conv1D."""
     return spec.model_type != "gpt2"
 
 
 def matrices(spec: ModelSpec) -> Matrices:
-    """The weights that every token of `spec`'s model is multiplied with. Raises as `parameter_tensors` does."""
+    """Weights that every token of the model is multiplied with. Raises as `parameter_tensors` does."""
     layout = _layout(spec)
     outside = [size for size in (*layout.before, *layout.after) if isinstance(size, Matrix)]
     tied = layout.before[0] if complete(spec)["tie_word_embeddings"] else 0
@@ -166,9 +165,9 @@ def matrices(spec: ModelSpec) -> Matrices:
 
 
 def adapted(spec: ModelSpec, lora: Lora) -> tuple[Matrix, ...]:
-    """The matrices of one block, and of what lies before the first, that `lora` has adapters beside.
+    """Matrices of one block, and before the first, that have adapters of `lora`.
 
-    Raises UserError where it names one that the model does not have, and as `parameter_tensors` does.
+    Raises UserError if it names one that the model does not have, and as `parameter_tensors` does.
     """
     layout = _layout(spec)
     there = [size for size in (*layout.before, *layout.layer) if isinstance(size, Matrix)]
@@ -186,8 +185,8 @@ def adapter_tensors(spec: ModelSpec, lora: Lora) -> tuple[int, ...]:
 
 
 def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tuple[int, ...], int]:
-    """Elements of `element` bytes that each parameter tensor lies in beside adapters, its codes where it is quantised,
-    and bytes of the scales of all of them. Raises as `parameter_tensors` does.
+    """Elements of `element` bytes that store each parameter tensor next to adapters (codes, if quantised), and total
+    bytes of the scales. Raises as `parameter_tensors` does.
     """
     layout = _layout(spec)
     sizes = [*layout.before, *layout.layer * layout.num_layers]
@@ -201,14 +200,14 @@ def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tup
 
 
 def quantised_elements(spec: ModelSpec, base: str | None) -> int:
-    """Elements that lie as codes where every frozen matrix but the head is quantised. Raises as `parameter_tensors`."""
+    """Elements stored as codes if every frozen matrix but the head is quantised. Raises as `parameter_tensors`."""
     layout = _layout(spec)
     inside = sum(size for size in layout.layer if isinstance(size, Matrix)) * layout.num_layers
     return 0 if base is None else inside + sum(size for size in layout.before if isinstance(size, Matrix))
 
 
 def layout_of(spec: ModelSpec) -> Layout | None:
-    """Its tensors, as transformers 5 builds them; in sum alone for `_COUNTED_ALONE`. None: no closed form is known."""
+    """Tensors as transformers 5 builds them; correct only in sum for `_COUNTED_ALONE`. None without a closed form."""
     made, config = _LAYOUTS.get(spec.model_type), complete(spec)
     # A GPT-2 with cross attention is a decoder for another model's encoder, and none of ours.
     return None if made is None or config.get("add_cross_attention") else made(config)
@@ -267,7 +266,7 @@ def _gpt2(config: dict[str, Any]) -> Layout:
 
 
 def _llama_like(config: dict[str, Any]) -> Layout:
-    """transformers.models.llama.modeling_llama (LlamaDecoderLayer) and those made from it."""
+    """transformers.models.llama.modeling_llama (LlamaDecoderLayer) and models derived from it."""
     hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     model_type = config["model_type"]
     head_dim = config.get("head_dim") or hidden // heads
@@ -353,4 +352,4 @@ _LAYOUTS: dict[str, Callable[[dict[str, Any]], Layout]] = {
     "opt": _opt,
 }
 _COUNTED_ALONE = {"mixtral", "gemma2", "phi3"}
-"""Types whose tensors have other shapes, or another order, than `_llama_like` says: their sum alone is held."""
+"""Types whose tensors differ from `_llama_like` in shape or order: only their sum is correct."""

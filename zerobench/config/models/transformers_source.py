@@ -1,7 +1,7 @@
-"""Reads the source of the installed transformers: its tables, and what its classes declare; without importing it.
+"""Parses the source of the installed transformers for tables and class attributes, without importing it.
 
-Importing it takes seconds and needs torch, which a login node lacks. Where transformers is not installed, or is written
-differently, everything here is empty, and the callers refuse nothing.
+The import takes seconds and needs torch, which a login node lacks. If transformers is not installed, or its source has
+another form, everything here is empty, and callers refuse nothing.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pathlib import Path
 from zerobench.config.hardware.toolchain import package_folder
 
 _MODULE_NAMES = "SPECIAL_MODEL_TYPE_TO_MODULE_NAME"
-"""Model types whose module is called otherwise (gemma3_text is in gemma3)."""
+"""Model types whose module has another name (gemma3_text is in gemma3)."""
 _AUTO = ("models", "auto")
 
 
 def source(*path: str) -> str:
-    """The text of a file of transformers; empty where there is none."""
+    """Text of a file of transformers; empty if it does not exist."""
     return _text(package_folder("transformers"), path)
 
 
 def assigned(name: str, *path: str) -> list[ast.expr]:
-    """The values that a module assigns to `name` at its top."""
+    """Values that a module assigns to `name` at its top level."""
     assignments = (node for node in _body(*path) if isinstance(node, ast.Assign | ast.AnnAssign))
     return [node.value for node in assignments if name in _targets(node) and node.value is not None]
 
 
 def table(name: str, *path: str) -> dict[str, str]:
-    """The pairs of texts that a module assigns to `name`, or adds to it by `update`; of several values the first."""
+    """Pairs of strings that a module assigns to `name`, or adds with `update`; for a tuple of strings, its first."""
     return _table(package_folder("transformers"), name, path)
 
 
 def model_module(model_type: str) -> tuple[str, str, str]:
-    """The path of the module that holds the classes of a model type."""
+    """Path of the module with the classes of a model type."""
     special = table(_MODULE_NAMES, *_AUTO, "auto_mappings.py") | table(_MODULE_NAMES, *_AUTO, "configuration_auto.py")
     name = special.get(model_type, model_type.replace("-", "_"))
     name = name if name.isidentifier() else ""  # a config may write any text there, a path among them
@@ -43,9 +43,7 @@ def model_module(model_type: str) -> tuple[str, str, str]:
 
 
 def class_values(class_name: str, names: tuple[str, ...], *path: str) -> dict[str, object]:
-    """What a class of the module in `path`, or one that it is derived from, declares for those of `names` that any of
-    them declares as a constant.
-    """
+    """Constants that a class of the module in `path`, or one of its bases, declares for any of `names`."""
     return _class_values(package_folder("transformers"), class_name, names, path)
 
 
@@ -78,7 +76,7 @@ def _class_values(
 
 
 def _imported_from(name: str, path: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The module of transformers' models that the one in `path` imports `name` from."""
+    """Module of transformers' models from which the one in `path` imports `name`."""
     for node in _body(*path):
         if isinstance(node, ast.ImportFrom) and node.level == 2 and any(alias.name == name for alias in node.names):
             parts = (node.module or "").split(".")
@@ -87,7 +85,7 @@ def _imported_from(name: str, path: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _pairs(value: ast.expr) -> Iterator[tuple[str, str]]:
-    """The pairs of `{"a": "b"}`, `[("a", "b")]`, or a call with either."""
+    """Pairs of `{"a": "b"}`, `[("a", "b")]`, or a call with either."""
     match value:
         case ast.Call(args=arguments):
             for argument in arguments:
@@ -100,7 +98,7 @@ def _pairs(value: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def _first_text(node: ast.expr | None) -> str:
-    """A text, or the first of several in brackets; empty for anything else."""
+    """A string, or the first of a tuple; empty for anything else."""
     if isinstance(node, ast.Tuple) and node.elts:
         return _first_text(node.elts[0])
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

@@ -1,4 +1,4 @@
-"""Why a trial that freezes weights (adapter, frozen) cannot run as a point asks."""
+"""Rules for trials that freeze weights (adapter, frozen)."""
 
 from zerobench.common.errors import UserError
 from zerobench.config.derived.batch import autotp_size
@@ -25,7 +25,7 @@ def _frozen_is_not_cut(s: Situation) -> str | None:
 
 
 def why_no_closed_form(trial: TrialSpec) -> str | None:
-    """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
+    """Reason why no formula covers a trial that freezes weights; None if one does, or it freezes none."""
     if trial.offload_param is Offload.NVME and not trial.trains_all:
         return "no formula for frozen weights on NVMe; use simulated or emulated"
     return _why_not_wide(trial) if is_wide(trial.adapter) and trial.zero_stage is not None else None
@@ -37,7 +37,7 @@ def _frozen_has_no_formula(s: Situation) -> str | None:
 
 
 def _frozen_is_found(s: Situation) -> str | None:
-    """Of models whose parameters' names are known without building them."""
+    """Skipped for models whose parameter names are unknown without building them."""
     if s.trial.frozen is None:
         return None
     try:
@@ -91,7 +91,7 @@ def _wide_is_not_cast(s: Situation) -> str | None:
 
 
 def _why_not_wide(trial: TrialSpec) -> str | None:
-    """Why the strategy has no adapters in fp32 beside a 16-bit model; None where it has."""
+    """Reason why the strategy cannot have fp32 adapters next to a 16-bit model; None if it can."""
     if trial.zero_stage is None:
         return None
     what = f"DeepSpeed casts every parameter to {trial.precision} (runtime/engine.py, _cast_module_mixed_precision)"
@@ -109,11 +109,11 @@ def _base_is_not_compiled(s: Situation) -> str | None:
 
 
 def frozen_words(trial: TrialSpec) -> str | None:
-    """The axis and its value by which a trial freezes weights; None where it freezes none."""
+    """Axis and value by which a trial freezes weights; None if it freezes none."""
     if trial.adapter is not None:
         return f"adapter {trial.adapter}"
     return None if trial.frozen is None else f"frozen {trial.frozen!r}"
 
 
 ADAPTER_RULES = rules_of(globals())
-"""Asked with those of settings for speed."""
+"""Applied after those of settings for speed."""

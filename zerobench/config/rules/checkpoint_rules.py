@@ -1,4 +1,4 @@
-"""Why a trial cannot be saved and resumed as a point asks for it."""
+"""Rules for trials that save and resume."""
 
 from dataclasses import replace
 
@@ -122,4 +122,4 @@ def _resumed_cannot_run(s: Situation) -> str | None:
 
 
 CHECKPOINT_RULES = rules_of(globals())
-"""Asked of measured trials, after the rules of the strategies, in this order. A prediction writes nothing."""
+"""Applied to measured trials, after the rules of the strategies, in this order. A prediction writes nothing."""

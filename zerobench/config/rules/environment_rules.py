@@ -1,4 +1,4 @@
-"""Why a strategy that runs in an environment of its own cannot run as a point asks for it."""
+"""Rules for strategies that run in a separate environment."""
 
 from zerobench.config.derived.roles import num_servers
 from zerobench.config.derived.strategy import strategy_info
@@ -101,4 +101,4 @@ def _tensorflow_has_one_of_each(s: Situation) -> str | None:
 
 
 ENVIRONMENT_RULES = rules_of(globals())
-"""Asked among the rules of strategies (strategy_rules.py)."""
+"""Applied among the rules of strategies (strategy_rules.py)."""

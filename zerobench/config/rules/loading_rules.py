@@ -1,4 +1,4 @@
-"""Why a trial whose weights are read from files (weights) cannot run as a point asks."""
+"""Rules for trials that read their weights from files (weights)."""
 
 from zerobench.config.derived.batch import autotp_size
 from zerobench.config.derived.strategy import strategies_with, strategy_info
@@ -47,4 +47,4 @@ _NOT_PLAYED = {
 
 
 LOADING_RULES = rules_of(globals())
-"""Asked with those of adapters."""
+"""Applied after those of adapters."""

@@ -1,4 +1,4 @@
-"""Where an optimizer cannot run, from its entry in OPTIMIZERS: rules for each that has something to refuse."""
+"""Rules for optimizers, from their entries in OPTIMIZERS."""
 
 from functools import partial
 
@@ -44,7 +44,7 @@ def _needs_deepspeed(info: OptimizerInfo, s: Situation) -> str | None:
 
 
 def optimizer_refused(s: Situation) -> str | None:
-    """Why the trial's strategy has no such optimizer."""
+    """Reason why the trial's strategy does not support its optimizer."""
     why = OPTIMIZERS[s.trial.optimizer].refused.get(s.trial.strategy)
     return None if why is None else f"optimizer {s.trial.optimizer} at {s.trial.strategy}: {why}"
 
@@ -97,4 +97,4 @@ STRATEGY_OPTIMIZER_RULES: dict[str, Rule] = {
     **{f"{info.name}_needs_deepspeed": partial(_needs_deepspeed, info) for info in _ON_HOST},
     "optimizer_not_at_strategy": optimizer_refused,
 }
-"""Asked among the rules of strategies (strategy_rules.py)."""
+"""Applied among the rules of strategies (strategy_rules.py)."""

@@ -1,4 +1,4 @@
-"""Why a pipeline cannot run as a point asks for it; of torch's RPC, what it has not or must not be given."""
+"""Rules for pipelines, torch's RPC pipeline included."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _deepspeed_pipeline_cuts_no_matrices(s: Situation) -> str | None:
 
 
 def _deepspeed_pipeline_leaves_fp16_unscaled(s: Situation) -> str | None:
-    """runtime/engine.py, backward; runtime/fp16/unfused_optimizer.py, step, whose norm is taken of gradients, which do
-    not say of which stage they are (runtime/utils.py, get_weight_norm).
+    """runtime/engine.py, backward; runtime/fp16/unfused_optimizer.py, step: its norm is computed from gradients, which
+    do not carry their stage (runtime/utils.py, get_weight_norm).
     """
     if not _is_deepspeeds(s) or s.trial.precision is not Precision.FP16:
         return None
@@ -64,11 +64,11 @@ def _is_deepspeeds(s: Situation) -> bool:
 
 
 PIPELINE_RULES = rules_of(globals())
-"""Asked among those of every strategy (strategy_rules.py)."""
+"""Applied among those of every strategy (strategy_rules.py)."""
 
 
 def _of_rpc(rule: Callable[[Situation], str | None]) -> Rule:
-    """The rule for `rpc-pipeline` alone, its reason after the strategy's name."""
+    """Restrict a rule to `rpc-pipeline`, and put the strategy's name before its reason."""
 
     def rule_of_rpc(s: Situation) -> str | None:
         why = rule(s) if s.trial.strategy == "rpc-pipeline" else None
@@ -106,4 +106,4 @@ def _rpc_not_tied(s: Situation) -> str | None:
 
 
 RPC_RULES = {name: _of_rpc(rule) for name, rule in rules_of(globals()).items() if name.startswith("rpc_")}
-"""Asked with the other strategies' rules, in this order."""
+"""Applied with the other strategies' rules, in this order."""

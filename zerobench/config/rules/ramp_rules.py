@@ -1,6 +1,6 @@
-"""Why a batch cannot grow as a point asks: sizes that ranks cannot share, a ramp that outlasts the trial.
+"""Rules for growing batches: sizes that ranks cannot share, ramps that outlast the trial.
 
-What is measured of a ramped trial is compared with a fixed batch's, so its last steps must be those of the full batch.
+A ramped trial is compared with one of a fixed batch, so its last steps must have the full batch.
 """
 
 from zerobench.config.derived.batch import data_parallel_size
@@ -11,7 +11,7 @@ from zerobench.config.trial.batch_ramp import BatchRamp
 from zerobench.config.trial.trial import Evidence, TrialSpec
 
 _MOST_STEPS = 100_000
-"""Steps that are looked ahead for the end of a ramp."""
+"""Steps to look ahead for the end of a ramp."""
 
 
 def _ramp_needs_variable_accumulation(s: Situation) -> str | None:
@@ -68,7 +68,7 @@ def _ramp_outlasts_trial(s: Situation) -> str | None:
 
 
 def _timed_steps_needed(trial: TrialSpec, ramp: BatchRamp) -> int | None:
-    """The least number of timed steps with which the last one has the full batch; None where they are too many."""
+    """Fewest timed steps with which the last one has the full batch; None if there are too many."""
     if ramp.over_tokens // ramp.start_tokens > _MOST_STEPS:
         return None
     most = ramp.over_tokens // ramp.start_tokens + 1
@@ -85,4 +85,4 @@ def _product(trial: TrialSpec) -> str:
 
 
 RAMP_RULES = rules_of(globals())
-"""Asked after the rules of strategies, in this order."""
+"""Applied after the rules of strategies, in this order."""

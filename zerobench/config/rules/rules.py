@@ -1,11 +1,11 @@
-"""Why a point of a sweep cannot run: a table of rules, each a name and a function that gives the reason in a sentence.
+"""Rules that skip points of a sweep: each has a name and a function that returns the reason in a sentence.
 
-A point that breaks a rule is listed as skipped and never started. Rules refuse only what is known to fail, or
-to measure something other than it says; what may fail (too little device memory) is tried, since that is a result.
+A point that violates a rule is listed as skipped and never started. Rules refuse only what is known to fail, or to
+measure something other than its label; what may fail (too little device memory) is tried, since that is a result.
 
-A rule about nonsense holds whatever the evidence. One about what is at hand holds where it matters: a solo trial is one
-process on one device of this machine, so how many devices there are is nothing to it; a simulated or formula trial
-needs neither device, compiler nor drive.
+Rules about invalid work apply to every evidence. Rules about available hardware apply only where they matter: a solo
+trial is one process on one device of this machine, so the number of devices is irrelevant; a simulated or formula trial
+needs no device, compiler or drive.
 """
 
 import os
@@ -34,14 +34,14 @@ from zerobench.config.trial.plain import one_line
 from zerobench.config.trial.trial import Attention, Evidence, Offload, Precision
 
 MOST_PEERS = 8
-"""Ranks that are played together on one machine, a process of half a gigabyte each."""
+"""Ranks that may be emulated together on one machine, each a process of half a gigabyte."""
 
 
 _MOST_STEP_FLOPS = 2**62
 
 
 class Skip(Spec):
-    """Why a trial is not run."""
+    """Rule that a trial violates."""
 
     rule: str
     """Name of the rule in RULES."""
@@ -50,7 +50,7 @@ class Skip(Spec):
 
 
 def why_skipped(situation: Situation) -> Skip | None:
-    """The first rule that the situation breaks; None where it can run."""
+    """First rule that the situation violates; None if it can run."""
     for name, rule in RULES.items():
         reason = rule(situation) if situation.trial.evidence in AT_HAND.get(name, Evidence) else None
         if reason is not None:
@@ -109,7 +109,7 @@ def _nvme_needs_libaio(s: Situation) -> str | None:
 
 
 def _precision_needs_device(s: Situation) -> str | None:
-    """CPU ranks that are simulated ask the CPU of this machine, as those that are measured do."""
+    """Simulated CPU ranks depend on this machine's CPU, as measured ones do."""
     if s.trial.evidence is Evidence.FORMULA or (s.on_gpu and not s.trial.evidence.needs_device):
         return None
     taken = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
@@ -158,7 +158,7 @@ def _sequence_exceeds_positions(s: Situation) -> str | None:
 
 
 def _step_exceeds_records(s: Situation) -> str | None:
-    """Records count FLOPs in 64 bits; at half of that a recomputed forward pass has room beside the model's own."""
+    """Records store FLOPs in 64 bits; half of that leaves room for a recomputed forward pass."""
     per_token, _ = model_flops_per_token(s.trial.model, s.trial.sequence_length)
     if per_token is None or (flops := per_token * s.trial.tokens_per_gpu) < _MOST_STEP_FLOPS:
         return None
@@ -186,7 +186,7 @@ def _model_lacks(s: Situation, attention: Attention) -> str | None:
 
 
 def _attention_choices(s: Situation) -> str:
-    """What the model supports, and what this situation can run of it."""
+    """Attentions that the model supports and the situation can run."""
     takes_flash = s.on_gpu and s.trial.precision is not Precision.FP32
     choices = (Attention.SDPA, Attention.EAGER, *([Attention.FLASH_ATTENTION_2] if takes_flash else []))
     return " or ".join(attention for attention in choices if takes_attention(s.trial.model, attention))
@@ -259,10 +259,10 @@ RULES = {
     **LOADING_RULES,
     **rules_of(globals(), before={"precision_needs_device": SWAP_RULES, "sequence_exceeds_positions": OPTIMIZER_RULES}),
 }
-"""In the order they are asked; the first that speaks is the one reported."""
+"""In the order of application; the first violation is reported."""
 
 LAYOUT_RULES = ("nodes_exceed_machine", "ranks_exceed_gpus", "ranks_exceed_cores")
-"""The rules on how many ranks a machine can hold."""
+"""Rules on the number of ranks of a machine."""
 
 _MEASURED = frozenset({Evidence.MEASURED})
 _ON_DEVICE = frozenset(evidence for evidence in Evidence if evidence.needs_device)
@@ -275,4 +275,4 @@ AT_HAND: dict[str, frozenset[Evidence]] = {
     **dict.fromkeys(COMPILER_RULES, _ON_DEVICE),
     "host_memory": _ON_DEVICE,
 }
-"""The rules about what is at hand, each with the evidences that it holds for; the others hold for all."""
+"""Rules about available hardware, with the evidences to which each applies; others apply to all."""

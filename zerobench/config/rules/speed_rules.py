@@ -1,6 +1,4 @@
-"""Why settings that trade memory or start-up time for speed (cross_entropy, compile, checkpointing by operation) cannot
-run as a point asks.
-"""
+"""Rules for settings that trade memory or start-up time for speed: cross_entropy, compile, selective checkpointing."""
 
 from zerobench.config.deepspeed import replaces_linear
 from zerobench.config.derived.batch import autotp_size
@@ -11,8 +9,8 @@ from zerobench.config.trial.recomputation import OPERATIONS
 from zerobench.config.trial.trial import Compile, CrossEntropy, Precision
 
 PLAIN_HEADS = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
-"""Model types whose loss is one matrix and a cross entropy of what it gives, and nothing between (transformers 5,
-models/*/modeling_*.py, ForCausalLM.forward); others cap or scale logits, or add losses of their own."""
+"""Model types whose loss is one matrix and the cross entropy of its output, with nothing between (transformers 5,
+models/*/modeling_*.py, ForCausalLM.forward); others cap or scale logits, or add further losses."""
 
 
 def _cross_entropy_needs_whole_head(s: Situation) -> str | None:
@@ -62,7 +60,7 @@ def _compile_needs_own_loop(s: Situation) -> str | None:
 
 
 def _compile_needs_device(s: Situation) -> str | None:
-    """What the ledger shows is the uncompiled model in every world (rank/training/compilation.py)."""
+    """The ledger always measures the uncompiled model (rank/training/compilation.py)."""
     if s.trial.compile is Compile.NONE:
         return None
     what = f"compile {s.trial.compile}"
@@ -88,7 +86,9 @@ def _kept_operations_need_eager_mode(s: Situation) -> str | None:
 
 
 def _kept_operations_need_no_bias(s: Situation) -> str | None:
-    """DeepSpeed's linear layer (runtime/zero/linear.py, `output += bias`): torch refuses a kept result that changes."""
+    """DeepSpeed's linear layer modifies a result (runtime/zero/linear.py, `output += bias`), which torch refuses if it
+    was saved.
+    """
     if s.trial.activation_checkpointing != OPERATIONS or not replaces_linear(s.trial):
         return None
     config, kind = complete(s.trial.model), s.trial.model.model_type
@@ -102,7 +102,7 @@ def _kept_operations_need_no_bias(s: Situation) -> str | None:
 
 
 _WITHOUT_BIAS = ("gpt2", "llama", "mistral")
-"""Model types whose linear layers have a bias only where their configuration says so; GPT-2's are no nn.Linear."""
+"""Model types whose linear layers have a bias only if their configuration says so; GPT-2's are no nn.Linear."""
 
 SPEED_RULES = rules_of(globals())
-"""Asked with those of the strategies."""
+"""Applied with those of the strategies."""

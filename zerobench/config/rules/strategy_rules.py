@@ -1,4 +1,4 @@
-"""Why a strategy cannot run as a point asks for it: what it has not, what it needs, and worlds that it cannot be in."""
+"""Rules for strategies: unsupported settings, requirements, and unsupported evidence."""
 
 from zerobench.common.units import counted, format_bytes
 from zerobench.config.derived.availability import FRAMEWORKS, unavailable
@@ -19,7 +19,7 @@ _BEYOND_FP32 = {Compression.FP16, Compression.BF16}
 
 
 def _strategy_unavailable(s: Situation) -> str | None:
-    """What a prediction imports here is not the machine's affair that it is about."""
+    """Packages that a prediction imports here are not required of the machine that it predicts."""
     if not s.trial.evidence.needs_device:
         return None
     missing = tuple(name for name in s.machine.missing_packages if name not in FRAMEWORKS)
@@ -156,4 +156,4 @@ STRATEGY_RULES = {
     ),
     **STRATEGY_OPTIMIZER_RULES,
 }
-"""Asked before the other rules, in this order."""
+"""Applied before the other rules, in this order."""

@@ -1,9 +1,9 @@
-"""Whether the buffers that DeepSpeed swaps through are enough for what it has under way.
+"""Rules for the number of DeepSpeed's swap buffers.
 
-A gathered parameter keeps its buffer until it is cut apart again. From the second step on, `stage3_max_reuse_distance`
-leaves gathered at the end of the forward pass what the backward pass needs again within so many elements
-(partitioned_param_coordinator.py, `__params_to_release`); where those are more than `buffer_count`, the next one ends
-in "Not enough buffers" (partitioned_param_swapper.py, `swap_in`).
+A gathered parameter occupies its buffer until it is partitioned again. From the second step on,
+`stage3_max_reuse_distance` keeps parameters gathered at the end of the forward pass if the backward pass needs them
+again within that many elements (partitioned_param_coordinator.py, `__params_to_release`); with more of those than
+`buffer_count`, the next one raises "Not enough buffers" (partitioned_param_swapper.py, `swap_in`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ _FP32_BYTES = 4
 
 
 def held_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
-    """Swapped parameters that are gathered at one time when a forward pass ends, at least.
+    """Lower bound of the swapped parameters that are gathered at once at the end of a forward pass.
 
-    Raises UserError: the model's tensors are not known.
+    Raises UserError if the model's tensors are unknown.
     """
     tensors = parameter_tensors(trial.model)
     distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
@@ -38,9 +38,9 @@ def held_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
 
 
 def _until_reused(tensors: Sequence[int], trial: TrialSpec) -> list[int]:
-    """Elements that are used between each tensor's use in the forward pass and the next, at most.
+    """Most elements used between each tensor's use in the forward pass and the next.
 
-    What comes after it is used forward and backward; recomputed, once more, and before it a part of its own block.
+    Everything after it is used forward and backward; with recomputation once more, and part of its own block before it.
     """
     behind = [0, *accumulate(reversed(tensors[1:]))][::-1]
     if not trial.activation_checkpointing:
@@ -52,8 +52,9 @@ def _until_reused(tensors: Sequence[int], trial: TrialSpec) -> list[int]:
 def _shortage(
     trial: TrialSpec, section: str, count_needed: Callable[[TrialSpec, Mapping[str, Any]], int]
 ) -> tuple[Mapping[str, Any], int, int] | None:
-    """Where what `section` swaps to a drive has too few buffers: the configuration, how many it needs, and how many
-    there are. None where they suffice, or the model's tensors are not known.
+    """Configuration, needed buffers and available buffers, if swapping of `section` has too few.
+
+    None if there are enough, or the model's tensors are unknown.
     """
     if getattr(trial, section) is not Offload.NVME or trial.adapter is not None:
         return None
@@ -80,15 +81,15 @@ def _swap_buffers_run_out(s: Situation) -> str | None:
 
 
 _BUFFERS_OF_A_GROUP = 4
-"""fp32 weights, two moments and gradients: what is read of each swapped sub-group for its update."""
+"""fp32 weights, two moments and gradients: states read per swapped sub-group for its update."""
 
 
 def pipelined_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
-    """Buffers that the optimizer's swapper holds at one time: of the sub-group that is updated, of the next one, which
-    `pipeline_read` reads meanwhile, and of the last one, which `pipeline_write` writes
-    (pipelined_optimizer_swapper.py, `swap_in_optimizer_state` and `swap_out_optimizer_state`).
+    """Buffers that the optimizer's swapper uses at once: for the sub-group being updated, the next one, which
+    `pipeline_read` prefetches, and the last one, which `pipeline_write` writes (pipelined_optimizer_swapper.py,
+    `swap_in_optimizer_state` and `swap_out_optimizer_state`).
 
-    Raises UserError: the model's tensors are not known.
+    Raises UserError if the model's tensors are unknown.
     """
     parts = (-(-size // trial.world_size) for size in parameter_tensors(trial.model))
     groups = sub_groups(parts, int(get(config, "zero_optimization.sub_group_size")))

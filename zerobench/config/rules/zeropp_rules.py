@@ -1,4 +1,4 @@
-"""Why ZeRO++ (hpZ, qwZ, qgZ) and MiCS cannot run as a point asks for them, read in the source of DeepSpeed 0.19.8."""
+"""Rules for ZeRO++ (hpZ, qwZ, qgZ) and MiCS, from the source of DeepSpeed 0.19.8."""
 
 from zerobench.config.derived.batch import AUTOTP_SIZE, autotp_size
 from zerobench.config.derived.strategy import ZEROPP, strategy_info
@@ -7,13 +7,13 @@ from zerobench.config.rules.situation import Situation, rules_of
 from zerobench.config.trial.trial import Evidence, Offload, Precision
 
 _BLOCK = 8
-"""Elements that a rank's part of a tensor must be a multiple of to be quantized (partition_parameters.py,
+"""Quantization needs a rank's part of a tensor to be a multiple of this many elements (partition_parameters.py,
 CUDAQuantizer.quantize, an assertion)."""
 _COMMUNICATION_TYPE = "communication_data_type"
 
 
 def _options(s: Situation) -> str:
-    """The axes of ZeRO++ that are set, for sentences."""
+    """ZeRO++ axes of the trial, for sentences."""
     values = {axis: getattr(s.trial, axis) for axis in ZEROPP}
     return " and ".join(f"{axis} {str(value).lower()}" for axis, value in values.items() if value)
 
@@ -45,8 +45,8 @@ def _groups_not_even(s: Situation) -> str | None:
 
 
 def _zeropp_groups_ignore_autotp(s: Situation) -> str | None:
-    """deepspeed/utils/groups.py, _create_zero_param_parallel_group and _get_local_all_to_all_group. With hpZ losses
-    were seen to leave the single process's by 0.14 within six steps.
+    """deepspeed/utils/groups.py, _create_zero_param_parallel_group and _get_local_all_to_all_group. With hpZ, losses
+    differed from the single process's by 0.14 within six steps.
     """
     grouped = s.trial.hpz_partition_size is not None or s.trial.quantized_gradients
     if not grouped or autotp_size(s.trial) == 1:
@@ -58,7 +58,7 @@ def _zeropp_groups_ignore_autotp(s: Situation) -> str | None:
 
 
 def _hpz_is_not_swapped(s: Situation) -> str | None:
-    """partition_parameters.py, _partition_param_sec: it allocates the copy on `remote_device`, which is then nvme."""
+    """partition_parameters.py, _partition_param_sec allocates the copy on `remote_device`, which is nvme."""
     if s.trial.hpz_partition_size is None or s.trial.offload_param is not Offload.NVME:
         return None
     return (
@@ -78,7 +78,7 @@ def _quantizer_needs_gpu(s: Situation) -> str | None:
 
 
 def _quantized_parts_not_even(s: Situation) -> str | None:
-    """Norms are gathered by themselves, and theirs are the smallest parts."""
+    """Norms are gathered one by one, and theirs are the smallest parts."""
     hidden, ranks = dimensions(s.trial.model).hidden_size, s.trial.world_size
     if not s.trial.quantized_weights or hidden is None or -(-hidden // ranks) % _BLOCK == 0:
         return None
@@ -99,8 +99,8 @@ def _quantized_gradients_need_nodes(s: Situation) -> str | None:
 
 
 def _quantized_gradients_need_fp16(s: Situation) -> str | None:
-    """coalesced_collectives.py, all_to_all_quant_reduce hands gradients over as they are; pt_binding.cpp,
-    ds_swizzle_quant casts their pointer to `__half*`. CUDAQuantizer.quantize, for weights, converts them before.
+    """coalesced_collectives.py, all_to_all_quant_reduce passes gradients on as they are; pt_binding.cpp,
+    ds_swizzle_quant casts their pointer to `__half*`. CUDAQuantizer.quantize, for weights, converts them first.
     """
     sent_as = str(s.trial.ds_config.get(_COMMUNICATION_TYPE) or s.trial.precision.value)
     if not s.trial.quantized_gradients or sent_as in {Precision.FP16.value, "float16", "half"}:
@@ -123,4 +123,4 @@ def _zeropp_beyond_formula(s: Situation) -> str | None:
 
 
 ZEROPP_RULES = rules_of(globals())
-"""In the order they are asked."""
+"""In the order of application."""

@@ -1,30 +1,28 @@
-"""From a sweep to the ordered list of its trials on a machine, those that cannot run among them with their reasons.
+"""Expands a sweep into the ordered list of its trials on a machine, with those that cannot run and their reasons.
 
-Some things are made equal before points are compared, so that a sweep may multiply freely:
+Points are normalised before they are compared, so that a sweep may multiply freely:
 
-- `single` is one process that trains the same GLOBAL batch as the point's ranks together: its micro batch is the
-  point's, so that activations compare, and it accumulates over world_size times as many micro-batches. What means
-  something to other strategies alone (offload, compression, consistency, ZeRO++, MiCS) is dropped, and so is CPUAdam,
-  of which AdamW does the same arithmetic.
-  Of a checkpoint it is itself the rank that dies and the one that goes on.
-  It is skipped with the points it is the reference of, where their ranks are more than the machine has. A prediction
-  has no losses to be a reference with: there `single` is a point like any other, of rank 0.
-- What sets up one engine (axes.SETTINGS: ds_config DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is dropped
-  for every other strategy, and a key of ds_config that DeepSpeed reads in other trials of the sweep for those in which
-  it does not (zerobench.config.deepspeed.obedience). What changes the work or where
-  states lie (offload, compression, consistency, ZeRO++, MiCS) is not: a strategy that has no such thing is listed as
-  skipped.
-- nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for predictions without a device, which write
+- `single` is one process that trains the same GLOBAL batch as the point's ranks together: it has the point's micro
+  batch, so that activations compare, and accumulates over world_size times as many micro-batches. Axes that only apply
+  to other strategies (offload, compression, consistency, ZeRO++, MiCS) are dropped, and CPUAdam becomes AdamW, which
+  computes the same. With a checkpoint it is both the killed rank and the one that resumes. It is skipped together with
+  the points that need it, if their ranks exceed the machine. A prediction has no losses and needs no reference: there
+  `single` is a point like any other, with rank 0.
+- Settings of one engine (axes.SETTINGS: ds_config for DeepSpeed, bucket_bytes for ddp, reshard_after_forward for fsdp)
+  are dropped for every other strategy, and a key of ds_config that DeepSpeed reads only in other trials of the sweep
+  for the rest (zerobench.config.deepspeed.obedience). Axes that change the work or the placement of states (offload,
+  compression, consistency, ZeRO++, MiCS) are kept: a strategy that does not support them is listed as skipped.
+- nvme_path is dropped if nothing is offloaded to NVMe, and is NOWHERE for predictions without a device, which write
   nothing.
-- gpu means something to emulated, simulated and formula trials only, rank to those that play one; elsewhere they are
+- gpu only applies to emulated, simulated and formula trials, rank to those that run a single one; elsewhere they are
   dropped, and `exclude` and `--only` see none.
 
-Points that then are the same trial are listed once. `single` trials come first, because the others are held against
-them; beyond that the order is that of the axes as written, all trials once before any is repeated.
+Points that then lead to the same trial are listed once. `single` trials come first, because the others are compared
+with them; otherwise the order is that of the axes as written, all trials once before any is repeated.
 
-A point that is about GPUs (see target) has the axes of the sweep, one about CPU ranks those that `on_cpu` puts in their
-place: measured on a laptop's CPU and simulated on an H200, a sweep takes its small model for the one and its large
-model for the other. Those of the machine's own kind come first.
+A point for GPUs (see target) has the axes of the sweep, one for CPU ranks those that `on_cpu` replaces: measured on a
+laptop's CPU and simulated on an H200, a sweep uses its small model for the one and its large model for the other. Those
+of the machine's own kind come first.
 """
 
 import itertools
@@ -57,39 +55,39 @@ Point = dict[str, Any]
 """Every axis to its value, as the sweep writes it, the layout resolved."""
 
 NOWHERE = "/nvme"
-"""The folder that predicted trials say they swap to."""
+"""Swap folder of predicted trials."""
 
 _RESOLVED = ("rank", "batch_ramp", "precision")
-"""Axes whose `auto`, or what stands for one, comes to a value once the layout is known."""
+"""Axes whose `auto`, or a similar word, is resolved once the layout is known."""
 
 
 class PlannedTrial(Spec):
-    """A trial of the plan; it is run unless it is skipped."""
+    """A trial of the plan; it runs unless it is skipped."""
 
     trial: TrialSpec
     skipped: Skip | None = None
 
     def changed(self, **fields: Any) -> Self:
-        """The same with these fields of its trial."""
+        """Copy with these fields of its trial."""
         return self.model_copy(update={"trial": self.trial.model_copy(update=fields)})
 
     def predicted_with(self, **fields: Any) -> Self:
-        """The same with these fields of its prediction."""
+        """Copy with these fields of its prediction."""
         return self.changed(prediction=self.trial.prediction.model_copy(update=fields))
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A trial, and the points of the sweep that come to it."""
+    """A trial, and the points of the sweep that lead to it."""
 
     trial: TrialSpec
     points: list[Point]
 
 
 def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
-    """The trials of `sweep` on `machine`, in the order they are to run.
+    """Expand `sweep` on `machine`, in the order in which trials run.
 
-    Raises UserError where a layout does not work out, or `exclude` or `only` leave nothing.
+    Raises UserError if a layout is impossible, or `exclude` or `only` leave nothing.
     """
     candidates = _candidates(sweep, machine)
     repeats = sweep.file.repeats
@@ -109,7 +107,7 @@ def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
 
 
 def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
-    """The sweep's trials, each once, references first."""
+    """Trials of the sweep without duplicates, references first."""
     candidates: dict[tuple[Any, ...], _Candidate] = {}
     points = list(_points(sweep, machine))
     for point, trial in zip(points, only_read([to_trial(point, sweep) for point in points]), strict=True):
@@ -121,7 +119,7 @@ def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
 
 
 def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
-    """The points of the grid that no `exclude` entry matches, then those of `include`."""
+    """Points of the grid that no `exclude` entry matches, then those of `include`."""
     targets = Targets(machine)
     kinds = sorted(Accelerator, key=lambda kind: kind is not machine.accelerator)
     for kind in kinds:
@@ -134,7 +132,7 @@ def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
 
 
 def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -> Iterator[Point]:
-    """The points of `grid` that are about devices of one kind."""
+    """Points of `grid` for one kind of device."""
     for values in itertools.product(*grid.values()):
         point = DEFAULTS | dict(zip(grid, values, strict=True))
         try:
@@ -150,7 +148,7 @@ def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -
 
 
 def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets) -> Any:
-    """What `auto`, `last` and a ramp of the batch come to at `point`; other values as they are."""
+    """Resolve `auto`, `last` and a ramp of the batch at `point`; other values stay."""
     if isinstance(value, RampRequest):
         least = point["world_size"] * point["micro_batch_size"] * point["sequence_length"]
         return value.at(least, least * point["gradient_accumulation_steps"])
@@ -164,7 +162,7 @@ def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets)
 
 
 def _matches(point: Mapping[str, Any], entry: Grid, targets: Targets) -> bool:
-    """Whether every axis of the entry has one of its values; of ds_config, the keys that the entry names."""
+    """Return whether every axis of the entry has one of its values; for ds_config only the entry's keys count."""
     for axis, values in entry.items():
         if axis == "ds_config":
             if not any(value.items() <= point[axis].items() for value in values):
@@ -175,7 +173,7 @@ def _matches(point: Mapping[str, Any], entry: Grid, targets: Targets) -> bool:
 
 
 def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
-    """The trial that `point` of `sweep` comes to, after what the top of this file says."""
+    """Build the trial of `point`, by the rules in the module's docstring."""
     axes = {axis: value for axis, value in point.items() if axis not in {"world_size", "gpu", "rank"}}
     rank = point["rank"] or 0
     info = strategy_info(axes["strategy"])
@@ -201,7 +199,7 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
 
 
 def _as_reference(point: Mapping[str, Any]) -> Point:
-    """What a point's axes become for the one process that its ranks are held against."""
+    """Axes that change for the single process with which the point's ranks are compared."""
     taken = strategy_info(point["strategy"]).axes
     return {
         **{axis: DEFAULTS[axis] for axis in OF_SOME if axis not in taken},
@@ -214,7 +212,7 @@ def _as_reference(point: Mapping[str, Any]) -> Point:
 
 
 def _of_one_process(checkpoint: CheckpointSpec | None) -> CheckpointSpec | None:
-    """A checkpoint of one process, which is the rank that dies and the one that goes on."""
+    """Checkpoint of one process, which is both the killed rank and the one that resumes."""
     if checkpoint is None:
         return None
     fault = None if checkpoint.fault is None else checkpoint.fault.model_copy(update={"rank": 0})
@@ -222,7 +220,7 @@ def _of_one_process(checkpoint: CheckpointSpec | None) -> CheckpointSpec | None:
 
 
 def _skips(candidates: Sequence[_Candidate], machine: Machine) -> list[Skip | None]:
-    """The rule that each trial breaks."""
+    """Rule that each trial violates."""
     num_params: dict[str, int | None] = {}
     skips: list[Skip | None] = []
     for candidate in candidates:
@@ -235,7 +233,7 @@ def _skips(candidates: Sequence[_Candidate], machine: Machine) -> list[Skip | No
 
 
 def _needless(candidate: _Candidate, situation: Situation) -> Skip | None:
-    """Why nobody needs a reference: the machine has too few ranks for each of the points it stands for."""
+    """Skip a reference if the machine has too few ranks for each point that needs it."""
     is_reference = strategy_info(candidate.trial.strategy).is_reference
     if not is_reference or candidate.trial.evidence is not Evidence.MEASURED:
         return None
@@ -251,7 +249,7 @@ def _needless(candidate: _Candidate, situation: Situation) -> Skip | None:
 
 
 def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
-    """The error for filters that no trial passes, with the values there are."""
+    """Error for filters that no trial passes, with the available values."""
     for only in sweep.only:
         if only.axis == TRIAL_ID:
             there = list(dict.fromkeys(candidate.trial.trial_id for candidate in candidates))

@@ -1,9 +1,9 @@
-"""How many ranks lie where: from `world_size`, `num_nodes` and `gpus_per_node`, any of them `auto` or left out.
+"""Ranks, nodes and ranks per node from `world_size`, `num_nodes` and `gpus_per_node`, each of them optional or `auto`.
 
-A world size alone lies as the machine would have it, where the machine can hold it. That counts for predictions of
-this machine's hardware too: nodes and ranks per node are part of what a trial is, and a prediction is held against
-the measurement of the same layout. Ranks that this machine cannot hold are predicted on nodes of eight GPUs. Those that
-are to be measured stay on one node, and the rule that refuses them says how many ranks and GPUs that would be.
+A world size alone is laid out as on the machine, if it fits there. This also applies to predictions of this machine's
+hardware: nodes and ranks per node are part of a trial, and a prediction is compared with the measurement of the same
+layout. More ranks than fit are predicted on nodes of eight GPUs. If they are to be measured they stay on one node, and
+the rule that refuses them reports how many ranks and GPUs that would be.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from zerobench.config.trial.trial import Evidence
 
 
 def auto_ranks(axis: str, machine: Machine) -> int:
-    """What `auto` means for one axis of the layout: all GPUs."""
+    """Meaning of `auto` for one axis of the layout: all GPUs."""
     counts = {"num_nodes": machine.num_nodes, "gpus_per_node": machine.ranks_per_node}
     return counts.get(axis, machine.num_nodes * machine.ranks_per_node)
 
 
 def resolve_layout(point: Mapping[str, Any], machine: Machine) -> dict[str, int]:
-    """World size, nodes and ranks per node of `point`, which is about `machine`; without any of them, all of it.
+    """World size, nodes and ranks per node of `point` on `machine`; without any of them, all of the machine.
 
-    A world size alone fills one node if it fits there, else as few nodes as hold it in equal parts. Raises
-    UserError for a world size that nodes or ranks per node do not divide, and for more than MAX_RANKS.
+    A world size alone fills one node if it fits there, else as few nodes as hold it in equal parts. Raises UserError
+    for a world size that nodes or ranks per node do not divide, and for more than MAX_RANKS.
     """
     given = {axis: _known(axis, point[axis], machine) for axis in LAYOUT if point.get(axis) is not None}
     world, nodes, per_node = (given.get(axis) for axis in LAYOUT)
@@ -52,7 +52,7 @@ def _known(axis: str, value: Any, machine: Machine) -> int:
 
 
 def _nodes(world: int, per_node: int | None, machine: Machine, evidence: Evidence) -> int:
-    """Nodes for `world` ranks: by the ranks per node asked for, else what the top of this file says."""
+    """Nodes for `world` ranks: by the requested ranks per node, else by the rules in the module's docstring."""
     if per_node is not None:
         return max(1, world // per_node)
     fitting = (nodes for nodes in range(1, machine.num_nodes + 1) if world % nodes == 0)

@@ -1,10 +1,10 @@
-"""`--only`: which of a sweep's trials to run.
+"""`--only`: filters of a sweep's trials.
 
 `--only axis=value,...` keeps the points whose axis has one of the values, `--only NAME` the trials whose id begins with
 NAME or matches it as a glob (`*`, `?`, `[...]`). Values may be globs too (`model=llama-*`), and a GPU any of its names
-(`gpu=h200`); what an axis means nothing to has `null` there (`gpu` of measured trials). Filters of one axis, and
-ids, add up; different axes narrow each other. A `single` reference is kept for the points it is the reference of:
-`--only world_size=2` keeps the single process that trains the same global batch.
+(`gpu=h200`); an axis that does not apply has the value `null` (`gpu` of measured trials). Filters of one axis, and of
+ids, are alternatives; different axes must all match. A `single` reference is kept with the points that need it: `--only
+world_size=2` keeps the single process that trains the same global batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ TRIAL_ID = "id"
 
 @dataclass(frozen=True)
 class Only:
-    """One filter: an axis (`id` for trial ids, `ds_config.<full path>` for DeepSpeed keys) and what it may be."""
+    """One filter: an axis (`id` for trial ids, `ds_config.<full path>` for DeepSpeed keys) and its patterns."""
 
     axis: str
     patterns: tuple[str, ...]
 
     def matches(self, point: Mapping[str, Any], trial_id: str) -> bool:
-        """Whether the point, as the axes write it, or the id of the trial that it comes to, is wanted."""
+        """Return whether the point, or the id of its trial, matches."""
         if self.axis == TRIAL_ID:
             return any(trial_id.startswith(pattern) or fnmatchcase(trial_id, pattern) for pattern in self.patterns)
         text = shown(self.axis, point)
@@ -38,7 +38,7 @@ class Only:
 
 
 def read_only(text: str) -> Only:
-    """The filter that `text` writes. Raises UserError for an unknown axis or no value."""
+    """Parse a filter. Raises UserError for an unknown axis or no value."""
     check_plain(text, "--only")
     axis, equals, written = text.partition("=")
     parts = [part.strip() for part in (written if equals else text).split(",") if part.strip()]
@@ -50,7 +50,7 @@ def read_only(text: str) -> Only:
 
 
 def _pattern(axis: str, part: str) -> str:
-    """What a value's text must match: numbers in one notation, GPUs by the catalogue's name."""
+    """Normalize a value: numbers in one notation, GPUs by the catalogue's name."""
     if axis == TRIAL_ID:
         return part
     gpu = find_gpu(part) if axis == "gpu" else None
@@ -58,7 +58,7 @@ def _pattern(axis: str, part: str) -> str:
 
 
 def keep(only: Sequence[Only], point: Mapping[str, Any], trial_id: str) -> bool:
-    """Whether all axes that `only` names are as one of their filters wants them."""
+    """Return whether each axis that `only` names passes one of its filters."""
     wanted: dict[str, bool] = {}
     for axis_filter in only:
         wanted[axis_filter.axis] = wanted.get(axis_filter.axis, False) or axis_filter.matches(point, trial_id)
@@ -66,7 +66,7 @@ def keep(only: Sequence[Only], point: Mapping[str, Any], trial_id: str) -> bool:
 
 
 def shown(axis: str, point: Mapping[str, Any]) -> str:
-    """The value of `axis` at `point` as a filter writes it."""
+    """Value of `axis` at `point` in the notation of filters."""
     if axis.startswith("ds_config."):
         return _text(point["ds_config"].get(axis.removeprefix("ds_config.")))
     return _text(point[axis])

@@ -1,9 +1,9 @@
-"""`--set name=value,...`: what the command line lays over a sweep file.
+"""`--set name=value,...`: changes of the command line to a sweep file.
 
 `name` is an axis, `ds_config.<DeepSpeed key>`, `hyperparameters.<field>`, `data.<field>`, `steps.<field>` or one of the
-file's single values (`timeout_s`, `repeats`, ...). Values are YAML, so brackets, braces and quotes keep a comma
+file's single values (`timeout_s`, `repeats`, ...). Values are YAML, so brackets, braces and quotes protect a comma
 (`--set "model={family: llama, ...}"`). A set axis replaces the file's, for GPUs and CPUs alike; `include` entries keep
-what they name themselves. Of two settings of one name the last counts.
+the axes that they name. Of two settings of one name the last counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ SECTIONS = {section: list(owner.model_fields) for section, owner in OWNERS.items
 SINGLE = ("name", "description", "timeout_s", "repeats", "trust_remote_code")
 
 Sets = dict[str, list[Any]]
-"""Name to values; the names under ds_config with DeepSpeed's full path."""
+"""Name to values; names under ds_config have DeepSpeed's full path."""
 
 
 def read_sets(texts: Sequence[str], base: Path) -> Sets:
-    """The `--set` options, relative paths in them starting from `base`. Raises UserError."""
+    """Parse the `--set` options, with paths relative to `base`. Raises UserError."""
     sets: Sets = {}
     for text in texts:
         name, equals, written = text.partition("=")
@@ -41,9 +41,9 @@ def read_sets(texts: Sequence[str], base: Path) -> Sets:
 
 
 def apply_sets(document: Mapping[str, Any], sets: Sets, where: str) -> dict[str, Any]:
-    """The sweep `document` of the file `where`, well formed, with `sets` laid over it.
+    """Lay `sets` over the valid sweep `document` of the file `where`.
 
-    Raises UserError where the file's own ds_config, into which a key is to be set, is not right.
+    Raises UserError if the file's own ds_config, in which a key is set, is invalid.
     """
     out = dict(document)
     axes = {name: values for name, values in sets.items() if name in READERS}
@@ -63,7 +63,7 @@ def apply_sets(document: Mapping[str, Any], sets: Sets, where: str) -> dict[str,
 
 
 def _full_name(name: str) -> str:
-    """`name` as it is kept. Raises UserError for one that cannot be set."""
+    """Full form of `name`. Raises UserError if it cannot be set."""
     section, dot, field = name.partition(".")
     if name in READERS or name in SINGLE or (section in SECTIONS and field in SECTIONS[section]):
         return name
@@ -76,7 +76,7 @@ def _full_name(name: str) -> str:
 
 
 def _values(written: str, where: str) -> list[Any]:
-    """The values of `a,b,c`: what YAML reads between two brackets."""
+    """Read `a,b,c` as the contents of a YAML list."""
     check_plain(written, where)
     values = load_plain(f"[{written}]", one_line(where))
     if not isinstance(values, list) or not values:
@@ -91,13 +91,13 @@ def _absolute(name: str, values: list[Any], base: Path) -> list[Any]:
 
 
 def _without(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
-    """`axes` without those set, and without those of the layout that these replace."""
+    """Drop the set axes, and the layout axes that they replace."""
     gone = replaced_by(sets)
     return {axis: raw for axis, raw in axes.items() if axis not in gone}
 
 
 def _with_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str) -> dict[str, Any]:
-    """`axes` with one DeepSpeed key set in every alternative of ds_config."""
+    """Set one DeepSpeed key in every alternative of ds_config."""
     raw = axes.get("ds_config")
     try:
         alternatives = [

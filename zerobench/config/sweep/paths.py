@@ -1,4 +1,4 @@
-"""Relative paths in a sweep made absolute, so that the sweep means the same from wherever it is read again."""
+"""Makes relative paths in a sweep absolute, so that it means the same wherever it is read again."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ _PATH_FIELDS = frozenset({"path", "tokenizer"})
 
 
 def absolute_paths(document: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The sweep `document`, well formed, with its relative paths starting from `base`."""
+    """Make the paths of the valid sweep `document` absolute, relative to `base`."""
     out = dict(document)
     for section in ("axes", "on_cpu"):
         if section in out:
@@ -26,7 +26,7 @@ def absolute_paths(document: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 
 def absolute_axis(axis: str, raw: Any, base: Path) -> Any:
-    """The value or list of values of `axis`, its relative paths starting from `base`."""
+    """Make the paths in a value, or list of values, of `axis` absolute."""
     changes = {"nvme_path": _absolute, "ds_config_file": _config_file, "model": _model, "checkpoint": _checkpoint}
     if axis not in changes:
         return raw
@@ -34,7 +34,7 @@ def absolute_axis(axis: str, raw: Any, base: Path) -> Any:
 
 
 def absolute_field(field: str, raw: Any, base: Path) -> Any:
-    """The value of the `data` section's `field`, a relative path starting from `base`."""
+    """Make the value of the `data` section's `field` absolute if it is a path."""
     return _absolute(raw, base) if field in _PATH_FIELDS else raw
 
 
@@ -48,18 +48,18 @@ def _absolute(raw: Any, base: Path) -> Any:
 
 
 def _config_file(raw: Any, base: Path) -> Any:
-    """A file of the user's, or the bare name of a shipped one."""
+    """A user's file, or the bare name of a shipped one."""
     bare = isinstance(raw, str) and "/" not in raw and not _exists(base / raw)
     return raw if bare else _absolute(raw, base)
 
 
 def _checkpoint(raw: Any, base: Path) -> Any:
-    """The folder that it names."""
+    """Only its folder is a path."""
     return raw | {"folder": _absolute(raw["folder"], base)} if isinstance(raw, dict) and "folder" in raw else raw
 
 
 def _model(raw: Any, base: Path) -> Any:
-    """A model given by path, or one whose `config` is; presets and hub ids stay."""
+    """A path, or a mapping whose `config` is one; presets and hub ids stay."""
     if isinstance(raw, dict) and "config" in raw:
         return raw | {"config": _model(raw["config"], base)}
     if not isinstance(raw, str) or raw in PRESETS:

@@ -1,10 +1,10 @@
-"""What `zerobench plan` tries: each ZeRO stage with each offload, for one model on one cluster, as ordinary trials.
+"""Trials of `zerobench plan`: each ZeRO stage with each offload, for one model on one cluster.
 
-Adapters in fp32 beside a 16-bit model are planned with torch's own strategies instead, since no ZeRO stage has them.
+Adapters in fp32 next to a 16-bit model use torch's own strategies instead, since no ZeRO stage supports them.
 
-The trials are predictions of a GPU by its catalogue name, in the simulated world unless another is asked for. Points
-that cannot be are listed as skipped with their reason, like those of a sweep. The optimizer goes where the states are:
-FusedAdam where they lie on the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
+The trials are predictions for a catalogued GPU, simulated unless another evidence is requested. Impossible ones are
+listed as skipped with their reason, like those of a sweep. The optimizer follows the states: FusedAdam on the device,
+CPUAdam if they are offloaded; everything else is DeepSpeed's default.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from zerobench.config.trial.trial import (
 )
 
 STEPS = StepsSpec(warmup=0, memory=1, timed=1)
-"""A predicted step is like the next: the first one and one more say all."""
+"""A predicted step equals the next: the first one and one more suffice."""
 
 STAGES = (0, 1, 2, 3)
 
@@ -42,12 +42,12 @@ _PLACES = {
     2: ((Offload.NONE, Offload.CPU), (Offload.NONE,)),
     3: (tuple(Offload), tuple(Offload)),
 }
-"""By stage: where optimizer states and where parameters may be (DeepSpeed offloads nothing at stage 0, parameters at
-stage 3 only, and swaps to NVMe at stage 3 only)."""
+"""By stage: possible places of optimizer states and of parameters (DeepSpeed offloads nothing at stage 0, parameters
+only at stage 3, and swaps to NVMe only at stage 3)."""
 
 
 def read_work(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The axes of `options` (axis to what was written, None where it was not), each read as a sweep would.
+    """Read `options` (axis to text, None if not given) as a sweep would.
 
     Raises UserError, one line that begins with the option.
     """
@@ -67,17 +67,17 @@ _OPTIONS = {
     "gradient_accumulation_steps": "gradient-accumulation",
     "adapter": "lora",
 }
-"""Options that are not called as their axes."""
+"""Options whose name differs from their axis."""
 
 
 def _of_option(axis: str, fault: str) -> str:
-    """`fault`, which begins with the axis, as one of its option."""
+    """Rewrite `fault`, which begins with the axis, for its option."""
     text = fault.removeprefix(f"{_WHERE}: {axis}: ")
     return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {text.replace('lora-', '') if axis == 'adapter' else text}"
 
 
 def read_stages(text: str | None) -> tuple[int, ...] | None:
-    """The stages of `--stage 2,3`; None for None. Raises UserError for one that is none."""
+    """Parse `--stage 2,3`; None for None. Raises UserError for an unknown stage."""
     if text is None:
         return None
     names = [part.strip() for part in text.split(",")]
@@ -88,15 +88,15 @@ def read_stages(text: str | None) -> tuple[int, ...] | None:
 
 
 def usual_precision(cluster: Cluster) -> Precision:
-    """bf16, or fp16 on a GPU that has none."""
+    """bf16, or fp16 on a GPU without bf16."""
     return Precision.BF16 if cluster.machine.supports_bf16 else Precision.FP16
 
 
 def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] | None = None) -> list[PlannedTrial]:
-    """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
-    Without `stages` all of them; of adapters that no stage has, each stage once, to say why, and torch's strategies.
+    """Trials for each stage and offload; `work` maps axes to values (model and so on).
 
-    Raises UserError where none of them can be, with the reason of the first.
+    Without `stages` all of them; for adapters that no stage supports, each stage once with its reason, and torch's
+    strategies. Raises UserError if all are impossible, with the first one's reason.
     """
     if stages is None and is_wide(work.get("adapter")):
         ways = [*((f"zero{stage}", Offload.NONE, Offload.NONE) for stage in STAGES), *_torch_ways(cluster)]
@@ -107,7 +107,7 @@ def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] | Non
 
 
 def _torch_ways(cluster: Cluster) -> Iterator[tuple[str, Offload, Offload]]:
-    """What divides nothing, FSDP, and FSDP with all states in host memory."""
+    """A strategy that divides nothing, FSDP, and FSDP with all states in host memory."""
     yield "single" if cluster.num_gpus == 1 else "ddp", Offload.NONE, Offload.NONE
     if cluster.num_gpus > 1:
         yield "fsdp", Offload.NONE, Offload.NONE
@@ -120,7 +120,9 @@ def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
 
 
 def offloaded(trial: TrialSpec) -> Iterator[TrialSpec]:
-    """`trial` with each offload to host memory that its stage has; none with a DeepSpeed file, which says its own."""
+    """Vary `trial` by each offload to host memory that its stage supports; none with a DeepSpeed file, which sets its
+    own.
+    """
     if trial.zero_stage is None or trial.ds_config_file is not None or trial.offloaded_to:
         return
     for states, parameters in _offloads(trial.zero_stage):
@@ -140,7 +142,7 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, strategy: str, optimizer: O
 
 
 def trial_on(cluster: Cluster, axes: Mapping[str, Any]) -> TrialSpec:
-    """The trial of `axes` simulated on the cluster; attention as its model has it, unless they say."""
+    """Trial of `axes` simulated on the cluster; attention as the model supports it, unless they set it."""
     swaps = Offload.NVME in {axes["offload_optimizer"], axes["offload_param"]}
     attention = Attention.SDPA if takes_attention(axes["model"], Attention.SDPA) else Attention.EAGER
     trial = TrialSpec(
@@ -154,24 +156,24 @@ def trial_on(cluster: Cluster, axes: Mapping[str, Any]) -> TrialSpec:
 
 
 def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
-    """`trial` simulated on the cluster's GPU."""
+    """Simulate `trial` on the cluster's GPU."""
     fields = {"gpu": cluster.gpu.name, "host_memory_bytes": cluster.host_memory_bytes}
     prediction = PredictionSpec(rank=trial.prediction.rank, **fields)
     return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
 
 
 def in_world(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTrial]:
-    """`planned` predicted in another world than the simulated one."""
+    """Copies of `planned` with another evidence."""
     return [item.changed(evidence=world) for item in planned]
 
 
 def with_blocks(planned: Sequence[PlannedTrial], blocks: Blocks) -> list[PlannedTrial]:
-    """`planned` with the blocks that their times are expected of."""
+    """Copies of `planned` whose times are expected of these blocks."""
     return [item.predicted_with(blocks=blocks) for item in planned]
 
 
 def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]:
-    """`trials` with the rule that each breaks. Raises UserError where none is left, with the first's reason."""
+    """Add to `trials` the rule that each violates. Raises UserError if none is left, with the first one's reason."""
     planned = [PlannedTrial(trial=trial, skipped=_skip(trial, cluster)) for trial in trials]
     if planned and all(item.skipped for item in planned):
         reasons = [item.skipped.reason for item in planned if item.skipped]
@@ -187,17 +189,17 @@ def _skip(trial: TrialSpec, cluster: Cluster) -> Skip | None:
 
 
 def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
-    """The plan as a sweep file would say it, which is kept with its run: one `include` entry a trial.
+    """The plan in the form of a sweep file, which is stored with its run: one `include` entry per trial.
 
-    The points are written out, since the optimizer goes with the offload and lists would multiply them. All take the
-    same steps.
+    Points are written out, since the optimizer follows the offload and lists would multiply them. All take the same
+    steps.
     """
     entries = [_entry(item.trial) for item in planned]
     return {"name": name, "axes": entries[0], "include": entries[1:], "steps": planned[0].trial.steps.model_dump()}
 
 
 def extended_document(asked: Mapping[str, Any], more: Sequence[PlannedTrial]) -> dict[str, Any]:
-    """The sweep `asked` with an `include` entry for each trial that was added to its run."""
+    """Add an `include` entry to the sweep `asked` for each trial that was added to its run."""
     return {**asked, "include": [*asked.get("include", []), *(_entry(item.trial) for item in more)]}
 
 

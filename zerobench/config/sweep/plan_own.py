@@ -1,7 +1,7 @@
-"""The one trial of a DeepSpeed configuration of the user's own: what the file says is taken from it, the rest is asked.
+"""Trial of a user's own DeepSpeed configuration: its values come from the file, the rest from options.
 
-`auto` and what the file leaves out is answered by the options, as transformers' Trainer would. What a file and an
-option both say must agree (zerobench.config.deepspeed.conflicts says where it does not).
+`auto` and missing keys are filled in from the options, as transformers' Trainer would. Values in both must agree
+(zerobench.config.deepspeed.conflicts reports where they do not).
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ from zerobench.config.trial.trial import HyperparameterSpec, Offload, Precision
 
 
 def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
-    """The trial of the DeepSpeed JSON at `path`, for the model and what else `work` says.
+    """Trial of the DeepSpeed JSON at `path`, with the model and other axes from `work`.
 
-    Raises UserError, one line: the file is none, has a key that DeepSpeed does not know, or contradicts `work`.
+    Raises UserError, one line: the file is invalid, has a key that DeepSpeed does not know, or contradicts `work`.
     """
     config = load_user_config(path)
     check_ds_config(config, path)
@@ -42,7 +42,7 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
 
 
 def _cuts_no_matrices(config: Mapping[str, Any], path: str) -> None:
-    """Raises UserError where the file asks for AutoTP, which no plan predicts."""
+    """Raises UserError if the file enables AutoTP, which no plan predicts."""
     parts = get(config, AUTOTP_SIZE)
     if parts == AUTO or (isinstance(parts, int) and parts > 1):
         raise UserError(
@@ -71,13 +71,13 @@ def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimize
 
 
 def _hyperparameters(config: Mapping[str, Any], asked: HyperparameterSpec) -> HyperparameterSpec:
-    """The file's own clipping, which is held against the trial's; the others bear on no byte."""
+    """Only the file's clipping is compared with the trial's; the others affect no byte."""
     clipping = _known(config.get("gradient_clipping"), None)
     return asked if clipping is None else HyperparameterSpec(**{**asked.model_dump(), "gradient_clipping": clipping})
 
 
 def _batch(config: Mapping[str, Any], path: str, work: Mapping[str, Any], cluster: Cluster) -> dict[str, int]:
-    """Micro batch and accumulation, of which DeepSpeed works out the third where two are given (runtime/config.py,
+    """Micro batch and accumulation; of three batch keys DeepSpeed derives the third from two (runtime/config.py,
     _set_batch_related_parameters).
     """
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")

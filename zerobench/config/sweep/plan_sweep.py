@@ -1,7 +1,7 @@
-"""A sweep's points as predictions for a cluster: any sweep file can be planned before anybody has the GPUs.
+"""A sweep's points as predictions for a cluster: any sweep file can be planned before the GPUs exist.
 
-What the sweep says of ranks holds; `auto`, or nothing, means the cluster's. What it says of evidence gives way: every
-point is simulated, or worked out by formula.
+The sweep's ranks hold; `auto`, or none, means the cluster's. Its evidence is replaced: every point is simulated, or
+computed by formula.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from zerobench.config.trial.trial import Evidence
 
 
 def sweep_gpu(name: str) -> str:
-    """The one GPU that the sweep called `name` names itself. Raises UserError where it names none, or several."""
+    """The one GPU that the sweep called `name` has. Raises UserError if it has none, or several."""
     names = {gpu for gpu in load_sweep(name).on_cuda.grid.get("gpu", []) if gpu not in {None, AUTO}}
     if len(names) != 1:
         several = f"the sweep has {len(names)}" if names else "the sweep has none"
@@ -26,9 +26,9 @@ def sweep_gpu(name: str) -> str:
 def sweep_points(
     name: str, cluster: Cluster, sets: Sequence[str] = (), evidence: Evidence = Evidence.SIMULATED
 ) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep called `name`, predicted on the cluster's GPU, and its trials there, skipped ones included.
+    """Load the sweep called `name` for the cluster's GPU, and expand it, with skipped trials.
 
-    Raises UserError, one line, for what is wrong in the sweep, and where none of its points can be.
+    Raises UserError, one line, for an invalid sweep, or if all of its points are impossible.
     """
     settings = [*sets, f"evidence={evidence}", f"gpu={cluster.gpu.name}", "rank=0"]
     sweep = load_sweep(name, settings, repeats=1)
@@ -40,5 +40,5 @@ def sweep_points(
 
 
 def _on(item: PlannedTrial, cluster: Cluster) -> PlannedTrial:
-    """The trial with the memory of the cluster's nodes."""
+    """Set the memory of the cluster's nodes."""
     return item.predicted_with(host_memory_bytes=cluster.host_memory_bytes)

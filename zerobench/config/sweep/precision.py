@@ -1,4 +1,4 @@
-"""What `precision: auto` comes to on a machine, and how that is said to people."""
+"""Resolves `precision: auto` on a machine, and reports the choice."""
 
 from collections.abc import Iterable
 
@@ -8,12 +8,12 @@ from zerobench.config.sweep.sweep import Sweep
 from zerobench.config.trial.trial import Precision, TrialSpec
 
 SLOW = 3.0
-"""A processor that takes this many times longer for a product in bf16 than in fp32 is slow at it. Tried with
-ONEDNN_MAX_CPU_ISA on one processor: 0.3 with AMX, 2 with AVX512_BF16, 5 with AVX-512 alone, 62 with AVX2."""
+"""A processor is slow at bf16 if a product takes this many times as long as in fp32. Measured with ONEDNN_MAX_CPU_ISA
+on one processor: 0.3 with AMX, 2 with AVX512_BF16, 5 with AVX-512 alone, 62 with AVX2."""
 
 
 def auto_precision(machine: Machine) -> Precision:
-    """bf16 where ranks are fast at it; on a processor that is not, or that nobody has tried (another node's), fp32.
+    """bf16 where it is fast; fp32 on a processor where it is slow or not measured (another node's).
 
     On a GPU without bf16 it is fp16.
     """
@@ -24,7 +24,7 @@ def auto_precision(machine: Machine) -> Precision:
 
 
 def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
-    """Whether `sweep` has points about CPU ranks whose precision is `auto`, and nobody has tried the processor."""
+    """Return whether `sweep` has CPU ranks with precision `auto` and the processor's bf16 speed is unknown."""
     on_cpu = sweep.grids(Accelerator.CPU)
     return machine.bf16_slowdown is None and any(
         AUTO in grid.get("precision", []) and (machine.accelerator is Accelerator.CPU or None in grid.get("gpu", []))
@@ -33,7 +33,7 @@ def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
 
 
 def said_of(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
-    """The sentence, where one of `trials` left its precision to `machine` and is measured or predicted on its CPU."""
+    """Sentence on `auto`, if one of `trials` left its precision to `machine` and uses its CPU."""
     if machine.accelerator is not Accelerator.CPU:
         return []
     left = any(
@@ -43,7 +43,7 @@ def said_of(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
 
 
 def sentence(machine: Machine) -> str:
-    """What `auto` came to on a machine of CPU ranks, and why."""
+    """Report the meaning of `auto` for CPU ranks, with the reason."""
     times = machine.bf16_slowdown
     if times is None:
         return f"precision: {auto_precision(machine)} (auto; this processor's bf16 speed was not measured)"

@@ -1,4 +1,4 @@
-"""Checks of what is the same in every trial of a sweep, beyond what pydantic sees; errors name the section."""
+"""Checks of the sections that all trials of a sweep share, beyond pydantic's; errors name the section."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def check_sections(document: Mapping[str, Any], where: str) -> None:
-    """Raise UserError, which begins with `where`, for a section of a sweep with an unknown field or a wrong value."""
+    """Raise UserError, which begins with `where`, for an unknown field or an invalid value in a section."""
     for section, owner in SECTIONS.items():
         fields = document.get(section, {})
         if not isinstance(fields, dict):
@@ -36,7 +36,7 @@ def check_sections(document: Mapping[str, Any], where: str) -> None:
 
 
 def refuse_booleans(fields: Mapping[str, Any], owner: type[BaseModel], where: str) -> None:
-    """Raise UserError for `true` where `owner` wants a number: pydantic would take it for 1."""
+    """Raise UserError for `true` where `owner` has a number: pydantic would read it as 1."""
     for name, value in fields.items():
         field = owner.model_fields.get(name)
         if isinstance(value, bool) and field is not None and field.annotation in {int, float}:
@@ -44,7 +44,7 @@ def refuse_booleans(fields: Mapping[str, Any], owner: type[BaseModel], where: st
 
 
 def check_data(data: DataSpec, where: str) -> None:
-    """Raise UserError where the data lacks a file that its kind needs, or the file is not there."""
+    """Raise UserError if a file that the kind of data needs is missing or does not exist."""
     needed = {DataKind.SYNTHETIC: [], DataKind.TOKENS: ["path"], DataKind.TEXT: ["path", "tokenizer"]}[data.kind]
     for field in ("path", "tokenizer"):
         value = getattr(data, field)

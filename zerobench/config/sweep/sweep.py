@@ -1,4 +1,4 @@
-"""A sweep: a named grid of trials, read from a YAML file, with what the command line changes laid over it.
+"""A sweep: a named grid of trials, read from a YAML file, with the changes of the command line.
 
     name: zero-stages               # names runs; the file's name by default
     description: one or more lines  # shown before the run
@@ -18,29 +18,30 @@
     trust_remote_code: false
     only: []                        # filters, written as for --only
 
-`model` and `strategy` must be there; other axes have the defaults of TrialSpec, world_size and gpu are `auto`, rank 0.
+`model` and `strategy` are required; other axes have the defaults of TrialSpec, world_size and gpu are `auto`, rank 0.
 
-What sets up one engine (ds_config DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is dropped for the other
-strategies, and a DeepSpeed key that only other trials read (a stage 3 key at zero1) for those that do not, so one sweep
-may set up each; a key that none reads is refused with the reason. What changes the work or where states lie (offload,
-compression) is refused where a strategy has no such thing. Of a file of one's own, keys that do nothing here are named
-in a note, and refused only where DeepSpeed would fail or train something else.
+Settings of one engine (ds_config for DeepSpeed, bucket_bytes for ddp, reshard_after_forward for fsdp) are dropped for
+other strategies, and a DeepSpeed key that only other trials read (a stage 3 key at zero1) for trials that do not read
+it, so one sweep may set up several engines; a key that no trial reads is refused with the reason. Settings that change
+the work or the placement of states (offload, compression) are refused where a strategy does not support them. For a
+file of your own, keys without effect are reported in a note, and refused only if DeepSpeed would fail or train
+something else.
 
-`evidence`, `gpu` and `rank` say how figures are obtained, and nothing about the work: a prediction and a measurement of
-the same work are joined in reports. gpu means nothing to measured and solo trials, rank nothing to measured and formula
-ones, and is dropped there; a sweep none of whose trials it means anything to is refused. A prediction for a GPU
-that is not here takes `auto` for one node of eight, and more ranks for nodes of eight (see layout); it needs nothing of
-this machine, so that nothing of it is skipped for want of GPUs, memory or compilers.
+`evidence`, `gpu` and `rank` set how figures are obtained and are not part of the work: reports join a prediction and a
+measurement of the same work. gpu does not apply to measured and solo trials, rank not to measured and formula ones, and
+they are dropped there; a sweep with a gpu or rank that applies to no trial is refused. For a prediction on absent GPUs
+`auto` is one node of eight, and more ranks use nodes of eight (see layout); it depends on nothing of this machine, so
+that none is skipped for lack of GPUs, memory or compilers.
 
-`exclude` is that of GitHub's CI matrices. `include` differs, because there it may also extend points that exist,
-which nobody can predict from reading it: here every entry adds points of its own. What an entry does not name
-has the axis's first value; what it names it replaces whole (`ds_config: {}` is DeepSpeed's own defaults, whatever
-the axis says), and its lists multiply. Of evidence, gpu and rank it has all values, since it adds work, which is then
-run as all other work is. Points that come to the same trial are run once.
+`exclude` is as in GitHub's CI matrices. `include` differs, because there it may also extend existing points, which is
+hard to predict from reading the file: here every entry adds points of its own. An axis that an entry does not name has
+its first value; one that it names is replaced entirely (`ds_config: {}` is DeepSpeed's own defaults, whatever the axis
+has), and its lists multiply. evidence, gpu and rank keep all their values, since an entry adds work, which runs like
+all other work. Points that lead to the same trial run once.
 
-A list as the value of one DeepSpeed key is written in two brackets, since one means alternatives; `ds_config` may also
-be a list of mappings, each an alternative as a whole. Relative paths start from the sweep file's folder, those given
-on the command line from the current one. No key may stand twice, and `5e8` is a number here.
+A list as the value of one DeepSpeed key is written in two brackets, since one bracket lists alternatives; `ds_config`
+may also be a list of mappings, each an alternative as a whole. Relative paths start from the sweep file's folder, those
+on the command line from the current one. Keys must be unique, and `5e8` is a number.
 """
 
 import math
@@ -65,14 +66,14 @@ from zerobench.config.trial.plain import as_written, load_plain, one_line
 from zerobench.config.trial.trial import DataSpec, Evidence, HyperparameterSpec, Positive, StepsSpec
 
 __doc__ = (__doc__ or "").replace("      (the axes)", "\n".join(help_lines()))
-"""With every axis, as its row says it: what `python -m pydoc zerobench.config.sweep.sweep` prints."""
+"""With every axis, from its row: printed by `python -m pydoc zerobench.config.sweep.sweep`."""
 
 _LARGEST_FILE_BYTES = 1_000_000
 _LISTED_BY = "zerobench sweeps"
 
 
 class SweepFile(Spec):
-    """What a sweep file says, as written, its paths made absolute."""
+    """Contents of a sweep file as written, with absolute paths."""
 
     name: str = Field(min_length=1, max_length=100)
     description: str = ""
@@ -91,7 +92,7 @@ class SweepFile(Spec):
 
 @dataclass(frozen=True)
 class Grids:
-    """The axes as read for one kind of machine: the grid, then one for each `include`."""
+    """Axes read for one kind of machine: the grid, then one for each `include`."""
 
     grid: Grid
     include: tuple[Grid, ...]
@@ -99,7 +100,7 @@ class Grids:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as asked, the command line's changes in it; every value has been read once and is right."""
+    """A sweep with the command line's changes; all values have been checked."""
 
     file: SweepFile
     on_cuda: Grids
@@ -107,40 +108,39 @@ class Sweep:
     exclude: tuple[Grid, ...]
     only: tuple[Only, ...]
     where: str
-    """How errors name the sweep: its file."""
+    """Name of the sweep in errors: its file."""
 
     @property
     def name(self) -> str:
-        """The sweep's name, which names its runs."""
+        """Name of the sweep and of its runs."""
         return self.file.name
 
     @property
     def description(self) -> str:
-        """What the sweep shows, for people."""
         return self.file.description
 
     def grids(self, accelerator: Accelerator) -> Grids:
-        """The axes for trials that are about devices of one kind."""
+        """Axes for trials on one kind of device."""
         return self.on_cuda if accelerator is Accelerator.CUDA else self.on_cpu
 
     @property
     def document(self) -> dict[str, Any]:
-        """The sweep as asked, in plain values: written as YAML, `load_sweep` reads the same sweep from any folder."""
+        """The sweep as plain values: written as YAML, `load_sweep` reads the same sweep from any folder."""
         return self.file.model_dump(mode="json", exclude_defaults=True)
 
 
 def shipped_sweeps() -> dict[str, Path]:
-    """The sweeps that come with the package, by name."""
+    """Sweeps that ship with the package, by name."""
     return {path.stem: path for path in sorted(shipped("sweeps").glob("*.yaml"))}
 
 
 def load_sweep(
     name: str | Path, sets: Sequence[str] = (), only: Sequence[str] = (), repeats: int | None = None
 ) -> Sweep:
-    """The sweep of the file, or the shipped sweep, called `name`.
+    """Load the sweep file, or the shipped sweep, called `name`.
 
-    `sets` are `axis=value,...` laid over the file (see overlay), `only` are filters (see only), `repeats` is how
-    often each trial runs. Raises UserError, one line, for whatever is wrong in any of them.
+    `sets`: `axis=value,...` laid over the file (see overlay); `only`: filters (see only); `repeats`: runs of each
+    trial. Raises UserError, one line, for an error in any of them.
     """
     path = find_sweep(str(name))
     where = f"sweep {name}" if str(name) in shipped_sweeps() else one_line(str(path))
@@ -156,7 +156,9 @@ def load_sweep(
 
 
 def find_sweep(name: str, or_models: Iterable[str] = ()) -> Path:
-    """The sweep file called `name`. Raises UserError, for what is almost one of the models that might be meant too."""
+    """Find the sweep file called `name`. Raises UserError, also for a near match of `or_models`, models that may be
+    meant.
+    """
     known = shipped_sweeps()
     if name in known:
         return known[name]
@@ -178,7 +180,7 @@ def find_sweep(name: str, or_models: Iterable[str] = ()) -> Path:
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:
-    """The file's mapping; a key with nothing behind it counts as left out."""
+    """Mapping in the file; a key without a value counts as absent."""
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             raise UserError(
@@ -246,7 +248,7 @@ def _grids(axes: Grid, include: Sequence[Grid], where: str) -> Grids:
 
 
 def _refuse_idle_axes(sweep: Sweep) -> None:
-    """Raise UserError for a gpu or a rank that no trial of the sweep can have: who asks for one wants a prediction."""
+    """Raise UserError for a gpu or a rank that no trial of the sweep can have: a prediction was meant."""
     grids = [
         grid for kind in Accelerator for section in [sweep.grids(kind)] for grid in (section.grid, *section.include)
     ]

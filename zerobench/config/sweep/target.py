@@ -1,12 +1,12 @@
-"""The hardware that a point of a sweep is about: the machine at hand, or, for predictions, one that is not there.
+"""Hardware of a sweep's point: this machine, or, for predictions, possibly another.
 
-Measured and solo trials run on this machine. An emulated, simulated or formula trial is about the GPU that it names;
-`auto` is this machine's own, and null the CPU. Only where that hardware is this machine's does the machine have a say:
-in what `auto` means, in how ranks are laid out over nodes, in which of a sweep's axes (`on_cpu`) count. Elsewhere a
-node of eight GPUs stands in, so that a plan for GPUs that are not here comes out the same on every machine.
+Measured and solo trials run on this machine. An emulated, simulated or formula trial is for the GPU that it names;
+`auto` is this machine's own, and null the CPU. This machine determines the meaning of `auto`, the layout of ranks over
+nodes, and which of a sweep's axes (`on_cpu`) apply, but only for its own hardware. Otherwise a node of eight GPUs
+stands in, so that a plan for absent GPUs is the same on every machine.
 
-It is decided point by point and never by what else the sweep holds, so that a prediction made today joins a
-measurement made tomorrow in another run on this machine.
+Each point is decided by itself, independent of the rest of the sweep, so that a prediction made today matches a later
+measurement in another run on this machine.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from zerobench.config.trial.trial import Evidence
 
 
 class Targets:
-    """Finds what the points of a sweep are about, for one machine at hand."""
+    """Hardware of a sweep's points, for one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -36,7 +36,7 @@ class Targets:
 
     @cached_property
     def own_gpu(self) -> str | None:
-        """Catalogue name of this machine's GPU; None for a machine without GPUs, and for one that is not catalogued."""
+        """Catalogue name of this machine's GPU; None without GPUs, or if it is not catalogued."""
         gpus = [find_gpu(name) for name in self.machine.gpu_names[:1]] if self._has_gpus else []
         return next((gpu.name for gpu in gpus if gpu is not None), None)
 
@@ -45,7 +45,7 @@ class Targets:
         return self.machine.accelerator is Accelerator.CUDA
 
     def prediction(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """`gpu` and `rank` of `point`: None where they mean nothing to its evidence, `auto` resolved.
+        """`gpu` and `rank` of `point`: None if they do not apply to its evidence, `auto` resolved.
 
         Raises UserError for `auto` on a machine whose GPU is not catalogued.
         """
@@ -57,7 +57,7 @@ class Targets:
         }
 
     def machine_of(self, point: Mapping[str, Any]) -> Machine:
-        """The machine that `point`, its prediction resolved, is laid out for."""
+        """Machine for which `point`, with its prediction resolved, is laid out."""
         evidence: Evidence = point["evidence"]
         if evidence.needs_device or (point["gpu"] is None and not self._has_gpus):
             return self.machine

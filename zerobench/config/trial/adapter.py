@@ -1,11 +1,11 @@
-"""Fine-tuning: which weights are trained. Low-rank adapters beside a frozen model (LoRA), or a model partly frozen.
+"""Fine-tuning: low-rank adapters for a frozen model (LoRA), or a partly frozen model.
 
-LoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1) leaves a matrix W as it is and trains two thin ones beside it: what
-W gives has B A x added, where A has `rank` rows and B, which starts at zero, as many columns. A trial writes it as one
-text: `lora-16`, or `lora-16:q_proj+v_proj` where only matrices of these names have adapters; `lora-16-nf4` where the
-frozen matrices lie in 4 bits (QLoRA, Dettmers et al. 2023, arXiv:2305.14314, section 3), `lora-16-int8` in 8;
-`lora-16-fp32`, or `lora-16-fp32-nf4`, where A and B are in fp32 beside a 16-bit model, as PEFT makes them by default
-(`autocast_adapter_dtype`): so are their product, their gradients and their moments, and there are no master weights.
+LoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1) freezes a matrix W and trains two thin ones: B A x is added to W's
+output, where A has `rank` rows and B, which starts at zero, as many columns. A trial writes it as one string:
+`lora-16`, or `lora-16:q_proj+v_proj` if only matrices of these names have adapters; `lora-16-nf4` if the frozen
+matrices are stored in 4 bits (QLoRA, Dettmers et al. 2023, arXiv:2305.14314, section 3), `lora-16-int8` in 8;
+`lora-16-fp32`, or `lora-16-fp32-nf4`, if A and B are in fp32 next to a 16-bit model, PEFT's default
+(`autocast_adapter_dtype`): so are their product, gradients and moments, and there are no master weights.
 """
 
 import re
@@ -18,13 +18,13 @@ from zerobench.common.errors import UserError, choices_for, unknown_choice
 from zerobench.config.trial.plain import as_number, as_written
 
 ALL_LINEAR = "all-linear"
-"""Every matrix but the output head's, as PEFT means it by the same word."""
+"""Every matrix but the output head's, as in PEFT."""
 _MOST = 8192
 _NAME = r"[A-Za-z_]\w*"
 BASES = ("nf4", "int8")
-"""How bitsandbytes quantises a frozen matrix: in blocks of 64 elements whose scales are quantised too, or by rows."""
+"""bitsandbytes' quantisations of a frozen matrix: blocks of 64 elements whose scales are quantised too, or rows."""
 WIDE = "fp32"
-"""The type of an adapter's weights that is not the model's own."""
+"""Type of an adapter's weights if it is not the model's own."""
 _FORM = rf"^lora-([1-9][0-9]{{0,3}})(-{WIDE})?(-({'|'.join(BASES)}))?(:{_NAME}(\+{_NAME})*)?$"
 _CHOICES = (
     "none",
@@ -37,28 +37,28 @@ _CHOICES = (
     "{lora: {rank: 16, targets: [q_proj, v_proj], base: nf4, dtype: fp32}}",
 )
 BLOCK, SCALES = 64, 256
-"""Elements of a block of nf4 that share a scale, and scales that share one of their own."""
+"""Elements of an nf4 block, which share a scale, and scales that share a second-level scale."""
 _TABLES_BYTES = 4 * (16 + 256 + 1)
-"""What each matrix in nf4 has of its own: the values of its codes and of its scales' codes, and the scales' mean."""
+"""Tables of each nf4 matrix: values of its codes and of its scales' codes, and the scales' mean."""
 
 Adapter = Annotated[str, StringConstraints(pattern=_FORM)]
 
 
 @dataclass(frozen=True)
 class Lora:
-    """What an adapter's text says."""
+    """Parsed form of an adapter's text."""
 
     rank: int
     targets: tuple[str, ...]
-    """Last parts of the names of the matrices that have adapters; none: ALL_LINEAR."""
+    """Last parts of the names of matrices with adapters; empty: ALL_LINEAR."""
     base: str | None = None
-    """One of BASES, where every frozen matrix but the head is quantised."""
+    """One of BASES if every frozen matrix but the head is quantised."""
     dtype: str | None = None
-    """WIDE, where A and B are in fp32 whatever the model is in; None: they are in its precision."""
+    """WIDE if A and B are in fp32 in any model; None: they have the model's precision."""
 
 
 def lora_of(adapter: str) -> Lora:
-    """What `adapter`, as a trial has it, says."""
+    """Parse the text of an adapter."""
     settings, _, targets = adapter.removeprefix("lora-").partition(":")
     rank, *parts = settings.split("-")
     base = next((part for part in parts if part in BASES), None)
@@ -66,23 +66,23 @@ def lora_of(adapter: str) -> Lora:
 
 
 def base_of(adapter: str | None) -> str | None:
-    """How the frozen matrices are quantised beside `adapter`; None: not at all."""
+    """Quantisation of the frozen matrices with `adapter`; None without."""
     return None if adapter is None else lora_of(adapter).base
 
 
 def is_wide(adapter: str | None) -> bool:
-    """Whether A and B are in fp32 though the model may be in 16 bits."""
+    """Return whether A and B are in fp32 even in a 16-bit model."""
     return adapter is not None and lora_of(adapter).dtype is not None
 
 
 def codes_bytes(base: str, elements: int) -> int:
-    """Bytes of the codes of so many elements."""
+    """Bytes of the codes of this number of elements."""
     return -(-elements // 2) if base == "nf4" else elements
 
 
 def quantised_bytes(base: str, rows: int, columns: int) -> tuple[int, int]:
-    """Bytes of a matrix's codes, and of what they are scaled by (bitsandbytes/functional.py, quantize_4bit with
-    compress_statistics, and int8_vectorwise_quant).
+    """Bytes of a matrix's codes, and of its scales (bitsandbytes/functional.py, quantize_4bit with compress_statistics,
+    and int8_vectorwise_quant).
     """
     elements = rows * columns
     if base == "int8":
@@ -92,7 +92,7 @@ def quantised_bytes(base: str, rows: int, columns: int) -> tuple[int, int]:
 
 
 def read_adapter(axis: str, raw: object) -> list[Any]:
-    """None, the text, or the mapping that stands for it. Raises UserError with the choices."""
+    """Read None, the text, or the equivalent mapping. Raises UserError with the choices."""
     if raw in (None, "none"):
         return [None]
     if isinstance(raw, str) and raw.startswith("qlora"):
@@ -123,7 +123,7 @@ def _of_mapping(axis: str, fields: object) -> str:
 
 
 def read_frozen(axis: str, raw: object) -> list[Any]:
-    """Null, or a regular expression. Raises UserError where it is none."""
+    """Read null, or a regular expression. Raises UserError for an invalid one."""
     if raw in (None, "none"):
         return [None]
     try:

@@ -1,13 +1,12 @@
-"""Which products of a backward pass are computed, by which weights are trained: a frozen one needs less, or none.
+"""Products of a backward pass that are computed, by the trained weights: a frozen one needs fewer, or none.
 
-A weight costs as much as forward twice: once for its own gradient, where it is trained, and once for the gradient of
-what it was multiplied with, where something before it is trained. So a frozen weight above a trained one costs one
-pass (4 N instead of 6 N in all, as under LoRA: Hu et al. 2021, arXiv:2106.09685), and below the first trained one
-none. Of attention's four products (with respect to queries, keys, scores and values) those are computed whose result
-is asked for.
+Backward, a weight costs twice its forward pass: once for its own gradient, if it is trained, and once for the gradient
+of its input, if something before it is trained. So a frozen weight above a trained one costs one pass (4 N instead of 6
+N in all, as under LoRA: Hu et al. 2021, arXiv:2106.09685), and one below the first trained weight none. Of attention's
+four products (with respect to queries, keys, scores and values) those are computed whose result is needed.
 
-The order of use is that in which the model registers its parameters, but for the norms of a block, which some register
-last, and for queries, keys and values, and gate and up projections, which are given the same input.
+Weights are used in the order in which the model registers them, except for the norms of a block, which some models
+register last, and for queries, keys and values, and gate and up projections, which share an input.
 """
 
 import re
@@ -24,7 +23,7 @@ _ATTENTION = re.compile(r"(?P<parent>.*?\.(?:self_)?(?:attn|attention))\.")
 
 
 class Weight(NamedTuple):
-    """A parameter as the model names it."""
+    """A parameter with its name in the model."""
 
     name: str
     size: int
@@ -34,7 +33,7 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A parameter as tokens are multiplied with it."""
+    """A parameter in the order of use."""
 
     weight: Weight
     passes_on: bool
@@ -43,20 +42,20 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """How much of a whole backward pass is computed."""
+    """Computed share of a whole backward pass."""
 
     trained: int
-    """Elements whose own gradient is computed, of those that tokens are multiplied with."""
+    """Elements whose own gradient is computed, without looked-up tables."""
     passed: int
-    """Elements through which a gradient is passed on to what came before."""
+    """Elements through which a gradient is passed on to earlier weights."""
     attention_share: float
-    """Of the products of attention; 1 where all are."""
+    """Computed share of attention's products."""
     attending_share: float = 1.0
-    """Of the layers whose attention is passed at all: fused kernels compute all of its products then."""
+    """Share of layers with any of attention's products; fused kernels then compute all of them."""
 
 
 def backward_pass(weights: Sequence[Weight]) -> BackwardPass | None:
-    """What is computed of the backward pass of a decoder with these `weights`; None where all of them are trained."""
+    """Computed part of the backward pass of a decoder with these `weights`; None if all are trained."""
     if all(weight.is_trained for weight in weights):
         return None
     order = _Order(weights)
@@ -71,14 +70,14 @@ def backward_pass(weights: Sequence[Weight]) -> BackwardPass | None:
 
 
 def uses(weights: Sequence[Weight], *, depends: bool = False) -> Iterator[Use]:
-    """The weights that tokens are multiplied with, in the order of use; `depends`: whether the gradient of the
-    embedding's output is asked for whatever is trained.
+    """Weights that tokens are multiplied with, in order of use; `depends`: the embedding's output needs a gradient in
+    any case.
     """
     return _Order(weights, depends=depends).uses()
 
 
 class _AttentionInputs:
-    """Which of one layer's queries, keys and values depend on something that is trained."""
+    """Queries, keys and values of one layer that depend on a trained weight."""
 
     def __init__(self) -> None:
         self.depends = dict.fromkeys("qkv", False)
@@ -94,7 +93,7 @@ class _AttentionInputs:
 
 
 class _Order:
-    """A walk over the weights that knows at each whether something before it is trained."""
+    """Walk over the weights that tracks whether an earlier one is trained."""
 
     def __init__(self, weights: Sequence[Weight], *, depends: bool = False) -> None:
         is_tied = all(weight.component is not Component.HEAD for weight in weights)
@@ -121,13 +120,13 @@ class _Order:
             self._note_attention(weight.name, beside, depends=after)
 
     def _enter(self, group: str | None) -> None:
-        """Leave the branches that have the same input, where this weight is in none of them."""
+        """Leave the branches that share an input if this weight is in none of them."""
         if group != self._group:
             self._depends = self._depends or any(self._branches.values())
             self._group, self._branches = group, {}
 
     def _note_attention(self, name: str, beside: re.Match[str] | None, *, depends: bool) -> None:
-        """Queries, keys and values of their own; else the first weights of attention make all three."""
+        """Separate queries, keys and values; otherwise the first weights of attention make all three."""
         match = _ATTENTION.match(name)
         if match is None:
             return
@@ -140,7 +139,7 @@ class _Order:
 
 
 class _Places:
-    """Where a weight is used: blocks as they come, in each the first norm, attention, the other norms, and the rest."""
+    """Sort key by use: blocks in order, in each the first norm, attention, the other norms, and the rest."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What every specification shares: frozen, no unknown fields, and one way to print what pydantic refuses."""
+"""Base of all specifications: frozen, without unknown fields, and with pydantic's errors in one line."""
 
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ from zerobench.config.trial.plain import one_line
 
 
 class Spec(BaseModel):
-    """A frozen value that refuses fields it does not know."""
+    """A frozen value that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,7 +18,7 @@ Owner = TypeVar("Owner", bound=BaseModel)
 
 
 def validated(owner: type[Owner], fields: object, where: str) -> Owner:
-    """What `fields` are as an `owner`. Raises UserError (see user_error)."""
+    """Validate `fields` as an `owner`. Raises UserError (see user_error)."""
     try:
         return owner.model_validate(fields)
     except ValidationError as error:
@@ -26,9 +26,9 @@ def validated(owner: type[Owner], fields: object, where: str) -> Owner:
 
 
 def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> UserError:
-    """One line for the first thing pydantic refused: the field, the value, and what would be right.
+    """One line for pydantic's first error: the field, the value, and the choices.
 
-    `where` names the file or the option the value came from.
+    `where` names the file or option that the value came from.
     """
     errors = error.errors(include_url=False)
     # A key misspelt is also one missing: what was written says more than what was not.
@@ -44,5 +44,5 @@ def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> Us
 
 
 def _shown(part: str) -> str:
-    """A key as it was written; in quotes where it begins or ends with what nobody sees."""
+    """Quotes a key that begins or ends with white space."""
     return part if part == part.strip() else repr(part)

@@ -1,4 +1,4 @@
-"""A global batch that grows while a model is trained, counted in tokens, as GPT-3's did.
+"""A global batch that grows during training, counted in tokens, as for GPT-3.
 
 "We gradually increase the batch size linearly from a small value (32k tokens) to the full value over the first 4-12
 billion tokens of training, depending on the model size" (Brown et al. 2020, arXiv 2005.14165, appendix B). In whole
@@ -16,24 +16,24 @@ _Tokens = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class BatchRamp(Spec):
-    """How the global batch grows to the trial's own."""
+    """Growth of the global batch to the trial's own."""
 
     start_tokens: _Tokens
-    """Tokens of the first step, all ranks together."""
+    """Tokens of the first step over all ranks."""
     increment_tokens: _Tokens | None = None
-    """By how much it grows at a time; None: by as much as it starts with."""
+    """Tokens per increment; None: `start_tokens`."""
     over_tokens: _Tokens
     """Tokens of training after which the batch is full."""
 
     @property
     def increment(self) -> int:
-        """Tokens by which the batch grows at a time."""
+        """Tokens per increment of the batch."""
         return self.increment_tokens or self.start_tokens
 
     def tokens_at(self, seen_tokens: int, full_tokens: int) -> int:
-        """Tokens of the step that comes when training has seen `seen_tokens`, where the full batch has `full_tokens`.
+        """Tokens of the step after `seen_tokens` of training, if the full batch has `full_tokens`.
 
-        The increments are spread evenly over the tokens of the ramp.
+        Increments are spread evenly over the tokens of the ramp.
         """
         if seen_tokens >= self.over_tokens:
             return full_tokens
@@ -41,19 +41,19 @@ class BatchRamp(Spec):
         return self.start_tokens + seen_tokens * increments // self.over_tokens * self.increment
 
     def __str__(self) -> str:
-        """`512+512/8192`: start, increment, and the tokens that it takes."""
+        """`512+512/8192`: start, increment, and tokens of the ramp."""
         return f"{self.start_tokens}+{self.increment}/{self.over_tokens}"
 
 
 class RampRequest(Spec):
-    """A ramp as a sweep writes it, for points of any batch."""
+    """A ramp in a sweep, for points of any batch."""
 
     start_tokens: _Tokens | Literal["auto"] = "auto"
-    """`auto`: one micro-batch for each rank."""
+    """`auto`: one micro-batch per rank."""
     increment_tokens: _Tokens | None = None
     over_tokens: _Tokens | None = None
     over_batches: _Tokens | None = None
-    """In place of `over_tokens`: those of so many full batches."""
+    """In place of `over_tokens`: that many full batches."""
 
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
@@ -62,7 +62,7 @@ class RampRequest(Spec):
         return self
 
     def at(self, least_tokens: int, full_tokens: int) -> BatchRamp:
-        """The ramp of a point whose ranks take `least_tokens` at least in a step, and whose full batch is given."""
+        """Ramp of a point with at least `least_tokens` per step and a full batch of `full_tokens`."""
         return BatchRamp(
             start_tokens=least_tokens if self.start_tokens == "auto" else self.start_tokens,
             increment_tokens=self.increment_tokens,

@@ -1,27 +1,27 @@
-"""The parts of a model that its parameters are counted by."""
+"""Parts of a model by which its parameters are counted."""
 
 from enum import StrEnum
 
 
 class Component(StrEnum):
-    """What a parameter is for. Modules as built say so (rank/ledger/components.py), and lists of tensors
+    """Part of a model that a parameter belongs to, from built modules (rank/ledger/components.py) or lists of tensors
     (tensors.py).
     """
 
     TOKEN_EMBEDDINGS = "token_embeddings"  # noqa: S105 - a table of words, no secret
-    """The table that tokens are looked up in; also the output head, where that is the same tensor."""
+    """Table of token embeddings; also the output head, if that is the same tensor."""
     POSITIONAL_EMBEDDINGS = "positional_embeddings"
-    """Tables that say where a token is: positions, relative distances, segments."""
+    """Tables of positions, relative distances or segments."""
     ATTENTION = "attention"
     MLP = "mlp"
     """Feed-forward layers, and experts with their router."""
     NORMS = "norms"
     HEAD = "head"
-    """What follows the last block: the language model's head, a classifier, a pooler."""
+    """Everything after the last block: the language model's head, a classifier, a pooler."""
     OTHER = "other"
-    """None of these: convolutions that read images or sound, state-space layers, projections between two widths."""
+    """The rest: convolutions for images or sound, state-space layers, projections between two widths."""
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether tokens are looked up in it, and not multiplied with it."""
+        """Return whether it is looked up by token, not multiplied."""
         return self in {Component.TOKEN_EMBEDDINGS, Component.POSITIONAL_EMBEDDINGS}

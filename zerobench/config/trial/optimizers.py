@@ -1,8 +1,8 @@
-"""The optimizers that a trial may name: a new one is an entry here and a file under `rank/optimizers`.
+"""Optimizers of a trial: a new one is an entry here and a file under `rank/optimizers`.
 
-An entry says what rules, formulas, configurations and reports need to know of an optimizer without running it: which
-states it keeps of each parameter, what its step takes for a moment, who makes it under DeepSpeed, where its states may
-lie, and with whose losses its own must agree.
+An entry has what rules, formulas, configurations and reports need without running it: its states per parameter,
+temporary memory of its step, its implementation under DeepSpeed, possible places of its states, and the trials whose
+losses must agree with its own.
 """
 
 from collections.abc import Iterable
@@ -19,28 +19,28 @@ _FP32 = 4
 
 
 class Optimizer(StrEnum):
-    """The optimizer and which implementation of it runs."""
+    """Optimizer and implementation."""
 
     ADAMW = "adamw"
     """torch.optim.AdamW, for-each or plain loop as torch chooses for the device."""
     FUSED_ADAMW = "fused_adamw"
     """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
     CPU_ADAM = "cpu_adam"
-    """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
+    """DeepSpeedCPUAdam; for offloaded optimizer states."""
     ADAMW_8BIT = "adamw_8bit"
-    """AdamW with both moments in 8 bits, laid out as bitsandbytes lays them; in torch, which DeepSpeed is handed."""
+    """AdamW with both moments in 8 bits, in bitsandbytes' layout; in torch, passed to DeepSpeed."""
     SGD = "sgd"
-    """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
+    """torch.optim.SGD without momentum: no state, and it reveals gradient-scale errors that Adam hides."""
     LION = "lion"
-    """Lion, a loop over tensors in torch, which DeepSpeed is handed: its own FusedLion is for GPUs alone."""
+    """Lion, a loop over tensors in torch, passed to DeepSpeed: its own FusedLion only runs on GPUs."""
     CPU_LION = "cpu_lion"
-    """DeepSpeedCPULion; runs where the optimizer states are offloaded."""
+    """DeepSpeedCPULion; for offloaded optimizer states."""
     MUON = "muon"
     """DeepSpeed's Muon: matrices by orthogonal momentum, embeddings, head and vectors by torch's AdamW."""
 
 
 class StatesPlace(StrEnum):
-    """Where the states of an implementation can lie under DeepSpeed."""
+    """Possible places of an implementation's states under DeepSpeed."""
 
     ANY = "any"
     DEVICE = "device"
@@ -48,29 +48,29 @@ class StatesPlace(StrEnum):
 
 
 class State(Spec):
-    """One state that is kept of every parameter."""
+    """One state of every parameter."""
 
     name: str
     """Its key in torch.optim.Optimizer.state."""
     category: Category
-    """The ledger's name for its bytes."""
+    """Category of its bytes in the ledger."""
     element_bytes: int = _FP32
     block_elements: int | None = None
-    """Elements that share a scale in fp32; None where there is none."""
+    """Elements that share a scale in fp32; None without scales."""
     least_elements: int = 0
-    """Tensors of fewer are kept in fp32, without scales."""
+    """Smaller tensors are kept in fp32, without scales."""
     is_partial: bool = False
-    """Whether it is kept of some parameters alone, which is in no sum."""
+    """Whether only some parameters have it; it is then in no sum."""
     scale_name: str | None = None
-    """The key of these scales, whose bytes are of the same category."""
+    """Key of the scales, whose bytes are of the same category."""
 
     @property
     def bytes_per_element(self) -> float:
-        """In a large tensor, its scale among them."""
+        """In a large tensor, with its scale."""
         return self.element_bytes + (0 if self.block_elements is None else _FP32 / self.block_elements)
 
     def nbytes(self, elements: int) -> int:
-        """Bytes of a tensor of so many elements, and of its scales."""
+        """Bytes of a tensor of `elements`, with its scales."""
         if elements < self.least_elements:
             return _FP32 * elements
         scales = 0 if self.block_elements is None else -(-elements // self.block_elements)
@@ -78,19 +78,19 @@ class State(Spec):
 
 
 class StepTemporaries(Spec):
-    """What a step makes and frees: bytes an element, all of fp32 tensors."""
+    """Temporary memory of a step, in bytes per element of fp32 tensors."""
 
     foreach_bytes: int = 0
-    """For each element of all tensors together, where torch's for-each version runs: on GPUs."""
+    """Per element of all tensors together, in torch's for-each version: on GPUs."""
     loop_bytes: int = 0
-    """For each element of the largest tensor, where it loops over them: on the host."""
+    """Per element of the largest tensor, in a loop over tensors: on the host."""
     always_loops: bool = False
     """Whether it has no for-each version."""
     piece_elements: int | None = None
-    """Elements of a tensor that it works on at a time; None: all of them."""
+    """Elements of a tensor per iteration; None: all."""
 
     def nbytes(self, tensors: Iterable[int], *, on_gpu: bool) -> int:
-        """The most that a step over `tensors` of so many elements takes at a time."""
+        """Largest temporary memory of a step over tensors of these elements, in bytes."""
         sizes = list(tensors)
         if on_gpu and not self.always_loops:
             return self.foreach_bytes * sum(sizes)
@@ -99,40 +99,40 @@ class StepTemporaries(Spec):
 
 
 class DeepSpeedOptimizer(Spec):
-    """How DeepSpeed makes it of its configuration (runtime/engine.py, _configure_basic_optimizer)."""
+    """Settings with which DeepSpeed makes it (runtime/engine.py, _configure_basic_optimizer)."""
 
     type: str
-    """What `optimizer.type` is written as; DeepSpeed takes its own names in any case."""
+    """Value of `optimizer.type`; DeepSpeed accepts its own names in any case."""
     other_types: tuple[str, ...] = ()
     """Other values of `optimizer.type` that mean the same."""
     is_exact: bool = False
     """Whether the name is torch.optim's, where its case counts."""
     hyperparameters: tuple[str, ...]
-    """Which of a trial's it takes, by DeepSpeed's names."""
+    """Hyperparameters that it takes, by DeepSpeed's names."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """What else stands in `optimizer.params`; a setting that is left out there is None here."""
+    """Further values of `optimizer.params`; a setting that is omitted there is None here."""
     is_tested: bool = True
-    """Whether ZeRO takes it without `zero_allow_untested_optimizer` (runtime/zero/utils.py)."""
+    """Whether ZeRO accepts it without `zero_allow_untested_optimizer` (runtime/zero/utils.py)."""
     class_name: str | None = None
-    """DeepSpeed's own class; None where it is torch's."""
+    """DeepSpeed's own class; None for torch's."""
     kernel: str | None = None
-    """DeepSpeed's kernel that it runs, by its name under torch's extension cache; compiled at first use."""
+    """DeepSpeed's kernel, by its name under torch's extension cache; compiled on first use."""
     builder: str | None = None
     """DeepSpeed's builder of that kernel."""
     stage_3_settings: dict[str, Any] = Field(default_factory=dict)
-    """What `zero_optimization` must say at stage 3."""
+    """Required values of `zero_optimization` at stage 3."""
     is_flattened_in_16_bits: bool = False
-    """Whether stage 0 in 16 bits flattens what it updates (engine.py, _configure_fp16_optimizer: FP16_Optimizer)."""
+    """Whether stage 0 in 16 bits flattens its tensors (engine.py, _configure_fp16_optimizer: FP16_Optimizer)."""
 
     def is_named(self, kind: object) -> bool:
-        """Whether `kind`, a value of `optimizer.type`, is this."""
+        """Return whether `kind`, a value of `optimizer.type`, means this one."""
         if self.is_exact:
             return kind == self.type
         return str(kind).lower() in {name.lower() for name in self.types}
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Every value of `optimizer.type` that means it."""
+        """All values of `optimizer.type` that mean it."""
         return (self.type, *self.other_types)
 
 
@@ -141,94 +141,92 @@ class OptimizerInfo(Spec):
 
     name: Optimizer
     title: str
-    """As its authors write it."""
+    """Name in its authors' spelling."""
     family: str
     """Trials of one family must have the same losses (TrialSpec.parity_hash)."""
     states: tuple[State, ...] = ()
     states_title: str = ""
-    """What people call them all."""
+    """Common name of all its states."""
     temporaries: StepTemporaries = StepTemporaries()
     moved_bytes: int = 0
-    """A parameter, through device memory by its kernels beyond what those of torch's fused AdamW and its own states,
-    gradients and parameters do: by the operations of simulated steps (tests/estimate/time/test_replayed.py)."""
+    """Bytes per parameter through device memory, beyond those of torch's fused AdamW and its own states, gradients and
+    parameters: from the operations of simulated steps (tests/estimate/time/test_replayed.py)."""
     piece_launches: int = 0
-    """Kernels of one of its `piece_elements`, or of each tensor that it loops over, by the same steps; none where all
-    tensors have theirs together."""
+    """Kernels per `piece_elements`, or per tensor of its loop, from the same steps; 0 if all tensors share theirs."""
     temporaries_note: str | None = None
-    """A sentence on them, with `{largest}` for the most that they take under DeepSpeed."""
+    """Sentence on its temporaries, with `{largest}` for their peak under DeepSpeed."""
     place: StatesPlace = StatesPlace.ANY
     instead: tuple[Optimizer, ...] = ()
-    """What to ask for where its states cannot lie, the likest first."""
+    """Alternatives for where its states cannot be placed, the most similar first."""
     plain: Optimizer | None = None
-    """What runs in its place where DeepSpeed does not; None: itself."""
+    """Replacement without DeepSpeed; None: itself."""
     deepspeed: DeepSpeedOptimizer | None = None
-    """None where DeepSpeed has none, and is handed what the factory makes."""
+    """None if DeepSpeed has none, and is passed the factory's."""
     factory: str | None = None
-    """The module under zerobench.rank.optimizers that makes it; None where DeepSpeed alone has it."""
+    """Module under zerobench.rank.optimizers that makes it; None if only DeepSpeed has it."""
     torch_class: str | None = None
-    """The class that this makes."""
+    """Class that the factory makes."""
     torch_settings: dict[str, Any] = Field(default_factory=dict)
-    """What this module is told beside the hyperparameters."""
+    """Arguments of that class besides the hyperparameters."""
     refused: dict[str, str] = Field(default_factory=dict)
-    """Why there is none of it under some strategies."""
+    """Reason for each strategy that does not support it."""
 
     inexact: str | None = None
-    """Why its losses are not those of the reference, wherever it runs; None: they are."""
+    """Reason why its losses always differ from the reference's; None if they do not."""
     inexact_in_parts: str | None = None
-    """Why they are not where states are partitioned; None: each element is updated by itself."""
+    """Reason why they differ with partitioned states; None: each element is updated by itself."""
     not_on_nvme: str | None = None
-    """Why its states cannot be swapped to NVMe; None where they can."""
+    """Reason why its states cannot be swapped to NVMe; None if they can."""
     inexact_where_clipped: str | None = None
-    """Why they are not where states are partitioned and gradients clipped."""
+    """Reason why they differ with partitioned states and clipped gradients."""
     not_saved: str | None = None
-    """Why no checkpoint holds it; None where one can."""
+    """Reason why no checkpoint can contain it; None if one can."""
     is_compiled: bool = False
     """Whether its step is compiled by torch.compile."""
     unavailable: dict[str, str] = Field(default_factory=dict)
-    """Why it cannot be run in some worlds, by their evidence."""
+    """Reason for each evidence that does not support it."""
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of all states for one parameter of a large tensor, without partial ones."""
+        """Bytes of all states per parameter of a large tensor, without partial ones."""
         return sum(state.bytes_per_element for state in self.states if not state.is_partial)
 
     @property
     def has_partial_states(self) -> bool:
-        """Whether how much it keeps depends on which parameters a model has."""
+        """Return whether its states depend on the kinds of parameters in a model."""
         return any(state.is_partial for state in self.states)
 
     @property
     def kernel(self) -> str | None:
-        """DeepSpeed's kernel that it runs."""
         return None if self.deepspeed is None else self.deepspeed.kernel
 
     @property
     def is_flattened_in_16_bits(self) -> bool:
-        """Whether stage 0 in 16 bits flattens what it updates."""
+        """Return whether stage 0 in 16 bits flattens its tensors."""
         return self.deepspeed is not None and self.deepspeed.is_flattened_in_16_bits
 
     @property
     def class_name(self) -> str | None:
-        """The class that an engine holds."""
+        """Class of the optimizer in an engine."""
         return (self.deepspeed.class_name if self.deepspeed is not None else None) or self.torch_class
 
     @property
     def has_adams_moments(self) -> bool:
-        """Whether its states are Adam's two moments in fp32."""
+        """Return whether its states are Adam's two moments in fp32."""
         return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
 
     def why_inexact(self, *, in_parts: bool, is_clipped: bool) -> str | None:
-        """Why its losses are not those of the reference; None: they are. `in_parts`: states are partitioned."""
+        """Reason why its losses differ from the reference's; None if they do not. `in_parts`: partitioned states."""
         reasons = [self.inexact, self.inexact_in_parts if in_parts else None]
         reasons.append(self.inexact_where_clipped if in_parts and is_clipped else None)
         return next((why for why in reasons if why is not None), None)
 
     def may_lie(self, *, offloaded: bool) -> bool:
-        """Whether its states can be where they are asked to be."""
+        """Return whether its states can be on the host (`offloaded`) or on the device."""
         return self.place is StatesPlace.ANY or offloaded == (self.place is StatesPlace.HOST)
 
     def states_of(self, tensors: Iterable[int]) -> dict[Category, int]:
-        """Bytes of its states over `tensors` of so many elements, without partial ones."""
+        """Bytes of its states over tensors of these elements, without partial ones."""
         sizes = list(tensors)
         bytes_by_category: dict[Category, int] = {}
         for state in (state for state in self.states if not state.is_partial):
@@ -244,7 +242,7 @@ _NO_KERAS = "not set up for Keras; use adamw or sgd"
 _NEVER_SWAPPED = "not verified with states on NVMe; use cpu"
 _IN_BLOCKS: dict[str, Any] = {"element_bytes": 1, "block_elements": 256, "least_elements": 4096}
 TORCH_NAMES = ("lr", "betas", "eps", "weight_decay")
-"""What torch and DeepSpeed call the hyperparameters of AdamW."""
+"""Names of AdamW's hyperparameters in torch and DeepSpeed."""
 _adam = partial(OptimizerInfo, family="adamw", states=_ADAMS_MOMENTS, states_title="Adam's moments")
 _deepspeeds_adam = partial(DeepSpeedOptimizer, type="AdamW", other_types=("Adam",), hyperparameters=TORCH_NAMES)
 
@@ -262,7 +260,7 @@ _ADAMW = _adam(
     factory="adamw",
     torch_class="AdamW",
 )
-"""What the other implementations of AdamW have in common with torch's own."""
+"""Common values of the implementations of AdamW."""
 
 OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
     info.name: info
@@ -411,24 +409,24 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
         ),
     )
 }
-"""In the order in which help lists them."""
+"""In the order of help."""
 
 
 def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
-    """What runs where DeepSpeed does not."""
+    """Replacement of an optimizer without DeepSpeed."""
     info = OPTIMIZERS[optimizer]
     return info if info.plain is None else OPTIMIZERS[info.plain]
 
 
 def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
-    """What DeepSpeed makes of `AdamW` by itself: a kernel of its own, where the states lie."""
+    """DeepSpeed's default for `AdamW`: its own kernel for where the states are."""
     settings = {"adam_w_mode": True}
     candidates = (info for info in OPTIMIZERS.values() if info.deepspeed and info.deepspeed.settings == settings)
     return next(info.name for info in candidates if info.may_lie(offloaded=offloaded))
 
 
 def optimizer_kernels() -> list[str]:
-    """Every kernel of DeepSpeed that some optimizer runs."""
+    """All DeepSpeed kernels of optimizers."""
     return [info.kernel for info in OPTIMIZERS.values() if info.kernel is not None]
 
 
@@ -442,4 +440,4 @@ STATE_CATEGORIES: dict[str, Category] = {
         if name is not None
     },
 }
-"""The ledger's names of states, by their keys in torch.optim.Optimizer.state."""
+"""Ledger categories of states, by their keys in torch.optim.Optimizer.state."""

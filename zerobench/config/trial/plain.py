@@ -1,8 +1,8 @@
-"""YAML that people write, read into plain values only, with everything odd refused in one line.
+"""Users' YAML, read into plain values only, with one-line errors for everything unusual.
 
-YAML 1.1, which PyYAML reads, turns `no` into false, `1:30` into 90, `010` into 8 and leaves `5e8` a text. Here only
-YAML 1.2's core words mean something (null, true, false, numbers; `5e8` is one), a key may stand once in a mapping,
-and what comes out are dicts with text keys, lists, texts, finite numbers, booleans and None.
+YAML 1.1, which PyYAML reads, turns `no` into false, `1:30` into 90, `010` into 8 and leaves `5e8` a string. Here only
+YAML 1.2's core words are special (null, true, false, numbers; `5e8` is one), a key must be unique in its mapping, and
+results consist of dicts with string keys, lists, strings, finite numbers, booleans and None.
 """
 
 import math
@@ -32,7 +32,7 @@ _WORDS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with YAML 1.2's words and no key twice."""
+    """PyYAML's safe loader with YAML 1.2's words and unique keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own name
 
@@ -54,7 +54,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value.
 
 
 def load_plain(text: str, where: str) -> Any:
-    """The plain value that the YAML `text` writes. Raises UserError, which begins with `where`."""
+    """Read the plain value of the YAML `text`. Raises UserError, which begins with `where`."""
     try:
         value = load_bounded(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -73,11 +73,11 @@ def load_plain(text: str, where: str) -> Any:
 
 
 def load_bounded(text: str, loader: type[yaml.SafeLoader]) -> Any:
-    """What `loader` makes of the YAML `text`, aliases and merges only unfolded where that ends in MAX_VALUES.
+    """Read the YAML `text` with `loader`, expanding aliases and merges to at most MAX_VALUES.
 
-    PyYAML copies what `<<` merges, so that nine levels of ten aliases are a thousand million keys.
+    PyYAML copies the contents of `<<`, so that nine levels of ten aliases are a thousand million keys.
 
-    Raises yaml.YAMLError, or what the constructor stumbles over; OverflowError: it unfolds into more.
+    Raises yaml.YAMLError, or the constructor's errors; OverflowError if it expands to more.
     """
     reader = loader(text)
     try:
@@ -92,7 +92,7 @@ def load_bounded(text: str, loader: type[yaml.SafeLoader]) -> Any:
 
 
 def _unfolded(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values `node` stands for, each alias counted where it is used; what holds itself counts once in it."""
+    """Number of values of `node`, with each alias counted where it is used; a recursive one counts once."""
     if id(node) not in known:
         known[id(node)] = 1
         inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
@@ -102,7 +102,7 @@ def _unfolded(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def check_plain(value: object, where: str) -> None:
-    """Raise UserError, naming the field, unless `value` is plain: see the top of this file."""
+    """Raise UserError, naming the field, unless `value` is plain as defined in the module's docstring."""
     for count, (place, part, depth) in enumerate(_parts(value)):
         if count >= MAX_VALUES:
             raise UserError(f"{where}: more than {MAX_VALUES} values")
@@ -112,7 +112,7 @@ def check_plain(value: object, where: str) -> None:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object, int]]:
-    """Every value within `value`, outermost first, with its place and depth."""
+    """All values within `value`, outermost first, with their place and depth."""
     todo: list[tuple[str, object, int]] = [("", value, 0)]
     while todo:
         place, part, depth = todo.pop()
@@ -124,7 +124,7 @@ def _parts(value: object) -> Iterator[tuple[str, object, int]]:
 
 
 def _fault(part: object) -> str | None:
-    """What is odd about one value, its parts aside."""
+    """Error in one value, apart from its parts."""
     if isinstance(part, dict):
         return next((_key_fault(key) for key in part if _key_fault(key)), None)
     if isinstance(part, bool) or part is None or isinstance(part, list):
@@ -146,7 +146,7 @@ def _key_fault(key: object) -> str | None:
 
 
 def as_number(value: object) -> object:
-    """`value` as an integer or a float where it is a number or a text that writes one (`5e8`), else as it is."""
+    """Convert a number, or text such as `5e8`, to an integer or a float; other values stay."""
     if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and re.fullmatch(_NUMBER, value, re.ASCII):
         value = float(value.replace("_", "")) if not value.isdecimal() else int(value)
     if isinstance(value, float) and value.is_integer():
@@ -155,14 +155,14 @@ def as_number(value: object) -> object:
 
 
 def as_written(value: object) -> str:
-    """`value` as a person wrote it, texts in quotes, short enough for an error."""
+    """`value` in the user's notation, strings quoted, short enough for an error."""
     words = {True: "true", False: "false", None: "null"}
     text = words[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, printable, and cut in its middle where it is very long."""
+    """`text` on one line, printable, with the middle of a very long one cut out."""
     flat = " ".join(text.split())
     flat = flat if flat.isprintable() else "".join(c if c.isprintable() else "?" for c in flat)
     half = _LONGEST_MESSAGE // 2

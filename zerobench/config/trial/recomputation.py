@@ -1,4 +1,4 @@
-"""Activation checkpointing: which blocks' forward pass backward runs again, and what of it is kept all the same."""
+"""Activation checkpointing: blocks whose forward pass is run again, and results that are saved regardless."""
 
 from typing import Annotated, Any
 
@@ -8,19 +8,19 @@ from zerobench.common.errors import unknown_choice
 from zerobench.config.trial.plain import as_number
 
 OPERATIONS = "ops"
-"""Every block, but attention's results and every second matrix product's (the first, the third) are kept: what
-torchtitan calls selective activation checkpointing by operation."""
+"""Every block, but attention's results and every second matrix product's (the first, the third) are saved: torchtitan's
+selective activation checkpointing by operation."""
 
 _EVERY = "every-"
 _MOST = 1000
 
 Checkpointing = bool | Annotated[str, StringConstraints(pattern=rf"^({OPERATIONS}|{_EVERY}([2-9]|[1-9][0-9]+))$")]
-"""What a trial asks for: false keeps all activations, true each block's input alone, `every-2` the inputs of the first,
-third, fifth block and all of the others (as transformers counts), `ops` what OPERATIONS says."""
+"""false saves all activations, true only each block's input, `every-2` the inputs of the first, third, fifth block and
+everything of the others (as transformers counts); `ops`: see OPERATIONS."""
 
 
 def read_checkpointing(axis: str, raw: object) -> list[Any]:
-    """The value as written; `{every: 2}` is `every-2`."""
+    """Read the value; `{every: 2}` is `every-2`."""
     value = f"{_EVERY}{raw['every']}" if isinstance(raw, dict) and list(raw) == ["every"] else raw
     number = as_number(value.removeprefix(_EVERY)) if isinstance(value, str) and value.startswith(_EVERY) else None
     if isinstance(number, int) and not isinstance(number, bool) and 2 <= number <= _MOST:
@@ -31,19 +31,19 @@ def read_checkpointing(axis: str, raw: object) -> list[Any]:
 
 
 def is_recomputed(checkpointing: Checkpointing, block: int) -> bool:
-    """Whether a block, counted from 0, is run again."""
+    """Return whether a block, counted from 0, is run again."""
     if isinstance(checkpointing, str) and checkpointing.startswith(_EVERY):
         return block % int(checkpointing.removeprefix(_EVERY)) == 0
     return bool(checkpointing)
 
 
 def recomputed_blocks(checkpointing: Checkpointing, blocks: int | range) -> int:
-    """How many of `blocks`, the model's or a stage's among them, are run again."""
+    """Number of `blocks`, a model's or a stage's, that are run again."""
     return sum(is_recomputed(checkpointing, block) for block in _counted(blocks))
 
 
 def attention_again(checkpointing: Checkpointing, blocks: int | range) -> int:
-    """In how many blocks a fused kernel's attention is computed again."""
+    """Number of blocks in which a fused kernel's attention is computed again."""
     return 0 if checkpointing == OPERATIONS else recomputed_blocks(checkpointing, blocks)
 
 
@@ -52,12 +52,11 @@ def _counted(blocks: int | range) -> range:
 
 
 def checkpointing_name(checkpointing: Checkpointing) -> str:
-    """As names of trials write it: `ckpt`, `ckpt=every-2`, or nothing."""
+    """In names of trials: `ckpt`, `ckpt=every-2`, or nothing."""
     return f"ckpt={checkpointing}" if isinstance(checkpointing, str) else "ckpt" * checkpointing
 
 
 def checkpointing_sentence(checkpointing: Checkpointing) -> str:
-    """As sentences say it."""
     if not isinstance(checkpointing, str):
         return f"activation checkpointing {'on' if checkpointing else 'off'}"
     if checkpointing == OPERATIONS:
@@ -66,7 +65,7 @@ def checkpointing_sentence(checkpointing: Checkpointing) -> str:
 
 
 def checkpointing_code(checkpointing: Checkpointing) -> str:
-    """The line of a training script that turns it on, for a transformers model; which blocks, where not all are."""
+    """Line of a training script that enables it for a transformers model, with the blocks if not all are."""
     if isinstance(checkpointing, str) and checkpointing.startswith(_EVERY):
         number = checkpointing.removeprefix(_EVERY)
         return f"torch.utils.checkpoint around one block of {number}: if index % {number} == 0"

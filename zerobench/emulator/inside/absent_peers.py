@@ -1,7 +1,7 @@
-"""What torch.distributed finds where no other rank is: a store that answers for them, instant groups on the host.
+"""torch.distributed without other ranks: a store that answers for them, instant groups on the host.
 
-ProcessGroupNCCL asks its store for what rank 0 wrote (the communicator's id), and the store of an emulated rank is
-asked for what nobody wrote. The id means nothing to a library that talks to nobody, so any of the right length will do.
+ProcessGroupNCCL reads the communicator's id, which rank 0 would write, from its store. The id is meaningless to a
+library that communicates with nobody, so any value of the right length will do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 _ID_BYTES = 128
-"""sizeof(ncclUniqueId) (nccl.h), the one thing that is asked for without having been written."""
+"""sizeof(ncclUniqueId) (nccl.h), the only value that is read without having been written."""
 
 _Store: Any = dist.Store  # type: ignore[attr-defined] # public, and not re-exported by its stubs
 
@@ -28,7 +28,7 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
         self._values[key] = value
 
     def get(self, key: str) -> bytes:
-        """What this rank wrote, or zeros as long as a communicator's id."""
+        """Value that this rank wrote, or zeros of a communicator id's length."""
         return self._values.get(key, bytes(_ID_BYTES))
 
     def add(self, key: str, amount: int) -> int:
@@ -37,21 +37,21 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
         return value
 
     def compare_set(self, key: str, _expected: bytes, desired: bytes) -> bytes:
-        """Nobody competes."""
+        """No rank competes."""
         return bytes(self._values.setdefault(key, desired))
 
     def wait(self, _keys: list[str], _timeout: timedelta | None = None) -> None:
-        """Nobody is waited for."""
+        """No rank is waited for."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether this rank wrote them all."""
+        """Return whether this rank wrote them all."""
         return all(key in self._values for key in keys)
 
     def delete_key(self, key: str) -> bool:
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """How many were written."""
+        """Number of keys written."""
         return len(self._values)
 
     def set_timeout(self, _timeout: timedelta) -> None:
@@ -59,23 +59,23 @@ class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Pytho
 
 
 class _IsFake(type):
-    """torch asks whether a gloo group is one."""
+    """torch checks whether a group is a gloo group."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _fake())
 
 
 class InstantGloo(metaclass=_IsFake):
-    """What torch makes where a gloo group is asked for: its fake backend, under gloo's name."""
+    """Creates torch's fake backend under gloo's name."""
 
     def __new__(cls, _store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
-        """A group that completes at once: gathering repeats this rank's part, reducing leaves it."""
+        """Create a group that completes immediately: gathering repeats this rank's part, reducing returns it."""
         fake = _fake()
         return fake._create_internal(rank, size, fake.Options())
 
 
 def instant_cpu_groups() -> None:
-    """From now on no gloo group waits for its peers' sockets."""
+    """Replace gloo groups, so that none waits for its peers' sockets."""
     home: Any = dist.distributed_c10d
     fake = _fake()
     fake._set_sequence_number_for_group = lambda _group: None

@@ -1,4 +1,4 @@
-"""What the emulated device's account says beside CUDA and NVML, read in the process that holds the memory."""
+"""Counters of the emulated device besides CUDA and NVML, read in the process that owns the memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def managed_bytes() -> int:
 
 
 def unmanaged_bytes() -> int:
-    """All that stays on the current device: of every process, without managed memory."""
+    """Memory of all processes on the current device, without managed memory."""
     return int(_library().zb_unmanaged_bytes())
 
 
 def outside_torch() -> ContextMemory:
-    """What this process holds on its device for its context and its NCCL communicators, all that there are now."""
+    """Current memory of this process's context and NCCL communicators on its device."""
     library = _library()
     return ContextMemory(
         before_bytes=0,
@@ -32,7 +32,7 @@ def outside_torch() -> ContextMemory:
 
 
 def uncounted_workspaces() -> list[str]:
-    """What this process asked of cuDNN that takes a workspace whose size cuDNN alone knows."""
+    """Uses of cuDNN by this process whose workspace size only cuDNN knows."""
     kinds = _library().zb_hidden()
     return [name for bit, name in enumerate(("convolutions", "recurrent layers")) if kinds >> bit & 1]
 

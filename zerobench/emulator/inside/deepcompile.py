@@ -1,8 +1,8 @@
-"""DeepCompile's native part: DeepSpeed's own C++, compiled by the machine's compiler and loaded as it is.
+"""DeepCompile's native part: DeepSpeed's own C++, compiled with the machine's compiler and loaded unchanged.
 
-It gathers, reduces and offloads by streams, torch's allocator and NCCL, without a kernel of its own, so all that it
-holds is held here too. torch brings its headers, the emulator's setup those of CUDA's runtime; of NVIDIA's other
-libraries torch's headers name a few types, which include/ declares.
+It gathers, reduces and offloads with streams, torch's allocator and NCCL, without kernels of its own, so its memory is
+the same here. torch ships its headers, and the emulator's setup those of CUDA's runtime; of NVIDIA's other libraries
+torch's headers use a few types, which include/ declares.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from zerobench.emulator.values_build import VARIABLE
 
 INCLUDE = Path(__file__).parents[1] / "include"
 _NAME = "dc"
-"""The extension's, which is in the name of its entry point."""
+"""Name of the extension, also in its entry point."""
 _OWN = ("get_rs_stream", "get_copy_stream")
-"""Functions that several of DeepSpeed's files have, each for itself."""
+"""Functions that several of DeepSpeed's files define separately."""
 
 
 @cache
 def load() -> ModuleType:
-    """DeepSpeed's module, compiled (half a minute) where no process has done so for this torch and this DeepSpeed.
+    """DeepSpeed's module, compiled (half a minute) on first use with this torch and this DeepSpeed.
 
     Raises UserError: it does not compile. RuntimeError: this process was not started for an emulated GPU.
     """

@@ -1,8 +1,8 @@
-"""DeepSpeed's optimizer processes, played within the rank: SuperOffload's, and ZenFlow's with `overlap_step`.
+"""DeepSpeed's optimizer processes, within the rank: SuperOffload's, and ZenFlow's with `overlap_step`.
 
-Both leave the update of offloaded states to a process of their own, started anew, where nothing that was put into this
-one is. What such a process holds on a real host is held here, at the same size, so that it is counted with the rank's:
-its moments, and SuperOffload's buffer for gradients. Updates are done at once, and do nothing.
+Both delegate the update of offloaded states to a new process, without the replacements of this one. Its host memory is
+allocated here, at the same size, so that it counts as the rank's: its moments, and SuperOffload's buffer for gradients.
+Updates complete immediately, and do nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONTROL_BYTES = 256
 
 
 def install() -> None:
-    """Take the place of both processes, for the rest of this one."""
+    """Replace both processes, for the rest of this one."""
     with suppress(ImportError):  # DeepSpeed before 0.18 has none
         from deepspeed.runtime.superoffload import superoffload_stage3
 
@@ -33,7 +33,7 @@ def install() -> None:
 
 
 class HelperOptimizer:
-    """SuperOffloadCPUOptimizer (runtime/superoffload/superoffload_utils.py); moments are made as they are needed."""
+    """SuperOffloadCPUOptimizer (runtime/superoffload/superoffload_utils.py); moments are created on demand."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HelperOptimizer:
         rollback: bool = False,
         lr: float | None = None,  # noqa: ARG002 -- as above
     ) -> None:
-        """Done when it returns."""
+        """Completes before it returns."""
         from deepspeed.runtime.superoffload.superoffload_utils import EventTypes, ResultKeys, TaskKeys
 
         if sub_group_id not in self.state:
@@ -73,7 +73,7 @@ class HelperOptimizer:
         )
 
     def get_result(self, expected_event_type: str | None = None) -> dict[str, Any] | None:  # noqa: ARG002 -- as above
-        """The oldest that was not fetched."""
+        """Oldest result that was not fetched."""
         return self._results.pop(0) if self._results else None
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class HelperOptimizer:
 
 
 def start_zenflow(zero: Any) -> None:
-    """start_optimizer_process (runtime/zenflow/zenflow_utils.py): two sets of moments a master, and a snapshot."""
+    """start_optimizer_process (runtime/zenflow/zenflow_utils.py): two sets of moments per master, and a snapshot."""
     firsts = (group["params"][0] for group in zero.optimizer.param_groups)
     for master in list(zero.fp32_partitioned_groups_flat if zero.zf_stage3 else firsts):
         if not hasattr(master, "stale_param"):

@@ -1,9 +1,9 @@
-"""What DeepSpeed's compiled kernels leave behind, without the kernels: nothing to build, nothing computed.
+"""Replacements of DeepSpeed's compiled kernels: nothing to build, nothing computed, the same allocations.
 
 Optimizers, the quantizer and the asynchronous I/O handle are Python classes around compiled modules. The classes run
-as they are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what
-the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing. Neither
-nvcc nor libaio is needed. DeepCompile's module has no kernel and is the real one (deepcompile.py).
+unchanged, with their states and buffers; the modules are replaced by ones with the same calls, which allocate what the
+real ones do (the page-locked buffers of the I/O handle) and compute nothing. Neither nvcc nor libaio is needed.
+DeepCompile's module has no kernel and is the real one (deepcompile.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from zerobench.emulator.inside import deepcompile, helpers
 from zerobench.estimate.time.trace import DeviceWork, Drive, DriveWait, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
-"""Size of each file that a swapper has written, by its path. No file exists."""
+"""Size of each file written by a swapper, by path. No file exists."""
 _traffic = {"read": 0, "written": 0}
 
 
 def install() -> None:
-    """Give DeepSpeed these kernels in place of its own, for the rest of the process."""
+    """Replace DeepSpeed's kernels, for the rest of the process."""
     from deepspeed.ops import op_builder
     from deepspeed.ops.op_builder.builder import OpBuilder
 
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def _keep_off_the_disk() -> None:
-    """No folder is made for swap files, where there may be no such disk, and none that is there is emptied."""
+    """Swap folders are neither created nor emptied: the drive may not exist."""
     from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
     from deepspeed.runtime.zero import stage3
 
@@ -59,7 +59,7 @@ def read_block_io() -> BlockIo:
 
 
 def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
-    """Bytes that the swap files of this rank would have, split as zerobench.common.block_io.swap_file_bytes does."""
+    """Bytes that this rank's swap files would have, in the form of zerobench.common.block_io.swap_file_bytes."""
     sizes = {"optimizer": 0, "parameters": 0}
     for path, nbytes in _swapped_bytes.items():
         parts = Path(path).parts
@@ -69,9 +69,9 @@ def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
 
 
 def _on_device(chunk_size: int, _skip: Any, lists: Sequence[Sequence[torch.Tensor]], *_: Any) -> int:
-    """An optimizer's update in place: gradients, the first of the lists, are read, all else is read and written.
+    """An optimizer's update in place: gradients, the first of the lists, are read, all others read and written.
 
-    One launch takes so many tensors, and so many chunks of them (csrc/adam/multi_tensor_apply.cuh).
+    The number of tensors and of their chunks per launch is limited (csrc/adam/multi_tensor_apply.cuh).
     """
     gradients = lists[0]
     chunks = sum(-(-tensor.numel() // chunk_size) for tensor in gradients)
@@ -82,14 +82,12 @@ def _on_device(chunk_size: int, _skip: Any, lists: Sequence[Sequence[torch.Tenso
 
 
 _TENSORS_OF_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-"""By how many lists there are."""
+"""By number of lists."""
 _CHUNKS_OF_LAUNCH = 320
 
 
 def _on_host(*given: Any) -> int:
-    """The same by the processor: states and weights, which come with the gradients as their second, are read and
-    written once.
-    """
+    """An update by the processor: states and weights are read and written once; gradients are the second tensor."""
     tensors = [argument for argument in given if isinstance(argument, torch.Tensor)]
     if len(tensors) > 1:
         tell(Host(2 * (sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes)))
@@ -97,7 +95,7 @@ def _on_host(*given: Any) -> int:
 
 
 def _lamb(weights: torch.Tensor, *_: Any) -> torch.Tensor:
-    """csrc/lamb/fused_lamb_cuda.cpp gives the coefficient that it scaled the update by."""
+    """csrc/lamb/fused_lamb_cuda.cpp returns the scaling coefficient of the update."""
     return torch.zeros(1, dtype=torch.float32, device=weights.device)
 
 
@@ -112,8 +110,8 @@ def _moved(read_bytes: int = 0, written_bytes: int = 0) -> None:
 
 
 class _AioHandle:
-    """csrc/aio/py_lib: reads and writes between page-locked buffers and files. One waits for its own alone: swappers
-    that go on reading while they write have two (pipelined_optimizer_swapper.py).
+    """csrc/aio/py_lib: reads and writes between page-locked buffers and files. A handle only waits for its own:
+    swappers that read while they write have two (pipelined_optimizer_swapper.py).
     """
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -121,7 +119,7 @@ class _AioHandle:
         self._reads = self._writes = 0
 
     def new_cpu_locked_tensor(self, numel: int, example: torch.Tensor) -> torch.Tensor:
-        """A page-locked host buffer (deepspeed_pin_tensor.cpp allocates what is asked, page-aligned)."""
+        """A page-locked host buffer (deepspeed_pin_tensor.cpp allocates the requested size, page-aligned)."""
         buffer = torch.empty(int(numel), dtype=example.dtype, device="cpu")
         self._locked.add(buffer.untyped_storage())
         return buffer
@@ -163,7 +161,7 @@ class _AioHandle:
 
 
 class _Quantizer:
-    """csrc/quantization/pt_binding.cpp: blocks of 8 or 4 bits in int8 tensors, an fp32 scale for each block."""
+    """csrc/quantization/pt_binding.cpp: blocks of 8 or 4 bits in int8 tensors, an fp32 scale per block."""
 
     Symmetric = 0
 
@@ -172,7 +170,7 @@ class _Quantizer:
         return _packed(values, (*outer, inner * bits // 8)), _scales(values, groups)
 
     def dequantize(self, packed: torch.Tensor, _scale: Any, _groups: int, bits: int, _kind: int) -> torch.Tensor:
-        """Always fp16, whatever was quantized."""
+        """Always fp16, for any quantized type."""
         *outer, inner = packed.shape
         return torch.empty((*outer, inner * 8 // bits), dtype=torch.float16, device=packed.device)
 

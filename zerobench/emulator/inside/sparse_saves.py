@@ -1,6 +1,6 @@
-"""Saves write the zeros of tensors that nobody computed as holes: a checkpoint of 7B takes kilobytes of disk.
+"""Saves write the zeros of uncomputed tensors as holes: a checkpoint of 7B takes kilobytes of disk.
 
-torch.save, by a path or into a file that the script has opened, and safetensors, which writes past Python.
+torch.save, by a path or into a file that the script has opened, and safetensors, which bypasses Python's files.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 Tell = Callable[[int], object]
-"""Hears the bytes of each file that was saved."""
+"""Receives the bytes of each saved file."""
 
 _ZEROS = bytes(1 << 20)
 
 
 class _SparseFile(io.FileIO):
     def write(self, data: Any) -> int:
-        """Seek over what is zero, a mebibyte at a time, and write the rest."""
+        """Seek over zeros, a mebibyte at a time, and write the rest."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), len(_ZEROS)):
             part = bytes(view[start : start + len(_ZEROS)])
@@ -37,12 +37,12 @@ class _SparseFile(io.FileIO):
         return len(view)
 
     def fileno(self) -> NoReturn:
-        """Refused: torch's older format would write to it past Python."""
+        """Refused: torch's older format would use it to bypass Python."""
         raise io.UnsupportedOperation("fileno")
 
 
 def save_sparsely(torch: ModuleType, tell: Tell) -> None:
-    """From now on torch.save leaves holes in the files that it writes."""
+    """Make torch.save leave holes in the files that it writes."""
     save = torch.save
 
     @wraps(save)
@@ -61,7 +61,7 @@ def save_sparsely(torch: ModuleType, tell: Tell) -> None:
 
 
 def _is_written_anywhere(f: object) -> bool:
-    """Whether it is a file of a disk in which one may seek, as `open(path, "wb")` gives it."""
+    """A seekable file on a disk, such as from `open(path, "wb")`."""
     if not isinstance(f, io.BufferedWriter) or not isinstance(f.raw, io.FileIO):
         return False
     is_file = stat.S_ISREG(os.fstat(f.fileno()).st_mode)
@@ -69,7 +69,7 @@ def _is_written_anywhere(f: object) -> bool:
 
 
 def _save_into(f: io.BufferedWriter, save: Callable[[_SparseFile], object], tell: Tell) -> None:
-    """From where the file stands; it stands behind what was saved then."""
+    """Save from the file's position, and leave the position after it."""
     f.flush()
     begin = f.tell()
     with _SparseFile(os.dup(f.fileno()), "w") as file:
@@ -82,7 +82,7 @@ def _save_into(f: io.BufferedWriter, save: Callable[[_SparseFile], object], tell
 
 
 def serialize_sparsely(safetensors: ModuleType, tell: Tell) -> None:
-    """The same of the files that safetensors writes; call it before `safetensors.torch` is imported."""
+    """Make safetensors leave holes in the files that it writes; call it before `safetensors.torch` is imported."""
     serialize = safetensors.serialize_file
 
     @wraps(serialize)
@@ -97,9 +97,9 @@ def serialize_sparsely(safetensors: ModuleType, tell: Tell) -> None:
 
 
 def _write(tensors: Mapping[str, Any], filename: Any, metadata: Mapping[str, str] | None) -> None:
-    """The format: the length of the header, the header as JSON up to a multiple of 8, the tensors' bytes.
+    """Write the format: length of the header, header as JSON padded to a multiple of 8, the tensors' bytes.
 
-    The larger elements first, as safetensors itself does, so that each tensor lies at a multiple of its own.
+    Larger elements first, as in safetensors itself, so that each tensor is aligned to its own.
     """
     ordered = sorted(tensors.items(), key=lambda item: (-_bits(item[1].dtype), item[0]))
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
@@ -117,6 +117,6 @@ def _write(tensors: Mapping[str, Any], filename: Any, metadata: Mapping[str, str
 
 
 def _bits(dtype: str) -> int:
-    """Of one element: `BF16` has 16; a boolean, which names none, comes last."""
+    """Bits of one element: 16 for `BF16`; a boolean, without a number, comes last."""
     number = re.search(r"\d+", dtype)
     return int(number[0]) if number else 0

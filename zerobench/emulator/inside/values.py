@@ -1,4 +1,4 @@
-"""Loads the rule of values (cpp/values.cpp) into this process's torch."""
+"""Loads the rule of computed values (cpp/values.cpp) into this process's torch."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from zerobench.emulator.values_build import VARIABLE
 
 
 class Counts(NamedTuple):
-    """Operations so far."""
+    """Number of operations so far."""
 
     not_computed: int
-    """Passed over on the host."""
+    """Skipped on the host."""
     computed: int
-    """Of the device, computed on the host."""
+    """Operations of the device, computed on the host."""
 
 
 def open_values() -> None:
-    """From now on torch, which has been imported, keeps to the rule, for the life of the process.
+    """Apply the rule to torch, which must be imported, for the rest of the process.
 
-    Before anything else stands in the place of torch's CPU allocator, the ledger's book too, which may come after.
-    Raises RuntimeError: this process was not started for an emulated GPU, or another allocator is there already.
+    Call it before anything replaces torch's CPU allocator, such as the ledger. Raises RuntimeError: this process was
+    not started for an emulated GPU, or another allocator is already installed.
     """
     if _library().zerobench_values_open() == 0:
         raise RuntimeError("another allocator replaces torch's own, so large host memory would be real")
 
 
 def counts() -> Counts:
-    """What the rule has done."""
+    """Operations affected by the rule."""
     library = _library()
     return Counts(library.zerobench_values_not_computed(), library.zerobench_values_computed())
 
