@@ -97,7 +97,7 @@ def forked_scripts(
     emulator: Emulator,  # noqa: F811 -- pytest's fixture, imported above
 ) -> Iterator[Mapping[str, str]]:
     """The same for the ranks of `zerobench emulate`: for what their scripts do once torch is there."""
-    added = emulator.variables(EmulatedGpu.of(known_gpu("H200")))  # a rank has its own variables, and its own GPU
+    added = emulator.variables(EmulatedGpu.build(known_gpu("H200")))  # a rank has its own variables, and its own GPU
     added["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that compile beside a script: each would import torch
     folder = of_all(tmp_path_factory, worker_id)
     with rank_forker(folder, Evidence.EMULATED, added, emulator.python) as socket:

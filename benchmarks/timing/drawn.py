@@ -111,7 +111,7 @@ def _one(random_: random.Random) -> Drawn:
     if strategy in {"tensor", "pipeline"}:
         world_size = pick((2, 4, 8))
     spec = gpu_trial(
-        shape.to_model(),
+        shape.model_spec(),
         0,
         world_size,
         **{

@@ -61,7 +61,7 @@ def _measured(family: str, engine: str, layers: int) -> dict[str, float]:
 
     emulator = find_emulator()
     with tempfile.TemporaryDirectory() as folder:
-        added = emulator.variables(EmulatedGpu.of(known_gpu(GPU)), 1, Path(folder) / "account")
+        added = emulator.variables(EmulatedGpu.build(known_gpu(GPU)), 1, Path(folder) / "account")
         command = [str(emulator.python), __file__, "--inside", family, engine, str(layers)]
         ran = subprocess.run(
             command, env={**os.environ, **added}, cwd=folder, capture_output=True, text=True, check=True

@@ -272,7 +272,7 @@ def model_of(name: str) -> ModelSpec:
         return resolve_model(name)
     hidden, layers, heads = SHAPES[name]
     shape = Shape(family="gpt2", num_layers=layers, hidden_size=hidden, num_heads=heads, vocab_size=VOCABULARY)
-    return shape.to_model()
+    return shape.model_spec()
 
 
 def _update_s(parameters: float, device: Device) -> float:

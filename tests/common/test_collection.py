@@ -4,11 +4,11 @@ import ctypes
 
 import pytest
 
-from zerobench.common.collection import given_back
+from zerobench.common.collection import return_memory
 
 
 def test_what_is_free_at_the_end_is_given_back_also_after_an_error() -> None:
-    with pytest.raises(ValueError, match="stop"), given_back():
+    with pytest.raises(ValueError, match="stop"), return_memory():
         # below malloc's own mappings; those that stay keep it from giving back the others as a whole
         blocks = [ctypes.create_string_buffer(b"x" * 60_000, 60_000) for _ in range(1000)]
         staying = blocks[99::100]

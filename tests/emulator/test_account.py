@@ -18,7 +18,7 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 
 MIB, GIB = 1 << 20, 1 << 30
-GPU = EmulatedGpu.of(known_gpu("A100 SXM 80GB"))
+GPU = EmulatedGpu.build(known_gpu("A100 SXM 80GB"))
 NCCL = overhead_of("A100 SXM 80GB", 2).collectives_bytes
 
 HOLDER = """

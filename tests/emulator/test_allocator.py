@@ -73,7 +73,7 @@ except torch.cuda.OutOfMemoryError as error:
     said["expandable_refused"] = [str(error), count("num_ooms")]
 del x, y
 torch.cuda.empty_cache()
-said["given_back"] = [torch.cuda.memory_reserved(), used()]
+said["return_memory"] = [torch.cuda.memory_reserved(), used()]
 
 fresh("expandable_segments:False")
 memory._record_memory_history()
@@ -139,7 +139,7 @@ def test_expandable_segments_are_refused_what_the_device_has_not_and_give_back_w
     sentence, ooms = native["expandable_refused"]
     assert sentence.startswith("CUDA out of memory. Tried to allocate 200.00 GiB")
     assert ooms == 1
-    assert native["given_back"] == [0, CONTEXT]
+    assert native["return_memory"] == [0, CONTEXT]
 
 
 def test_the_allocators_history_names_the_function_that_allocated(native):

@@ -14,7 +14,7 @@ from zerobench.emulator.compiler import C
 from zerobench.emulator.emulator import ENVIRONMENT, Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 
-H200 = EmulatedGpu.of(known_gpu("H200"))
+H200 = EmulatedGpu.build(known_gpu("H200"))
 
 
 def test_the_stand_ins_answer_with_the_gpus_name(emulator: Emulator) -> None:

@@ -28,7 +28,7 @@ from zerobench.launch.setup.emulator_environment import emulator_steps, triton_o
 from zerobench.launch.setup.environment_setup import set_up
 from zerobench.launch.setup.setup_steps import Step
 
-H200 = EmulatedGpu.of(known_gpu("H200"))
+H200 = EmulatedGpu.build(known_gpu("H200"))
 
 
 def installed(
@@ -68,7 +68,7 @@ def test_every_nvidia_gpu_of_the_catalogue_that_has_its_memory_can_be_described(
     from zerobench.config.hardware.hardware import load_catalogue
 
     for gpu in at_least_one(gpu for gpu in load_catalogue() if gpu.memory_bytes and gpu.name != "MI300X"):
-        assert EmulatedGpu.of(gpu).variable(8).count(";") >= 15
+        assert EmulatedGpu.build(gpu).variable(8).count(";") >= 15
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_every_nvidia_gpu_of_the_catalogue_that_has_its_memory_can_be_described(
 )
 def test_a_gpu_that_cannot_be_emulated_is_refused_with_what_is_missing(gpu, message):
     with pytest.raises(UserError, match=message):
-        EmulatedGpu.of(gpu)
+        EmulatedGpu.build(gpu)
 
 
 EMULATOR = Emulator(Path("/venv/bin/python"), Path("/made/stand_ins"), "2.13.0+cu130", Path("/made/overlay"))
@@ -126,7 +126,7 @@ def test_a_node_has_one_to_sixteen_gpus(count):
 
 def test_a_gpu_that_cuda_13_has_left_behind_is_refused():
     with pytest.raises(UserError, match=r"CUDA 13 and torch 2\.13\.0\+cu130 have no code for compute capability 7\.0$"):
-        EMULATOR.variables(EmulatedGpu.of(known_gpu("V100")))
+        EMULATOR.variables(EmulatedGpu.build(known_gpu("V100")))
 
 
 def test_one_that_is_not_made_says_how_to_make_it(users):

@@ -21,6 +21,6 @@ from zerobench.emulator.gpu import EmulatedGpu
 def test_a_multiprocessor_holds_as_much_as_the_guide_gives_for_its_compute_capability(
     name: str, threads: int, blocks: int, shared_kib: int, shared_per_block_kib: int
 ) -> None:
-    gpu = EmulatedGpu.of(known_gpu(name))
+    gpu = EmulatedGpu.build(known_gpu(name))
     assert (gpu.threads_per_sm, gpu.blocks_per_sm) == (threads, blocks)
     assert (gpu.shared_per_sm, gpu.shared_per_block) == (shared_kib * 1024, shared_per_block_kib * 1024)

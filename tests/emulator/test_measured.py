@@ -18,7 +18,7 @@ from zerobench.records.store import Trial, load_run
 from zerobench.report.figures.nvml_view import waterfall
 from zerobench.report.figures.predictions.figures import Key, Quantity, figures
 
-H200 = EmulatedGpu.of(known_gpu("H200"))
+H200 = EmulatedGpu.build(known_gpu("H200"))
 SET = ("attention=eager", "steps.warmup=1", "steps.timed=2")
 MIB = 1 << 20
 MOMENTS = (Category.FIRST_MOMENT, Category.SECOND_MOMENT)

@@ -24,7 +24,7 @@ PHASES = ["after forward", "in backward", "after backward", "after the step"]
 @pytest.fixture(scope="module")
 def untracked(emulator: Emulator) -> list[Any]:
     """What the script prints on an emulated GPU where nobody looks on."""
-    environ = {**os.environ, **emulator.variables(EmulatedGpu.of(known_gpu("H200")))}
+    environ = {**os.environ, **emulator.variables(EmulatedGpu.build(known_gpu("H200")))}
     environ["PYTHONPATH"] = os.pathsep.join([environ.get("PYTHONPATH", ""), str(ROOT)])
     command = [str(emulator.python), str(SCRIPT), "--untracked"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)

@@ -12,10 +12,10 @@ from zerobench.records.trials import TrialLosses, can_be_compared
 def test_what_is_kept_of_a_trial_to_compare_its_losses_is_a_few_kilobytes(tmp_path: Path) -> None:
     trials = [completed_trial(spec("zero1", gpus_per_node=1, sequence_length=128 * (1 + n))) for n in range(40)]
     run = load_run(write_run(tmp_path / "run", trials, samples=False).path)
-    known = [TrialLosses.of(trial) for trial in itertools.islice(run.trials(), 10)]
+    known = [TrialLosses.extract(trial) for trial in itertools.islice(run.trials(), 10)]
     tracemalloc.start()
     try:
-        known += [TrialLosses.of(trial) for trial in itertools.islice(run.trials(), 10, None)]
+        known += [TrialLosses.extract(trial) for trial in itertools.islice(run.trials(), 10, None)]
         kept = tracemalloc.get_traced_memory()[0] / 30
     finally:
         tracemalloc.stop()

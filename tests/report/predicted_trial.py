@@ -67,7 +67,7 @@ def trial(
     counts = count_parameters(spec.model)
     assert counts is not None
     total = counts.total if num_params is None else num_params
-    by_component = counts.by_component() if num_params is None else {"mlp": total}
+    by_component = counts.component_counts() if num_params is None else {"mlp": total}
     rank = rank_record(
         spec.trial_id,
         world_size=spec.world_size,

@@ -238,7 +238,7 @@ def gpu_uuid(index: int) -> str:
 
 def _parameters(asked: TrialSpec) -> ParameterTensor:
     counts = known(count_parameters(asked.model))
-    return ParameterTensor(total=counts.total, trainable=counts.total, by_component=counts.by_component())
+    return ParameterTensor(total=counts.total, trainable=counts.total, by_component=counts.component_counts())
 
 
 def _step_time(step_s: float, rank: int, index: int) -> StepTime:

@@ -71,7 +71,7 @@ def emulated(emulator: Emulator, request: pytest.FixtureRequest) -> Emulated:
     def run(
         program: str, *arguments: str, gpu: str = "H200", num_gpus: int = 1, account: Path | None = None, **added: str
     ) -> Any:
-        variables = emulator.variables(EmulatedGpu.of(known_gpu(gpu)), num_gpus, account)
+        variables = emulator.variables(EmulatedGpu.build(known_gpu(gpu)), num_gpus, account)
         environ = {**os.environ, **variables, **added}
         python = [str(emulator.python)]
         if not added:

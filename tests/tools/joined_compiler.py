@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerobench.emulator.compiler import as_one
+from zerobench.emulator.compiler import join_sources
 
 COMPILER, JOINED = "REAL_COMPILER", "JOINED_NAME"
 """Environment variables: the compiler, and a name that no other compilation has for what is joined."""
@@ -71,7 +71,7 @@ def _is_joined(words: Sequence[str], files: Sequence[Path], joined: str) -> bool
 
 def _text(files: Sequence[Path]) -> str:
     once = [f'#import "{path}"' for name in _UNGUARDED for path in (files[0].with_name(name),) if path.exists()]
-    return "\n".join([*once, as_one(files, _OWN)])
+    return "\n".join([*once, join_sources(files, _OWN)])
 
 
 if __name__ == "__main__":

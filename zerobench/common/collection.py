@@ -24,7 +24,7 @@ def no_collection() -> Iterator[None]:
 
 
 @contextmanager
-def given_back() -> Iterator[None]:
+def return_memory() -> Iterator[None]:
     """Return all free memory to the system at the end: unreachable cycles, then malloc's free blocks.
 
     V8, which draws a report's charts, cannot use memory freed by its tables.

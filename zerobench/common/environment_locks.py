@@ -75,11 +75,11 @@ def _lock_or_wait(folder: Path, how: int, say: Callable[[str], None]) -> int:
     try:
         return _lock(folder, how | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(f"  waiting for {_who_is_in(folder)}; lock: {folder / LOCK}")
+        say(f"  waiting for {_lock_holder(folder)}; lock: {folder / LOCK}")
         return _lock(folder, how)
 
 
-def _who_is_in(folder: Path) -> str:
+def _lock_holder(folder: Path) -> str:
     """Holder of the lock, for users."""
     try:
         os.close(_lock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB))

@@ -31,14 +31,14 @@ def _names_another(error: OSError, path: Path) -> bool:
 
 def failure_of(error: OSError, otherwise: object = "a file") -> str:
     """`FILE: REASON; REMEDY` for a failed operation on a file, or on `otherwise` if the error names none."""
-    if is_for_want_of_a_working_directory(error):
+    if is_missing_working_directory(error):
         return WORKING_DIRECTORY_GONE
     reason = error.strerror or str(error)
     named = otherwise if error.filename is None else os.fsdecode(error.filename)
     return "; ".join(filter(None, [f"{named}: {reason}", remedy(error)]))
 
 
-def is_for_want_of_a_working_directory(error: OSError) -> bool:
+def is_missing_working_directory(error: OSError) -> bool:
     """Return whether the operation failed because the working directory was deleted."""
     is_absolute = error.filename is not None and Path(os.fsdecode(error.filename)).is_absolute()
     return error.errno == errno.ENOENT and not is_absolute and is_working_directory_gone()

@@ -14,7 +14,7 @@ from pathlib import Path
 from zerobench.common.errors import UserError
 
 
-def as_one(files: Sequence[Path], own: Iterable[str]) -> str:
+def join_sources(files: Sequence[Path], own: Iterable[str]) -> str:
     """C++ source that includes all of `files`, so that their headers are parsed once.
 
     `own`: names that several files define separately; later ones are renamed. The first file includes libraries'

@@ -72,7 +72,7 @@ class EmulatedGpu:
     """Steps of (fewest ranks, NCCL bytes of a process's first communicator, of another)."""
 
     @classmethod
-    def of(cls, gpu: Gpu) -> EmulatedGpu:
+    def build(cls, gpu: Gpu) -> EmulatedGpu:
         """Emulated form of a catalogued GPU. Raises UserError: not by NVIDIA, or a required fact is unknown."""
         architecture = _ARCHITECTURES.get(gpu.compute_capability or "")
         if gpu.compute_capability and not architecture:

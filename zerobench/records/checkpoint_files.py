@@ -77,7 +77,7 @@ def size_bytes(folder: Path) -> int:
 def flush_to_disk(folder: Path) -> None:
     """Write what this machine has under `folder` to the disk (fsync(2)), with the names."""
     for path in [*files(folder), *(path for path in folder.rglob("*") if path.is_dir()), folder]:
-        _with_open(path, os.fsync)
+        _act_on(path, os.fsync)
 
 
 def drop_page_cache(folder: Path) -> bool:
@@ -88,11 +88,11 @@ def drop_page_cache(folder: Path) -> bool:
     if not hasattr(os, "posix_fadvise"):
         return False
     for path in files(folder):
-        _with_open(path, lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED))
+        _act_on(path, lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED))
     return True
 
 
-def _with_open(path: Path, act: Callable[[int], None]) -> None:
+def _act_on(path: Path, act: Callable[[int], None]) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
         act(file)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from zerobench.common.errors import UserError
-from zerobench.common.file_errors import failure_of, is_for_want_of_a_working_directory, naming, remedy
+from zerobench.common.file_errors import failure_of, is_missing_working_directory, naming, remedy
 from zerobench.common.replacing import replacing
 
 TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
@@ -257,7 +257,7 @@ def writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = failure_of(error)
-        if is_for_want_of_a_working_directory(error):
+        if is_missing_working_directory(error):
             raise UserError(reason) from None
         if remedy(error) is None or what.endswith(f": {error.filename}"):
             reason = reason.partition(": ")[2]

@@ -72,7 +72,7 @@ class Instant:
             return None
         return sum(self.categories.get(category, 0) for name in names for category in GROUPS[name])
 
-    def of_trial(self, evidence: Evidence) -> Instant:
+    def exclude_predictor(self, evidence: Evidence) -> Instant:
         """Drop the resident memory of a process that only predicts."""
         predictor_bytes = self.categories.get(Category.REST_OF_PROCESS, 0)
         if not predictor_bytes or not evidence.is_predicted:
@@ -108,7 +108,7 @@ def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | No
         return None
     total, phase = max(totals, key=itemgetter(0))
     rows = [row for row in rows if row.phase is phase]
-    return Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role, _largest_parts(rows))
+    return Instant(rank.rank, step, phase, total, _peak_categories(rows), rank.role, _largest_parts(rows))
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
@@ -118,11 +118,11 @@ def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> 
     return (
         None
         if total is None
-        else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role, _largest_parts(rows))
+        else Instant(rank.rank, step, phase, total, _peak_categories(rows), rank.role, _largest_parts(rows))
     )
 
 
-def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
+def _peak_categories(rows: Iterable[MemoryRow]) -> dict[Category, int]:
     return {
         row.category: row.at_peak_bytes
         for row in rows

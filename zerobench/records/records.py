@@ -276,7 +276,7 @@ class Standing(Record):
     by_holder: dict[str, int] = Field(default_factory=dict)
     """By holder, with the module that saved it for autograd; empty in older records."""
 
-    def in_pieces(self, bytes_asked: int, bytes_free: int) -> bool:
+    def is_fragmented(self, bytes_asked: int, bytes_free: int) -> bool:
         """Return whether the request would have fit in total, but not in one piece."""
         return self.reserved_bytes - self.allocated_bytes + bytes_free >= bytes_asked
 

@@ -177,7 +177,7 @@ class Run:
         """
         folder = self.folder.trial(trial_id)
         spec = self.spec(trial_id)
-        with self._naming_the_way_out():
+        with self._suggest_remedy():
             record = read_record(folder.record, TrialRecord)
             ranks = tuple(read_record(path, RankRecord) for path in folder.rank_records())
             _check_belongs(folder, record, ranks)
@@ -188,7 +188,7 @@ class Run:
 
         Raises UserError: its record is damaged, missing or newer than this version.
         """
-        with self._naming_the_way_out():
+        with self._suggest_remedy():
             return read_record(self.folder.trial(trial_id).record, TrialRecord)
 
     def status(self, trial_id: str) -> Status | None:
@@ -215,14 +215,14 @@ class Run:
         return is_own_script(self.sweep)
 
     @contextmanager
-    def _naming_the_way_out(self, trial_id: str | None = None) -> Iterator[None]:
+    def _suggest_remedy(self, trial_id: str | None = None) -> Iterator[None]:
         """Add the remedy to a damaged document's error; `trial_id` if the document is the trial's spec."""
         try:
             yield
         except TornError as error:
-            raise TornError(f"{error}; {self._way_out(trial_id)}") from None
+            raise TornError(f"{error}; {self._remedy(trial_id)}") from None
 
-    def _way_out(self, trial_id: str | None) -> str:
+    def _remedy(self, trial_id: str | None) -> str:
         """A trial that is missing from the run's list is still in the sweep."""
         if self.is_own_script:
             return _WATCH_AGAIN
@@ -236,7 +236,7 @@ class Run:
         """
         path = self.folder.trial(trial_id).spec
         entry = None if path.exists() else self.asked.get(trial_id)
-        with self._naming_the_way_out(trial_id):
+        with self._suggest_remedy(trial_id):
             return self._spec(entry["trial"] if entry else read_json(path), path)
 
     def spec_to_run(self, trial_id: str) -> TrialSpec:
@@ -295,11 +295,11 @@ def load_run(path: Path) -> Run:
     try:
         document, sweep, began_on = read_json(folder.plan), read_sweep(folder.sweep), read_json(folder.environment)
     except TornError as error:
-        raise TornError(f"{error}; {_way_to_write_anew(folder)}") from None
+        raise TornError(f"{error}; {_rewrite_remedy(folder)}") from None
     return Run(folder, parse(document, Plan, folder.plan), sweep, began_on, document["schema_version"])
 
 
-def _way_to_write_anew(run: RunFolder) -> str:
+def _rewrite_remedy(run: RunFolder) -> str:
     """Command that restores complete documents of a run (launch/run/mending.py)."""
     with suppress(UserError):
         if is_own_script(read_sweep(run.sweep)):
@@ -326,7 +326,7 @@ def read_asked(run: RunFolder) -> dict[str, Document]:
     if not run.asked.exists():
         return {}
     try:
-        documents = [_from_json(line) for line in run.asked.read_bytes().splitlines()]
+        documents = [_parse_json(line) for line in run.asked.read_bytes().splitlines()]
         return {document["trial_id"]: document for document in documents}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{run.asked}: torn or corrupt: {' '.join(str(error).split())}") from None
@@ -392,7 +392,7 @@ def read_json(path: Path) -> Document:
 
     Raises UserError: the file cannot be read or is no JSON object.
     """
-    return _mapping(path, lambda: _from_json(path.read_bytes()), "an object")
+    return _mapping(path, lambda: _parse_json(path.read_bytes()), "an object")
 
 
 def _mapping(
@@ -410,7 +410,7 @@ def _mapping(
     return document
 
 
-def _from_json(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     """Pydantic's parser takes half the time of json's; json reads the rest (half a surrogate pair).
 
     Only keys are cached: sixteen thousand other strings, each in memory of its own, would outlive the records.

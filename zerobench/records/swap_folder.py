@@ -20,7 +20,7 @@ def swap_folder(trial: TrialSpec, folder: TrialFolder) -> str | None:
     return None if trial.nvme_path is None else str(folder.outside(trial.nvme_path, trial.trial_id))
 
 
-def in_own_swap_folder(config: Mapping[str, Any], trial: TrialSpec, folder: TrialFolder) -> dict[str, Any]:
+def set_swap_folder(config: Mapping[str, Any], trial: TrialSpec, folder: TrialFolder) -> dict[str, Any]:
     """Copy of a trial's `config` that swaps to the trial's own folder."""
     changed = copy.deepcopy(dict(config))
     swap_to(changed, swap_folder(trial, folder))

@@ -72,7 +72,7 @@ class TrialLosses:
     ranks: Sequence[RankRecord]
 
     @classmethod
-    def of(cls, trial: Trial) -> TrialLosses:
+    def extract(cls, trial: Trial) -> TrialLosses:
         """Reduce `trial` to the losses of its first rank with any, in eight bytes each."""
         losses = recorded_losses(trial)
         curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
@@ -122,7 +122,7 @@ def can_be_compared(trials: Iterable[Trial]) -> bool:
 
 
 @contextmanager
-def refusing_impossible_values(where: Path) -> Iterator[None]:
+def refuse_impossible_values(where: Path) -> Iterator[None]:
     """Replace arithmetic errors (a byte count of four hundred digits) by a UserError about `where`.
 
     The schema accepts such values although no measurement yields them, and a report must not end in a traceback.
@@ -204,7 +204,7 @@ def parameter_counts(trial: Trial) -> ParameterCounts | None:
         return count_parameters(trial.spec.model)
 
 
-def drops_out(trial: Trial) -> bool:
+def uses_dropout(trial: Trial) -> bool:
     """Return whether the trial's model has dropout, whose random numbers differ between strategies."""
     with _reading_config(trial.spec.model):
         return has_dropout(trial.spec.model)

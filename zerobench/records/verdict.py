@@ -46,6 +46,6 @@ class RunVerdict(Record):
         write_whole(run.verdict, self.model_dump_json(indent=1))
 
 
-def kept_verdict(run: RunFolder) -> RunVerdict | None:
+def load_verdict(run: RunFolder) -> RunVerdict | None:
     """Verdict of a run; None without one, as in older runs."""
     return read_or_none(run.verdict, RunVerdict)

@@ -17,7 +17,7 @@ from zerobench.app.search.plan_request import PlanRequest
 from zerobench.app.search.played_rounds import Rounds
 from zerobench.app.search.searched import cells_by_formula, searched
 from zerobench.common.errors import UserError
-from zerobench.config.derived.batch import as_played
+from zerobench.config.derived.batch import limit_micro_batches
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.observer import Observer
 from zerobench.records.store import load_run
@@ -108,7 +108,7 @@ def test_a_run_holds_all_rounds_with_three_micro_batches_played_and_trials_are_o
     for row in found.rows:
         whole = formula_row(row.trial.spec, plan.cluster)
         assert step_s(row) == pytest.approx(step_s(whole), rel=1e-9)
-        assert as_played(row.trial.spec).gradient_accumulation_steps <= 3
+        assert limit_micro_batches(row.trial.spec).gradient_accumulation_steps <= 3
     kept = [trial.spec for trial in load_run(found.result.folder.path).trials()]
     assert {spec.global_batch_size for spec in kept} == {512}
     assert not any("ga" in label for label in labels(kept))

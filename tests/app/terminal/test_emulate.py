@@ -23,7 +23,7 @@ from zerobench.launch.emulate.part import Account, End, Refusal
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.records.folder import RunFolder
 from zerobench.records.records import DeviceMemory, Standing
-from zerobench.records.verdict import kept_verdict
+from zerobench.records.verdict import load_verdict
 from zerobench.report.documents.terminal import in_width
 from zerobench.report.figures.verdict import change_line, verdict_sentences
 
@@ -164,9 +164,9 @@ def test_what_the_terminal_says_is_what_the_run_keeps():
 def test_a_run_keeps_its_verdict_as_it_was_made(tmp_path):
     decision = decide(emulation(refused(), needed=account(reserved=160), not_tried="no option"))
     folder = RunFolder(tmp_path)
-    assert kept_verdict(folder) is None
+    assert load_verdict(folder) is None
     decision.keep(folder)
-    assert kept_verdict(folder) == decision
+    assert load_verdict(folder) == decision
 
 
 def test_why_no_time_is_expected_of_a_script_is_said():

@@ -161,7 +161,7 @@ def test_the_command_lists_its_parts() -> None:
 def test_a_part_that_times_nothing_runs_to_its_end_on_the_emulated_gpu(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in emulator.variables(EmulatedGpu.of(known_gpu("H200 SXM")), 1, tmp_path / "account").items():
+    for name, value in emulator.variables(EmulatedGpu.build(known_gpu("H200 SXM")), 1, tmp_path / "account").items():
         monkeypatch.setenv(name, value)
     campaign = Campaign(tmp_path, minutes(300))
     campaign.run(chosen("driver"))

@@ -9,14 +9,14 @@ from zerobench.common.errors import UserError
 from zerobench.config.axes.axes import (
     AXES,
     DEFAULTS,
-    HOW,
+    EVIDENCE_AXES,
     KEY_COLUMNS,
     LABELS,
     LAYOUT,
-    OF_SOME,
     READERS,
     ROWS,
     SPEED,
+    STRATEGY_AXES,
     help_lines,
     read_axis,
 )
@@ -141,7 +141,7 @@ def test_what_the_names_of_a_charts_lines_are_silent_about_is_the_usual_value() 
 
 def test_what_strategies_and_settings_call_axes_are_axes() -> None:
     named = {axis for info in STRATEGIES.values() for axis in info.axes}
-    assert named == set(OF_SOME)
+    assert named == set(STRATEGY_AXES)
     assert {name for name, axis in AXES.items() if axis.sets_up_engine} <= named
     assert not named & set(LAYOUT)
 
@@ -152,7 +152,7 @@ def test_a_word_that_is_no_axis_is_refused_with_the_nearest_and_the_command_that
 
 
 def test_evidence_and_what_a_prediction_is_for_say_how_figures_are_come_by() -> None:
-    assert set(HOW) == OF_PREDICTION | {"evidence"}
+    assert set(EVIDENCE_AXES) == OF_PREDICTION | {"evidence"}
 
 
 def test_what_only_some_names_and_tables_say_of_an_axis_is_declared_in_its_row() -> None:

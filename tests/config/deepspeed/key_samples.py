@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerobench.common.errors import UserError
-from zerobench.config.deepspeed import why_not_obeyed
+from zerobench.config.deepspeed import ds_config_refusal
 from zerobench.config.deepspeed.facts import fact_of, key_facts
 from zerobench.config.deepspeed.keys import find, known_keys
 from zerobench.config.trial.model import ModelSpec
@@ -90,6 +90,6 @@ def obeying(path: str) -> TrialSpec:
 
 def _is_refused(trial: TrialSpec) -> bool:
     try:
-        return why_not_obeyed(trial) is not None
+        return ds_config_refusal(trial) is not None
     except UserError:
         return True

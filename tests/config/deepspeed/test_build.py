@@ -11,7 +11,7 @@ from zerobench.config.deepspeed.build import replaces_linear
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import HyperparameterSpec, TrialSpec
 from zerobench.records.folder import RunFolder
-from zerobench.records.swap_folder import in_own_swap_folder, swap_folder
+from zerobench.records.swap_folder import set_swap_folder, swap_folder
 
 DATA = Path(__file__).parents[2] / "data" / "ds_config"
 LLAMA = ModelSpec(
@@ -108,7 +108,7 @@ def test_a_trial_s_config_swaps_into_its_own_folder_and_stays_as_it_is_otherwise
     spec = GOLDEN["zero3_llama_70b_nvme"]
     folder = RunFolder(Path("/reports/a_run")).trial(spec.trial_id)
     config = build_ds_config(spec)
-    own = in_own_swap_folder(config, spec, folder)
+    own = set_swap_folder(config, spec, folder)
     named = {own["zero_optimization"][where].pop("nvme_path") for where in ("offload_optimizer", "offload_param")}
     assert named == {swap_folder(spec, folder)}
     assert all(

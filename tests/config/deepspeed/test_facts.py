@@ -11,7 +11,7 @@ import pytest
 
 from tests.config.deepspeed.key_samples import KEYS, obeying, sample, trials
 from tests.tools.at_least_one import at_least_one
-from zerobench.config.deepspeed import build_ds_config, why_not_obeyed
+from zerobench.config.deepspeed import build_ds_config, ds_config_refusal
 from zerobench.config.deepspeed import facts as facts_module
 from zerobench.config.deepspeed.facts import Fate, fact_of, key_facts
 from zerobench.config.deepspeed.keys import find, known_keys
@@ -69,7 +69,7 @@ def test_a_key_is_obeyed_by_some_trial_and_seen_in_what_its_record_says_that_dee
 
 @pytest.mark.parametrize("path", [path for path in OBEYED if fact_of(path).fate is Fate.CONDITIONAL])
 def test_a_key_is_refused_by_a_trial_in_which_deepspeed_does_not_read_it_with_the_condition(path: str) -> None:
-    refused = [reason for trial in trials(ds_config={path: sample(path)}) if (reason := why_not_obeyed(trial))]
+    refused = [reason for trial in trials(ds_config={path: sample(path)}) if (reason := ds_config_refusal(trial))]
     assert refused
     for reason in set(refused):
         assert reason.startswith(f"ds_config: {path}: DeepSpeed reads it only ")
@@ -80,7 +80,7 @@ def test_a_key_is_refused_by_a_trial_in_which_deepspeed_does_not_read_it_with_th
 def test_a_key_that_no_trial_obeys_is_refused_by_every_trial_in_one_line_with_the_reason(path: str) -> None:
     fact = fact_of(path)
     for trial in at_least_one(trials(ds_config={path: sample(path)})):
-        reason = why_not_obeyed(trial)
+        reason = ds_config_refusal(trial)
         assert reason is not None, trial
         assert reason.startswith(f"ds_config: {path}: ")
         assert (fact.why or fact.axis) in reason

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tools.known import known
-from zerobench.config.deepspeed import build_ds_config, file_notes, only_read, why_not_obeyed
+from zerobench.config.deepspeed import build_ds_config, drop_unread_keys, ds_config_refusal, file_notes
 from zerobench.config.deepspeed.facts import fact_of, key_facts
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
@@ -48,7 +48,7 @@ def of_file(folder: Path, config: dict[str, Any], strategy: str = "zero2", **fie
 
 def test_an_ordinary_file_is_used_and_each_key_that_the_trial_does_not_read_is_named(tmp_path: Path) -> None:
     spec = of_file(tmp_path, ORDINARY)
-    assert why_not_obeyed(spec) is None
+    assert ds_config_refusal(spec) is None
     said = "\n".join(file_notes(spec))
     for key in (
         "tensorboard.enabled, tensorboard.output_path",
@@ -113,8 +113,8 @@ def test_a_file_with_which_deepspeed_would_fail_or_train_something_else_is_refus
     tmp_path: Path, section: dict[str, Any], fields: dict[str, Any], told: str
 ) -> None:
     plain = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
-    assert why_not_obeyed(of_file(tmp_path, plain, **fields)) is None
-    reason = known(why_not_obeyed(of_file(tmp_path, plain | section, **fields)))
+    assert ds_config_refusal(of_file(tmp_path, plain, **fields)) is None
+    reason = known(ds_config_refusal(of_file(tmp_path, plain | section, **fields)))
     assert reason.startswith(f"{tmp_path / 'my.json'}: ")
     assert told in reason
     assert "\n" not in reason
@@ -126,7 +126,7 @@ def test_sections_that_a_file_switches_off_are_not_refused(tmp_path: Path) -> No
     adamw = {"type": "AdamW", "params": {"torch_adam": True, "amsgrad": False, "maximize": False}}
     off |= {"optimizer": adamw, "gradient_allreduce_op": "mean"}
     spec = of_file(tmp_path, {"bf16": {"enabled": True}, "zero_optimization": zero} | off)
-    assert why_not_obeyed(spec) is None
+    assert ds_config_refusal(spec) is None
     [note] = file_notes(spec)
     assert note.endswith("compile.deepcompile: not read by this trial: DeepSpeed reads it only with compile model")
 
@@ -134,16 +134,16 @@ def test_sections_that_a_file_switches_off_are_not_refused(tmp_path: Path) -> No
 def test_a_key_of_one_stage_stays_with_the_trials_of_that_stage() -> None:
     prefetch, bucket = "zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.reduce_bucket_size"
     asked = [trial(name, ds_config={prefetch: 0, bucket: 1000}) for name in ("zero0", "zero1", "zero3")]
-    kept = only_read(asked)
+    kept = drop_unread_keys(asked)
     assert [list(one.ds_config) for one in kept] == [[], [bucket], [prefetch, bucket]]
-    assert all(why_not_obeyed(one) is None for one in kept)
+    assert all(ds_config_refusal(one) is None for one in kept)
 
 
 def test_a_key_that_no_trial_of_a_sweep_reads_stays_and_is_refused() -> None:
     prefetch = "zero_optimization.stage3_prefetch_bucket_size"
-    [one] = only_read([trial("zero1", ds_config={prefetch: 0})])
+    [one] = drop_unread_keys([trial("zero1", ds_config={prefetch: 0})])
     assert one.ds_config == {prefetch: 0}
-    assert why_not_obeyed(one) == (
+    assert ds_config_refusal(one) == (
         f"ds_config: {prefetch}: DeepSpeed reads it only at ZeRO stage 3 with "
         "zero_optimization.stage3_allgather_sequential false (runtime/engine.py, _configure_zero_optimizer); "
         "here it would do nothing"
@@ -153,21 +153,21 @@ def test_a_key_that_no_trial_of_a_sweep_reads_stays_and_is_refused() -> None:
 def test_a_value_with_which_deepspeed_would_fail_is_refused_before_it_does() -> None:
     swapped = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
     key = "zero_optimization.offload_optimizer.buffer_count"
-    assert why_not_obeyed(trial("zero3", ds_config={key: 4}, **swapped)) is None
-    assert why_not_obeyed(trial("zero3", ds_config={key: 3}, **swapped)) == (
+    assert ds_config_refusal(trial("zero3", ds_config={key: 4}, **swapped)) is None
+    assert ds_config_refusal(trial("zero3", ds_config={key: 3}, **swapped)) == (
         f"ds_config: {key}: 3 must be at least 4, the number of tensors in Adam's step"
     )
 
 
 def test_trials_without_settings_are_given_back_as_they_are() -> None:
     asked = [trial("zero0"), trial("zero3", ds_config={"zero_optimization.sub_group_size": 7})]
-    assert all(one is other for one, other in zip(only_read(asked), asked, strict=True))
+    assert all(one is other for one, other in zip(drop_unread_keys(asked), asked, strict=True))
 
 
 def test_the_reduce_bucket_is_read_at_stage_1_but_where_bf16_optimizer_runs() -> None:
     keys = {"data_types.grad_accum_dtype": "fp32", "zero_optimization.reduce_bucket_size": 5}
-    assert why_not_obeyed(trial("zero1", precision="fp32", ds_config=keys)) is None
-    reason = known(why_not_obeyed(trial("zero1", precision="bf16", ds_config=keys)))
+    assert ds_config_refusal(trial("zero1", precision="fp32", ds_config=keys)) is None
+    reason = known(ds_config_refusal(trial("zero1", precision="bf16", ds_config=keys)))
     assert "reduce_bucket_size: DeepSpeed reads it only at ZeRO stage 1 or 2 or 3 where BF16_Optimizer is not" in reason
 
 
@@ -184,8 +184,8 @@ def test_a_file_at_stage_0_may_name_its_own_precision_for_gradients_and_no_other
         folder.mkdir()
         return of_file(folder, config, "zero0", precision=precision)
 
-    assert why_not_obeyed(asked(same)) is None
-    reason = known(why_not_obeyed(asked(other)))
+    assert ds_config_refusal(asked(same)) is None
+    reason = known(ds_config_refusal(asked(other)))
     assert (
         "data_types.grad_accum_dtype: DeepSpeed reads it only at ZeRO stage 1 or 2 or 3, or at ZeRO stage 0" in reason
     )

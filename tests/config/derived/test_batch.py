@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerobench.config.derived.batch import as_played, micro_batches_per_step, micro_batches_read, share_of
+from zerobench.config.derived.batch import limit_micro_batches, micro_batches_per_step, micro_batches_read, share_of
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 
@@ -28,7 +28,7 @@ def test_where_one_rank_drives_the_others_it_alone_reads() -> None:
 @pytest.mark.parametrize(("most", "played"), [(None, 6), (8, 6), (6, 6), (4, 4)])
 def test_a_prediction_plays_no_more_micro_batches_than_it_is_given(most: int | None, played: int) -> None:
     asked = spec("zero2", prediction={"micro_batches": most})
-    assert as_played(asked).gradient_accumulation_steps == played
+    assert limit_micro_batches(asked).gradient_accumulation_steps == played
 
 
 def test_the_first_share_is_the_first_workers_where_a_server_comes_before_it() -> None:

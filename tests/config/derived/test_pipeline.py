@@ -13,9 +13,9 @@ from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import build_ds_config
 from zerobench.config.derived.host_memory import host_state_bytes
 from zerobench.config.derived.machine import Accelerator
-from zerobench.config.derived.pipeline import divide_blocks, micro_batches_in_flight, stage_blocks, why_not_divided
+from zerobench.config.derived.pipeline import divide_blocks, micro_batches_in_flight, pipeline_refusal, stage_blocks
 from zerobench.config.models.presets import resolve_model
-from zerobench.config.rules.rules import Skip, why_skipped
+from zerobench.config.rules.rules import Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
@@ -31,7 +31,7 @@ def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False
 
 
 def skip(**fields: Any) -> Skip | None:
-    return why_skipped(Situation(trial(**fields), CPU, None))
+    return find_skip(Situation(trial(**fields), CPU, None))
 
 
 @pytest.mark.parametrize("num_stages", range(1, 13))
@@ -76,7 +76,7 @@ def test_more_stages_than_blocks_and_none_are_an_error(num_stages):
 def test_a_model_is_refused_with_the_reason():
     def why(num_stages: int, **config: object) -> str | None:
         model = ModelSpec(name="m", hf_config={"model_type": "llama", "num_hidden_layers": 3, **config})
-        return why_not_divided(TrialSpec(model=model, strategy="pipeline"), num_stages)
+        return pipeline_refusal(TrialSpec(model=model, strategy="pipeline"), num_stages)
 
     assert why(3) is None
     assert "its 3 blocks cannot be divided among 4 stages" in (why(4) or "")

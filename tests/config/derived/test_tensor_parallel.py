@@ -5,7 +5,7 @@ import pytest
 from tests.config.machines import CPU
 from zerobench.config.deepspeed import build_ds_config
 from zerobench.config.derived.batch import AUTOTP_SIZE, data_parallel_size, micro_batches_of_share, share_of
-from zerobench.config.derived.tensor_parallel import why_not_cut
+from zerobench.config.derived.tensor_parallel import tensor_parallel_refusal
 from zerobench.config.rules.situation import Situation
 from zerobench.config.rules.strategy_rules import STRATEGY_RULES
 from zerobench.config.trial.model import ModelSpec
@@ -36,7 +36,7 @@ def trial(strategy: str = "tensor", autotp: int | None = None, **config: object)
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])
 def test_a_llama_is_cut_among_ranks_that_divide_its_heads_whatever_its_vocabulary(parts):
-    assert why_not_cut(trial(), parts) is None
+    assert tensor_parallel_refusal(trial(), parts) is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_llama_is_cut_among_ranks_that_divide_its_heads_whatever_its_vocabular
 )
 def test_what_cannot_be_cut_is_refused_with_the_reason(config, parts, reason):
     with pytest.raises(AssertionError, match=reason):
-        assert not why_not_cut(trial(**config), parts)
+        assert not tensor_parallel_refusal(trial(**config), parts)
 
 
 def test_ranks_that_divide_the_model_train_the_same_samples():

@@ -68,8 +68,8 @@ def test_every_gpu_and_world_size_has_figures_of_a_plausible_size(gpu: str, worl
     assert 200 * MIB <= overhead.context_bytes <= 1000 * MIB
     assert 500 * MIB <= overhead.collectives_bytes <= 2000 * MIB
     assert 300 * MIB <= overhead.another_bytes <= overhead.collectives_bytes
-    assert overhead.of_communicators(0) == 0
-    assert overhead.of_communicators(3) == overhead.collectives_bytes + 2 * overhead.another_bytes
+    assert overhead.communicator_bytes(0) == 0
+    assert overhead.communicator_bytes(3) == overhead.collectives_bytes + 2 * overhead.another_bytes
     assert overhead.rest_of_process_bytes is None
     assert workspace_of(gpu).workspace_bytes >= 8_519_680
 
@@ -196,9 +196,11 @@ def test_any_name_of_a_gpu_gets_an_answer(name: str, world_size: int) -> None:
 
 def test_what_a_machine_of_ones_own_takes_is_said_of_offload_where_a_trial_told_of_it() -> None:
     usual = StepConstants(slower=1.0, launch_s=21e-6, python_slower=1.754, step_s=0.003)
-    assert usual.of_host == "a launch 21 us, Python 1.8 times as long"
-    assert StepConstants(slower=0.5, launch_s=1e-6, python_slower=0.5, step_s=0.0).of_host.endswith(
+    assert usual.host_words == "a launch 21 us, Python 1.8 times as long"
+    assert StepConstants(slower=0.5, launch_s=1e-6, python_slower=0.5, step_s=0.0).host_words.endswith(
         "Python 0.5 times as long"
     )
     offloaded = usual.model_copy(update={"copies_slower": 1.291, "host_update_slower": 1.22})
-    assert offloaded.of_host == usual.of_host + ", copies to and from the host 1.29 times, updates there 1.22 times"
+    assert (
+        offloaded.host_words == usual.host_words + ", copies to and from the host 1.29 times, updates there 1.22 times"
+    )

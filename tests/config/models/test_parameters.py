@@ -81,14 +81,14 @@ def test_any_shape_written_out_is_counted_as_it_is_built(
 def test_components_sum_to_the_total_and_other_is_shown_only_where_there_is_any() -> None:
     counts = ParameterCounts(token_embeddings=1, attention=2, mlp=4, norms=8, head=16)
     assert counts.total == 31
-    assert sum(counts.by_component().values()) == counts.total
-    assert "other" not in counts.by_component()
-    assert ParameterCounts(other=3).by_component()["other"] == 3
+    assert sum(counts.component_counts().values()) == counts.total
+    assert "other" not in counts.component_counts()
+    assert ParameterCounts(other=3).component_counts()["other"] == 3
 
 
 def test_counts_read_back_from_their_components_and_unknown_components_are_other() -> None:
     counts = closed_form(resolve_model("gpt2-10m"))
-    assert ParameterCounts.from_components(counts.by_component()) == counts
+    assert ParameterCounts.from_components(counts.component_counts()) == counts
     assert ParameterCounts.from_components({"mlp": 2, "vision": 5, "other": 1}) == ParameterCounts(mlp=2, other=6)
 
 

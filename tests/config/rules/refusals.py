@@ -10,7 +10,7 @@ from tests.tools.known import known
 from zerobench.config.derived.machine import Machine
 from zerobench.config.models.parameters import num_parameters
 from zerobench.config.models.presets import resolve_model
-from zerobench.config.rules.rules import Skip, why_skipped
+from zerobench.config.rules.rules import Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
@@ -32,7 +32,7 @@ class Asking:
     def skip(self, machine: Machine = CPU, **fields: Any) -> Skip | None:
         """Why it is refused on this machine; None where it is not."""
         spec = self.trial(**fields)
-        return why_skipped(Situation(spec, machine, num_parameters(spec.model)))
+        return find_skip(Situation(spec, machine, num_parameters(spec.model)))
 
     def each_refused(self, *rows: Any) -> Any:
         """A test that each of these is refused: fields, rule and words of the reason, a machine before them or none."""

@@ -5,7 +5,7 @@ import pytest
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.rules.optimizer_rules import COMPILER_RULES, OPTIMIZER_RULES, STRATEGY_OPTIMIZER_RULES
-from zerobench.config.rules.rules import AT_HAND, RULES, why_skipped
+from zerobench.config.rules.rules import AT_HAND, RULES, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.optimizers import OPTIMIZERS, Optimizer
@@ -16,7 +16,7 @@ MODEL = ModelSpec(name="tiny", hf_config={"model_type": "llama", "num_hidden_lay
 
 def reason(machine: dict[str, object], **fields: object) -> tuple[str, str] | None:
     trial = TrialSpec.model_validate({"model": MODEL, "strategy": "zero2", "gpus_per_node": 2, **fields})
-    found = why_skipped(Situation(trial, Machine(accelerator=Accelerator.CPU, cpu_cores=8, **machine), 1000))
+    found = find_skip(Situation(trial, Machine(accelerator=Accelerator.CPU, cpu_cores=8, **machine), 1000))
     return None if found is None else (found.rule, found.reason)
 
 

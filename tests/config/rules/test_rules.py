@@ -13,7 +13,7 @@ from tests.tools.known import known
 from zerobench.config.derived.host_memory import PROCESS_BYTES, SUB_GROUP_SIZE, host_state_bytes
 from zerobench.config.derived.machine import CPU_RANKS_PER_CORE, Accelerator
 from zerobench.config.models.presets import resolve_model
-from zerobench.config.rules.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
+from zerobench.config.rules.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, find_skip
 from zerobench.config.rules.situation import Situation, rules_of
 from zerobench.config.trial.model import ModelSpec
 from zerobench.config.trial.trial import TrialSpec
@@ -235,9 +235,9 @@ def test_gpu_ranks_need_the_host_for_what_is_offloaded_alone():
 
 def test_a_model_without_a_closed_form_or_a_host_of_unknown_size_is_tried():
     trial = TrialSpec(model=resolve_model("llama-70b"), strategy="zero3", gpus_per_node=2)
-    assert why_skipped(Situation(trial, CPU, None)) is None
+    assert find_skip(Situation(trial, CPU, None)) is None
     unknown = CPU.model_copy(update={"host_memory_bytes": None})
-    assert why_skipped(Situation(trial, unknown, 70_000_000_000)) is None
+    assert find_skip(Situation(trial, unknown, 70_000_000_000)) is None
 
 
 P, N = 1_000_000, 4

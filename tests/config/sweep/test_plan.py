@@ -12,7 +12,7 @@ from tests.tools.refusals import one_line
 from zerobench.common.errors import UserError
 from zerobench.config.deepspeed import build_ds_config
 from zerobench.config.derived.cluster import Cluster, read_cluster, read_rate, read_tokens
-from zerobench.config.derived.frontier_axes import FRONTIERS, with_layers
+from zerobench.config.derived.frontier_axes import FRONTIERS, set_num_layers
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.sweep.expand import expand
@@ -336,21 +336,21 @@ def test_the_trillion_is_a_trillion_on_1024_gpus() -> None:
 
 def test_a_deeper_model_differs_in_its_layers_alone() -> None:
     model = resolve_model("llama-7b")
-    deeper = with_layers(model, 40)
+    deeper = set_num_layers(model, 40)
     differing = {key for key, value in deeper.hf_config.items() if model.hf_config.get(key) != value}
     assert differing == {"num_hidden_layers"}
     listed = model.model_copy(update={"hf_config": model.hf_config | {"layer_types": ["full_attention"] * 32}})
-    assert len(with_layers(listed, 50).hf_config["layer_types"]) == 50
+    assert len(set_num_layers(listed, 50).hf_config["layer_types"]) == 50
     unsaid = model.model_copy(update={"hf_config": {"model_type": "opt"}})
-    assert dimensions(with_layers(unsaid, 5)).num_layers == 5
+    assert dimensions(set_num_layers(unsaid, 5)).num_layers == 5
 
 
 @pytest.mark.parametrize("name", FRONTIERS)
 def test_each_frontier_begins_at_the_trial_and_grows_what_it_says(name: str) -> None:
     axis, trial = FRONTIERS[name], cells(work(), cluster())[0].trial
-    assert axis.at(trial, axis.start(trial)).world_size == trial.world_size
-    assert axis.value(axis.at(trial, axis.start(trial))) == axis.value(trial)
-    assert axis.value(axis.at(trial, axis.last(trial))) == axis.most(trial)
+    assert axis.trial_at(trial, axis.start(trial)).world_size == trial.world_size
+    assert axis.value(axis.trial_at(trial, axis.start(trial))) == axis.value(trial)
+    assert axis.value(axis.trial_at(trial, axis.last(trial))) == axis.most(trial)
 
 
 def test_rotary_positions_grow_with_the_sequence_and_learned_ones_end_it() -> None:
@@ -358,5 +358,5 @@ def test_rotary_positions_grow_with_the_sequence_and_learned_ones_end_it() -> No
     rotary, learned = (
         cells(work(model=model, sequence_length="1024"), cluster())[0].trial for model in ("llama-7b", "gpt2-1.5b")
     )
-    assert axis.at(rotary, 64).model.hf_config["max_position_embeddings"] == 64 * 128
+    assert axis.trial_at(rotary, 64).model.hf_config["max_position_embeddings"] == 64 * 128
     assert axis.last(learned) == 1024 // 128

@@ -7,7 +7,13 @@ import pytest
 from zerobench.common.errors import UserError
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.sweep.expand import expand
-from zerobench.config.sweep.precision import SLOW, auto_precision, must_be_tried, said_of, sentence
+from zerobench.config.sweep.precision import (
+    SLOW,
+    auto_precision,
+    auto_precision_sentence,
+    needs_bf16_speed,
+    precision_notes,
+)
 from zerobench.config.sweep.sweep import Sweep, load_sweep
 from zerobench.config.trial.trial import Evidence, Precision
 
@@ -60,15 +66,15 @@ def sweep_of_both(folder: Path) -> Path:
 
 def test_a_processor_that_nobody_tried_is_not_taken_for_a_fast_one(tmp_path):
     assert {item.trial.precision for item in expand(sweep(tmp_path, "auto"), UNTRIED)} == {Precision.FP32}
-    assert sentence(UNTRIED) == "precision: fp32 (auto; this processor's bf16 speed was not measured)"
+    assert auto_precision_sentence(UNTRIED) == "precision: fp32 (auto; this processor's bf16 speed was not measured)"
 
 
 def test_a_processor_is_tried_only_where_auto_is_asked_of_it(tmp_path):
-    assert must_be_tried(sweep(tmp_path, "auto"), UNTRIED)
-    assert not must_be_tried(sweep(tmp_path, "auto"), FAST)
-    assert not must_be_tried(sweep(tmp_path, "bf16"), UNTRIED)
-    assert not must_be_tried(sweep(tmp_path, "auto"), GPUS)
-    assert must_be_tried(sweep(tmp_path, "auto", ", evidence: simulated, gpu: none"), GPUS)
+    assert needs_bf16_speed(sweep(tmp_path, "auto"), UNTRIED)
+    assert not needs_bf16_speed(sweep(tmp_path, "auto"), FAST)
+    assert not needs_bf16_speed(sweep(tmp_path, "bf16"), UNTRIED)
+    assert not needs_bf16_speed(sweep(tmp_path, "auto"), GPUS)
+    assert needs_bf16_speed(sweep(tmp_path, "auto", ", evidence: simulated, gpu: none"), GPUS)
 
 
 def test_a_prediction_of_gpus_made_on_a_slow_processor_is_in_bf16(tmp_path):
@@ -78,7 +84,7 @@ def test_a_prediction_of_gpus_made_on_a_slow_processor_is_in_bf16(tmp_path):
 
 def test_the_sentence_says_what_auto_came_to_and_why():
     said = "precision: fp32 (auto; bf16 takes 62 x as long as fp32 on this processor)"
-    assert sentence(SLOW_AT_IT) == said
+    assert auto_precision_sentence(SLOW_AT_IT) == said
 
 
 def test_what_auto_came_to_is_said_of_trials_on_cpu_ranks_that_left_it_open(tmp_path):
@@ -87,9 +93,13 @@ def test_what_auto_came_to_is_said_of_trials_on_cpu_ranks_that_left_it_open(tmp_
     of_a_gpu = auto.model_copy(update=predicted)
     of_cpu_ranks = auto.model_copy(update={"evidence": Evidence.SIMULATED})
     named = auto.model_copy(update={"precision_is_auto": False})
-    assert said_of([named, of_a_gpu, auto], SLOW_AT_IT) == said_of([of_cpu_ranks], SLOW_AT_IT) == [sentence(SLOW_AT_IT)]
-    assert said_of([named, of_a_gpu], SLOW_AT_IT) == []
-    assert said_of([auto], SLOW_AT_IT.model_copy(update={"accelerator": Accelerator.CUDA})) == []
+    assert (
+        precision_notes([named, of_a_gpu, auto], SLOW_AT_IT)
+        == precision_notes([of_cpu_ranks], SLOW_AT_IT)
+        == [auto_precision_sentence(SLOW_AT_IT)]
+    )
+    assert precision_notes([named, of_a_gpu], SLOW_AT_IT) == []
+    assert precision_notes([auto], SLOW_AT_IT.model_copy(update={"accelerator": Accelerator.CUDA})) == []
 
 
 def test_a_misspelt_precision_is_told_auto_too(tmp_path):

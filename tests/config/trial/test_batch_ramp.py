@@ -15,7 +15,7 @@ from zerobench.config.axes.axes import read_axis
 from zerobench.config.derived.step_plan import plan_steps, step_kinds
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.models.presets import resolve_model
-from zerobench.config.rules.rules import Skip, why_skipped
+from zerobench.config.rules.rules import Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.sweep import load_sweep
@@ -36,7 +36,7 @@ def trial(start: int = 64, over: int = 512, increment: int | None = None, **fiel
 
 
 def skip(spec: TrialSpec) -> Skip | None:
-    return why_skipped(Situation(spec, CPU, 10_000_000))
+    return find_skip(Situation(spec, CPU, 10_000_000))
 
 
 def test_gpt_3s_batch_grows_from_32_thousand_to_3_million_tokens_over_the_first_billions() -> None:
@@ -138,12 +138,12 @@ def test_an_axis_says_none_for_a_fixed_batch(written: object) -> None:
 def test_an_axis_lists_ramps_beside_none() -> None:
     nothing, asked = read_axis("batch_ramp", ["none", {"start_tokens": "4096", "over_tokens": 1e6}], "axes")
     assert nothing is None
-    assert asked.at(64, 8192) == BatchRamp(start_tokens=4096, over_tokens=1_000_000)
+    assert asked.resolve(64, 8192) == BatchRamp(start_tokens=4096, over_tokens=1_000_000)
 
 
 def test_a_ramp_may_be_written_for_any_batch_and_comes_to_tokens_at_each_point() -> None:
     [asked] = read_axis("batch_ramp", {"over_batches": 4}, "axes")
-    assert asked.at(256, 1024) == BatchRamp(start_tokens=256, over_tokens=4096)
+    assert asked.resolve(256, 1024) == BatchRamp(start_tokens=256, over_tokens=4096)
 
 
 def test_the_shipped_sweep_has_each_size_for_the_single_process_and_all_ranks_alike() -> None:

@@ -14,7 +14,7 @@ from zerobench.config.derived.resume import needs_universal, resumed_trial
 from zerobench.config.derived.strategy import STRATEGIES
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.models.presets import resolve_model
-from zerobench.config.rules.rules import Skip, why_skipped
+from zerobench.config.rules.rules import Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.sweep import load_sweep
@@ -35,7 +35,7 @@ def spec(strategy: str = "zero2", checkpoint: dict[str, Any] | None = None, **fi
 
 
 def skip(trial: TrialSpec) -> Skip | None:
-    return why_skipped(Situation(trial, CPU, None))
+    return find_skip(Situation(trial, CPU, None))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -16,7 +16,7 @@ from zerobench.config.trial.optimizers import (
     StatesPlace,
     StepTemporaries,
     deepspeeds_adamw,
-    without_deepspeed,
+    plain_optimizer,
 )
 from zerobench.config.trial.trial import Offload, TrialSpec
 
@@ -45,17 +45,17 @@ def test_the_losses_of_older_records_are_still_held_against_the_same_reference(
 
 @ALL
 def test_what_runs_without_deepspeed_is_of_the_same_family_and_can_be_made(info: OptimizerInfo) -> None:
-    plain = without_deepspeed(info.name)
+    plain = plain_optimizer(info.name)
     assert plain.family == info.family
     assert plain.factory is not None
-    assert without_deepspeed(plain.name) is plain
+    assert plain_optimizer(plain.name) is plain
 
 
 @ALL
 def test_states_that_cannot_lie_anywhere_have_another_optimizer_that_can_lie_there(info: OptimizerInfo) -> None:
     assert (info.place is StatesPlace.ANY) == (info.instead == ())
     offloaded = info.place is not StatesPlace.HOST
-    assert all(OPTIMIZERS[other].may_lie(offloaded=offloaded) for other in info.instead)
+    assert all(OPTIMIZERS[other].can_place(offloaded=offloaded) for other in info.instead)
 
 
 @ALL
@@ -63,7 +63,7 @@ def test_states_that_cannot_lie_anywhere_have_another_optimizer_that_can_lie_the
 def test_deepspeeds_configuration_is_read_back_as_the_optimizer_or_lets_it_be_handed_one(
     info: OptimizerInfo, offload: Offload
 ) -> None:
-    if not info.may_lie(offloaded=offload is not Offload.NONE):
+    if not info.can_place(offloaded=offload is not Offload.NONE):
         pytest.skip("refused")
     config = build_ds_config(TrialSpec(model=MODEL, strategy="zero2", optimizer=info.name, offload_optimizer=offload))
     if info.deepspeed is None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tools.refusals import one_line as refused_in_one_line
 from zerobench.common.errors import UserError
-from zerobench.config.trial.plain import as_number, load_plain, one_line
+from zerobench.config.trial.plain import load_plain, one_line, parse_number
 
 
 def test_numbers_in_the_notation_of_bucket_sizes_are_numbers():
@@ -90,8 +90,8 @@ def test_merges_that_unfold_into_millions_of_keys_are_refused_at_once():
     ],
 )
 def test_a_text_that_writes_a_number_is_that_number(written: object, number: object):
-    assert as_number(written) == number
-    assert type(as_number(written)) is type(number)
+    assert parse_number(written) == number
+    assert type(parse_number(written)) is type(number)
 
 
 def test_a_message_is_made_one_printable_line_of_bounded_length():

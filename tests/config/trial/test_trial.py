@@ -26,7 +26,7 @@ def test_trials_that_say_the_same_are_equal_whether_or_not_their_names_were_aske
 
 
 def test_full_fine_tuning_has_a_smaller_rate_and_no_decay() -> None:
-    found = FINE_TUNING.by_torch_names("lr", "betas", "weight_decay")
+    found = FINE_TUNING.torch_values("lr", "betas", "weight_decay")
     assert found == {"lr": 2e-5, "betas": [0.9, 0.999], "weight_decay": 0.0}
 
 

@@ -21,8 +21,8 @@ from zerobench.records.instants import phase_peak
 from zerobench.records.records import RankRecord
 from zerobench.report.explain.category import Explainer
 
-GPT = Shape(family="gpt2", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=8000).to_model()
-LLAMA = Shape(family="llama", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=8000).to_model()
+GPT = Shape(family="gpt2", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=8000).model_spec()
+LLAMA = Shape(family="llama", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=8000).model_spec()
 SPEAKING = 1000
 """Bytes that norms and flags are below of."""
 

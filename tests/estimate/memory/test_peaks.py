@@ -13,11 +13,11 @@ from zerobench.config.trial.trial import Evidence
 from zerobench.estimate.memory import formula_record
 from zerobench.records.records import RankRecord
 
-GPT = Shape(family="gpt2", num_layers=6, hidden_size=1024, num_heads=16, vocab_size=8000).to_model()
+GPT = Shape(family="gpt2", num_layers=6, hidden_size=1024, num_heads=16, vocab_size=8000).model_spec()
 TIED = Shape(
     family="llama", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=32000, tie_word_embeddings=True
-).to_model()
-WIDE = Shape(family="llama", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=32000).to_model()
+).model_spec()
+WIDE = Shape(family="llama", num_layers=3, hidden_size=1024, num_heads=16, vocab_size=32000).model_spec()
 QWEN3 = spec_from_config(
     {"model_type": "qwen3", "vocab_size": 8000, "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 16}
     | {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 2816, "tie_word_embeddings": True},

@@ -200,7 +200,7 @@ def test_padding_gpt_2s_vocabulary_gains_what_nanogpt_gained() -> None:
     steps = []
     for words in (50257, 50304):
         shape = Shape(family="gpt2", num_layers=12, hidden_size=768, num_heads=12, vocab_size=words)
-        axes = loop | {"model": shape.to_model(), "micro_batch_size": 12, "gradient_accumulation_steps": 5}
+        axes = loop | {"model": shape.model_spec(), "micro_batch_size": 12, "gradient_accumulation_steps": 5}
         steps.append(expected(predicted("A100 SXM 40GB", **axes, sequence_length=1024), "A100 SXM 40GB").step_s)
     assert steps[0] / steps[1] == pytest.approx(1.25, abs=0.03)
 

@@ -41,26 +41,26 @@ SHAPE = Shape(family="gpt2", num_layers=4, hidden_size=2048, num_heads=16, vocab
 SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 """DDP deals its buckets anew in the second step."""
 LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
-WIDE = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
-BROAD = SHAPE.model_copy(update={"num_layers": 24, "hidden_size": 5120, "num_heads": 40}).to_model()
+WIDE = LLAMA.model_copy(update={"vocab_size": 256000}).model_spec()
+BROAD = SHAPE.model_copy(update={"num_layers": 24, "hidden_size": 5120, "num_heads": 40}).model_spec()
 DEEP = Shape(
     family="gpt2", num_layers=20, hidden_size=3072, num_heads=24, vocab_size=50257, tie_word_embeddings=False
-).to_model()
+).model_spec()
 SMALL: dict[str, Any] = {
-    "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).to_model(),
+    "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).model_spec(),
     "world_size": 8,
     "sequence_length": 512,
     "micro_batch_size": 1,
 }
 """Whose GPUs wait for the host."""
 ONE_SEQUENCE: dict[str, Any] = {
-    "model": LLAMA.model_copy(update={"num_layers": 4}).to_model(),
+    "model": LLAMA.model_copy(update={"num_layers": 4}).model_spec(),
     "micro_batch_size": 1,
     "activation_checkpointing": False,
 }
 """Whose step is its update above all."""
 TINY: dict[str, Any] = {
-    "model": SHAPE.model_copy(update={"num_layers": 2, "hidden_size": 1024, "vocab_size": 8000}).to_model(),
+    "model": SHAPE.model_copy(update={"num_layers": 2, "hidden_size": 1024, "vocab_size": 8000}).model_spec(),
     "world_size": 2,
     "sequence_length": 512,
     "micro_batch_size": 1,
@@ -121,7 +121,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "offloaded in small buckets": {
         "stage": 3,
-        "model": LLAMA.model_copy(update={"num_layers": 3}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 3}).model_spec(),
         **ON_HOST,
         "world_size": 2,
         "sequence_length": 128,
@@ -146,7 +146,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "sums of whole tensors": {
         "stage": 2,
-        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024}).model_spec(),
         **ON_HOST,
         "world_size": 64,
         "sequence_length": 512,
@@ -155,7 +155,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "small buckets": {
         "stage": 2,
-        "model": LLAMA.model_copy(update={"num_layers": 4, "tie_word_embeddings": True}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 4, "tie_word_embeddings": True}).model_spec(),
         "world_size": 64,
         "sequence_length": 512,
         "micro_batch_size": 2,
@@ -163,7 +163,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "all in one bucket": {
         "stage": 2,
-        "model": LLAMA.model_copy(update={"num_layers": 6, "vocab_size": 8000}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 6, "vocab_size": 8000}).model_spec(),
         "sequence_length": 128,
         "micro_batch_size": 2,
         "gradient_accumulation_steps": 4,
@@ -172,7 +172,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "host ahead": {
         "stage": 2,
-        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024, "vocab_size": 8000}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024, "vocab_size": 8000}).model_spec(),
         "world_size": 8,
         "sequence_length": 128,
         "micro_batch_size": 1,
@@ -182,13 +182,13 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "narrow products": {
         "stage": 3,
-        "model": LLAMA.model_copy(update={"num_layers": 3, "hidden_size": 768, "vocab_size": 8000}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 3, "hidden_size": 768, "vocab_size": 8000}).model_spec(),
         "gradient_accumulation_steps": 4,
         "activation_checkpointing": False,
     },
     "gathered on one stream": {
         "stage": 3,
-        "model": SHAPE.model_copy(update={"vocab_size": 8000, "tie_word_embeddings": False}).to_model(),
+        "model": SHAPE.model_copy(update={"vocab_size": 8000, "tie_word_embeddings": False}).model_spec(),
         **ON_HOST,
         "ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000, "zero_optimization.overlap_comm": False},
     },
@@ -207,7 +207,7 @@ AXES: dict[str, dict[str, Any]] = {
         "strategy": "fsdp",
         "optimizer": Optimizer.ADAMW,
         **SMALL,
-        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024, "vocab_size": 128000}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 6, "hidden_size": 1024, "vocab_size": 128000}).model_spec(),
         "cross_entropy": "chunked",
     },
     "chunked loss": {"stage": 2, "cross_entropy": "chunked"},
@@ -219,14 +219,14 @@ AXES: dict[str, dict[str, Any]] = {
     "second copy": {"stage": 3, "hpz_partition_size": 8, "gradient_accumulation_steps": 4, "micro_batch_size": 2},
     "tensor": {
         "stage": 0,
-        "model": LLAMA.model_copy(update={"num_layers": 3}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 3}).model_spec(),
         "strategy": "tensor",
         "optimizer": Optimizer.ADAMW,
         "world_size": 8,
     },
     "pipeline": {
         "stage": 0,
-        "model": LLAMA.to_model(),
+        "model": LLAMA.model_spec(),
         "strategy": "pipeline",
         "optimizer": Optimizer.ADAMW,
         "world_size": 4,
@@ -234,7 +234,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "gpipe": {
         "stage": 0,
-        "model": SHAPE.to_model(),
+        "model": SHAPE.model_spec(),
         "strategy": "pipeline",
         "pipeline_schedule": "gpipe",
         "optimizer": Optimizer.ADAMW,
@@ -314,7 +314,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "pipeline, every other block again": {
         "stage": 0,
-        "model": SHAPE.model_copy(update={"num_layers": 8, "hidden_size": 1024, "num_heads": 8}).to_model(),
+        "model": SHAPE.model_copy(update={"num_layers": 8, "hidden_size": 1024, "num_heads": 8}).model_spec(),
         "strategy": "pipeline",
         "optimizer": Optimizer.ADAMW,
         "world_size": 4,
@@ -347,7 +347,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "fsdp offloaded, a long head": {
         **ALL_ON_HOST,
-        "model": LLAMA.model_copy(update={"num_layers": 4, "hidden_size": 768, "vocab_size": 128256}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 4, "hidden_size": 768, "vocab_size": 128256}).model_spec(),
         "micro_batch_size": 1,
         "sequence_length": 4096,
         "gradient_accumulation_steps": 4,
@@ -357,7 +357,7 @@ AXES: dict[str, dict[str, Any]] = {
     "offloaded sums of two ranks": {
         "stage": 2,
         **ON_HOST,
-        "model": LLAMA.model_copy(update={"num_layers": 8, "hidden_size": 3072}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 8, "hidden_size": 3072}).model_spec(),
         "world_size": 2,
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 4,
@@ -367,7 +367,7 @@ AXES: dict[str, dict[str, Any]] = {
         "stage": 3,
         **ON_HOST,
         "offload_param": "cpu",
-        "model": SHAPE.model_copy(update={"num_layers": 8, "hidden_size": 4096, "num_heads": 32}).to_model(),
+        "model": SHAPE.model_copy(update={"num_layers": 8, "hidden_size": 4096, "num_heads": 32}).model_spec(),
         "world_size": 2,
         "sequence_length": 512,
         "micro_batch_size": 4,
@@ -378,7 +378,7 @@ AXES: dict[str, dict[str, Any]] = {
         "stage": 3,
         **ON_HOST,
         "offload_param": "cpu",
-        "model": LLAMA.model_copy(update={"num_layers": 12, "hidden_size": 5120, "num_heads": 40}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 12, "hidden_size": 5120, "num_heads": 40}).model_spec(),
         "world_size": 1,
         "sequence_length": 128,
         "micro_batch_size": 2,
@@ -389,7 +389,7 @@ AXES: dict[str, dict[str, Any]] = {
         "stage": 3,
         **ON_HOST,
         "offload_param": "cpu",
-        "model": LLAMA.model_copy(update={"num_layers": 12, "hidden_size": 3072, "num_heads": 24}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 12, "hidden_size": 3072, "num_heads": 24}).model_spec(),
         "world_size": 1,
         "micro_batch_size": 8,
         "gradient_accumulation_steps": 4,
@@ -400,7 +400,7 @@ AXES: dict[str, dict[str, Any]] = {
         "offload_param": "cpu",
         "model": SHAPE.model_copy(
             update={"hidden_size": 1024, "num_heads": 8, "vocab_size": 128256, "tie_word_embeddings": False}
-        ).to_model(),
+        ).model_spec(),
         "world_size": 1,
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 2,
@@ -409,7 +409,7 @@ AXES: dict[str, dict[str, Any]] = {
     "offloaded, two wide blocks": {
         "stage": 3,
         **ON_HOST,
-        "model": LLAMA.model_copy(update={"num_layers": 2, "hidden_size": 4096, "vocab_size": 8000}).to_model(),
+        "model": LLAMA.model_copy(update={"num_layers": 2, "hidden_size": 4096, "vocab_size": 8000}).model_spec(),
         "world_size": 64,
         "sequence_length": 128,
         "micro_batch_size": 2,
@@ -419,7 +419,7 @@ AXES: dict[str, dict[str, Any]] = {
         **ON_HOST,
         "model": SHAPE.model_copy(
             update={"num_layers": 12, "hidden_size": 768, "num_heads": 12, "vocab_size": 256000}
-        ).to_model(),
+        ).model_spec(),
         "world_size": 8,
         "sequence_length": 512,
         "micro_batch_size": 1,
@@ -446,11 +446,15 @@ PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
 """GPUs that a trace is replayed on, and links; the last so slow that communication binds."""
 
 
-USUAL: dict[str, Any] = {"model": SHAPE.to_model(), "world_size": 16, "sequence_length": 1024, "micro_batch_size": 8}
+USUAL: dict[str, Any] = {"model": SHAPE.model_spec(), "world_size": 16, "sequence_length": 1024, "micro_batch_size": 8}
 ASKED = {name: gpu_trial(**USUAL | axes) for name, axes in AXES.items()}
 LARGER = ("zero1", "zero3", "offloaded", "tensor")
 TWICE = {name: ASKED[name].model_copy(update={"micro_batch_size": 2 * ASKED[name].micro_batch_size}) for name in LARGER}
-SHORT: dict[str, Any] = {**USUAL, "model": SHAPE.model_copy(update={"num_layers": 3}).to_model(), "micro_batch_size": 4}
+SHORT: dict[str, Any] = {
+    **USUAL,
+    "model": SHAPE.model_copy(update={"num_layers": 3}).model_spec(),
+    "micro_batch_size": 4,
+}
 LONG: dict[str, dict[str, Any]] = {"zero1": {"stage": 1}, "offloaded": {"stage": 2, **ON_HOST}, "zero3": {"stage": 3}}
 PASSES = {
     (name, number): gpu_trial(**SHORT | axes, gradient_accumulation_steps=number)
@@ -588,7 +592,7 @@ def counted(simulate: Simulate) -> dict[tuple[str, str, int], SampleTrial]:
         for layers in (FEW, MANY)
     }
     specs = {
-        (family, name, layers): gpu_trial(**usual | axes | {"model": shape.to_model()})
+        (family, name, layers): gpu_trial(**usual | axes | {"model": shape.model_spec()})
         for (family, layers), shape in shapes.items()
         for name, axes in COUNTED.items()
     }

@@ -25,8 +25,8 @@ def test_a_block_taken_and_given_back_within_one_operation_is_a_kernels_workspac
 
 
 def test_what_gloos_threads_take_is_a_collectives_workspace_whoever_gives_it_back_within_the_phase():
-    given_back = booked([Change(1, 10, GLOO), Change(1, -10, 7)], [], {}).composition(Place.DEVICE)
-    assert given_back.at_peak == {Category.KERNEL_WORKSPACE: 10}
+    return_memory = booked([Change(1, 10, GLOO), Change(1, -10, 7)], [], {}).composition(Place.DEVICE)
+    assert return_memory.at_peak == {Category.KERNEL_WORKSPACE: 10}
     kept = booked([Change(1, 10, GLOO)], [Change(1, 10, 0)], {}).composition(Place.DEVICE)
     assert kept.at_peak == {None: 10}
 

@@ -40,11 +40,11 @@ def pairs(emulator: Any) -> dict[str, Pair]:
     small = SHAPE.model_copy(update={"num_layers": 3, "hidden_size": 512, "num_heads": 8})
     usual: dict[str, Any] = {"world_size": 16, "sequence_length": 512, "micro_batch_size": 2}
     asked = {
-        (name, world): gpu_trial(**usual | {"model": small.to_model()} | AXES[name] | {"evidence": world})
+        (name, world): gpu_trial(**usual | {"model": small.model_spec()} | AXES[name] | {"evidence": world})
         for name in ENGINES
         for world in (Evidence.EMULATED, Evidence.SIMULATED)
     }
-    several_buckets = SHAPE.model_copy(update={"num_layers": 3, "hidden_size": 1024, "num_heads": 8}).to_model()
+    several_buckets = SHAPE.model_copy(update={"num_layers": 3, "hidden_size": 1024, "num_heads": 8}).model_spec()
     asked[SECOND_STEP, Evidence.EMULATED] = gpu_trial(
         several_buckets, 0, 8, sequence_length=64, strategy="ddp", evidence=Evidence.EMULATED
     )

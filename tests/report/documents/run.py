@@ -8,7 +8,7 @@ from zerobench.common.vocabulary import Phase, StepKind
 from zerobench.config.derived.cluster import Cluster, read_cluster
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.sweep.expand import PlannedTrial
-from zerobench.config.sweep.plan import cells, in_world
+from zerobench.config.sweep.plan import cells, replace_evidence
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.estimate.memory import formula_record
 from zerobench.records.records import CollectiveTraffic, CountedFlops, RankRecord
@@ -41,7 +41,7 @@ def formula_trials(place: Cluster, **work: object) -> list[SampleTrial]:
         SampleTrial(item.trial, trial_record(item.trial), [formula_record(item.trial)])
         if item.skipped is None
         else _trial(item)
-        for item in in_world(planned, Evidence.FORMULA)
+        for item in replace_evidence(planned, Evidence.FORMULA)
     ]
 
 

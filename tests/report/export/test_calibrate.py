@@ -229,7 +229,7 @@ def test_steps_with_states_on_the_host_tell_how_fast_its_link_and_its_memory_are
         assert found.step_s == pytest.approx(sum(truth), rel=0.06), axes
         assert found.high_s / found.low_s < 1.3 < before.high_s / before.low_s
         assert not any(words in found.assumptions for words in (COPIES_WORDS, HOST_UPDATE_WORDS))
-        assert any(steps.constants.of_host in words for words in found.assumptions)
+        assert any(steps.constants.host_words in words for words in found.assumptions)
 
 
 def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narrower(

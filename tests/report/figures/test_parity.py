@@ -92,8 +92,8 @@ def test_every_precision_has_a_tolerance() -> None:
 
 def test_a_trial_stripped_to_its_losses_is_judged_the_same() -> None:
     trials = sample_trials()
-    whole, stripped = ParityJudge(trials), ParityJudge([TrialLosses.of(trial) for trial in trials])
-    assert [whole.judge(trial) for trial in trials] == [stripped.judge(TrialLosses.of(trial)) for trial in trials]
+    whole, stripped = ParityJudge(trials), ParityJudge([TrialLosses.extract(trial) for trial in trials])
+    assert [whole.judge(trial) for trial in trials] == [stripped.judge(TrialLosses.extract(trial)) for trial in trials]
 
 
 def test_compressed_gradients_have_a_distance_and_no_verdict() -> None:

@@ -37,7 +37,7 @@ def calibrate(
             typer.echo(f"{steps.gpu}: {what} took {steps.factor:.3g} times as long as expected ({trials})")
             if (own := steps.constants) is not None:
                 typer.echo(
-                    f"  with this machine's own: kernels {own.slower:.3g} times the published time, {own.of_host}"
+                    f"  with this machine's own: kernels {own.slower:.3g} times the published time, {own.host_words}"
                 )
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 

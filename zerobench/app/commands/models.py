@@ -126,7 +126,7 @@ def _components(model: str) -> Answer:
     counts = count_parameters(spec)
     if counts is None:
         raise UserError(f"MODEL: {model}: no closed form is known for {spec.model_type}; a trial counts its parameters")
-    components = {**counts.by_component(), "total": counts.total}
+    components = {**counts.component_counts(), "total": counts.total}
 
     def show() -> None:
         for name, count in components.items():

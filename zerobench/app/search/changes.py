@@ -11,11 +11,11 @@ from zerobench.app.search.plan_world import plan_world
 from zerobench.app.search.predict import predict
 from zerobench.app.search.tried import changed_fields, why_no_work
 from zerobench.common.errors import UserError
-from zerobench.config.deepspeed import load_user_config, obeyed_only
+from zerobench.config.deepspeed import drop_refused_keys, load_user_config
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.sweep.expand import PlannedTrial
-from zerobench.config.sweep.plan import STEPS, checked, document, in_world, predicted
+from zerobench.config.sweep.plan import STEPS, checked, document, predicted, replace_evidence
 from zerobench.config.sweep.plan_own import own_config
 from zerobench.config.trial.trial import OFFLOADS, TrialSpec
 from zerobench.estimate.time.predicted_speed import work_of
@@ -100,7 +100,7 @@ def _predicted(
     """A row for each that could be tried; None of one that failed."""
     asked = {"steps": STEPS, "repeat": 0, "checkpoint": None}
     specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
-    planned = in_world(checked(specs, cluster), plan_world(None, cluster.gpu, by_formula=False).evidence)
+    planned = replace_evidence(checked(specs, cluster), plan_world(None, cluster.gpu, by_formula=False).evidence)
     sweep = document(f"changes-{planned[0].trial.model.name}", planned)
     path = predict(planned, sweep, reports, observer).whole().path
     rows = _rows(path, planned, cluster)
@@ -125,7 +125,7 @@ def changed_trials(
     yield (), trial
     for candidate in _candidates(start, of_host=of_host, has_activations=has_activations):
         says = tuple(words.partition(" (")[0] for words in candidate.says)
-        made = obeyed_only(trial.model_copy(update=changed_fields(trial, start, candidate.draft)))
+        made = drop_refused_keys(trial.model_copy(update=changed_fields(trial, start, candidate.draft)))
         if user_config is not None:
             names = ("model", "sequence_length", "attention", "activation_checkpointing")
             work = {name: getattr(made, name) for name in names}

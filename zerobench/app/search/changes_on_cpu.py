@@ -15,7 +15,7 @@ from zerobench.common.vocabulary import Category, Place, StepKind
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.hardware.hardware import Gpu
-from zerobench.config.rules.rules import why_skipped
+from zerobench.config.rules.rules import find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.sweep.plan import STEPS, document
@@ -86,7 +86,7 @@ def changes_on_cpu(trial: Trial, reports: Path, observer: Observer) -> list[Simu
     planned = []
     for _, spec in wanted:
         asked = _on_cpu(spec)
-        planned.append(PlannedTrial(trial=asked, skipped=why_skipped(Situation(asked, machine, None))))
+        planned.append(PlannedTrial(trial=asked, skipped=find_skip(Situation(asked, machine, None))))
     sweep = document(f"changes-{trial.spec.model.name}", planned)
     run = load_run(predict(planned, sweep, reports, observer).whole().path)
     known = {ended.record.trial_id: ended for ended in ended_trials(run) if is_whole(ended)}

@@ -12,7 +12,7 @@ from zerobench.app.search.formula import formula_row
 from zerobench.common.units import counted
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.varied import Variations
-from zerobench.config.rules.rules import why_skipped
+from zerobench.config.rules.rules import find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.report.explain.choice import AS_FAST, Option, choose
@@ -102,7 +102,7 @@ def asked_of_formulas(cells: Sequence[TrialSpec], varied: Variations, cluster: C
 
 def _rows(cell: TrialSpec, varied: Variations, cluster: Cluster) -> Iterator[PlanRow]:
     for family in varied.families(cell):
-        if why_skipped(Situation(family[0], cluster.machine, None)) is not None:
+        if find_skip(Situation(family[0], cluster.machine, None)) is not None:
             continue
         for number, trial in enumerate(family):
             row = formula_row(trial, cluster)

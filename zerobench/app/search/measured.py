@@ -17,7 +17,7 @@ from zerobench.config.derived.frontier_axes import FrontierAxis
 from zerobench.config.derived.machine import Machine
 from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.config.models.parameters import num_parameters
-from zerobench.config.rules.rules import why_skipped
+from zerobench.config.rules.rules import find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import NOWHERE, PlannedTrial
 from zerobench.config.sweep.plan import document
@@ -65,7 +65,7 @@ class MeasuredSearch:
         """The trial with the rule that it breaks where it is tried: what host memory cannot hold is not."""
         measured = trial.model_copy(update={"evidence": self.cells[label].evidence})
         situation = Situation(measured, self.machine, num_parameters(trial.model))
-        return PlannedTrial(trial=trial, skipped=why_skipped(situation))
+        return PlannedTrial(trial=trial, skipped=find_skip(situation))
 
 
 def predicted_first(

@@ -15,7 +15,7 @@ from zerobench.common.errors import UserError
 from zerobench.common.units import counted
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.machine import Accelerator, Machine
-from zerobench.config.rules.rules import why_skipped
+from zerobench.config.rules.rules import find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import PlannedTrial
 from zerobench.config.trial.optimizers import Optimizer, deepspeeds_adamw
@@ -138,4 +138,4 @@ def _here(spec: TrialSpec, machine: Machine) -> PlannedTrial:
     if machine.accelerator is Accelerator.CPU and spec.optimizer is deepspeeds_adamw(offloaded=False):
         how["optimizer"] = deepspeeds_adamw(offloaded=True) if offloads else Optimizer.ADAMW
     trial = spec.model_copy(update=how)
-    return PlannedTrial(trial=trial, skipped=why_skipped(Situation(trial, machine, None)))
+    return PlannedTrial(trial=trial, skipped=find_skip(Situation(trial, machine, None)))

@@ -14,7 +14,7 @@ from zerobench.config.derived.varied import Variations, read_global_batch, varie
 from zerobench.config.models.architecture import position_limit
 from zerobench.config.models.presets import PRESETS, is_model
 from zerobench.config.sweep.expand import PlannedTrial
-from zerobench.config.sweep.plan import cells, document, in_world, read_stages, read_work, with_blocks
+from zerobench.config.sweep.plan import cells, document, read_stages, read_work, replace_blocks, replace_evidence
 from zerobench.config.sweep.plan_own import own_config
 from zerobench.config.sweep.plan_sweep import sweep_gpu, sweep_points
 from zerobench.config.sweep.sweep import find_sweep
@@ -67,7 +67,7 @@ def read_plan(request: PlanRequest) -> Plan:
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
-    planned = with_blocks(in_world(simulated, world.evidence), blocks)
+    planned = replace_blocks(replace_evidence(simulated, world.evidence), blocks)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)
 
@@ -89,7 +89,7 @@ def _of_sweep(request: PlanRequest, sweep: str) -> Plan:
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     read, planned = sweep_points(sweep, cluster, request.sets or (), world.evidence)
-    return Plan(read.name, read.document, with_blocks(planned, _blocks(request)), cluster, world)
+    return Plan(read.name, read.document, replace_blocks(planned, _blocks(request)), cluster, world)
 
 
 def _blocks(request: PlanRequest) -> Blocks:

@@ -40,7 +40,7 @@ def plan_world(asked: str | None, gpu: Gpu, *, by_formula: bool) -> PlanWorld:
     if asked not in {None, Evidence.EMULATED}:
         return PlanWorld(Evidence(str(asked)))
     try:
-        find_emulator().variables(EmulatedGpu.of(gpu))
+        find_emulator().variables(EmulatedGpu.build(gpu))
     except UserError as error:
         if asked is not None:
             raise

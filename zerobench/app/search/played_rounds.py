@@ -8,7 +8,7 @@ from zerobench.app.search.plan import Plan
 from zerobench.app.search.predict import extend, predict
 from zerobench.common.errors import UserError
 from zerobench.config.sweep.expand import PlannedTrial
-from zerobench.config.sweep.plan import checked, document, extended_document, in_world
+from zerobench.config.sweep.plan import checked, document, extended_document, replace_evidence
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.runner import RunResult
@@ -48,7 +48,7 @@ class Rounds:
         new = [shortened(spec) for spec in specs if spec.config_hash not in there]
         result = self.result
         if new or result is None:
-            more = in_world(checked(new, self._plan.cluster), world)
+            more = replace_evidence(checked(new, self._plan.cluster), world)
             self._planned += more
             result = self.result = self._run(more)
         trials = {

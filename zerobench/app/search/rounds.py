@@ -93,7 +93,7 @@ class _Rounds:
         """What each cell takes at the step asked, None where memory ended it; failed ones are left out."""
         self._number += 1
         question = self._question
-        tries = {name: question.axis.at(question.cells[name], step) for name, step in asked.items()}
+        tries = {name: question.axis.trial_at(question.cells[name], step) for name, step in asked.items()}
         result = self._make([question.planned(name, trial) for name, trial in tries.items()], f"round-{self._number}")
         there = {trial.trial_id: trial for trial in ended_trials(load_run(result.whole().path))}
         peaks: dict[str, int | None] = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zerobench.common.vocabulary import Status
 from zerobench.records.store import Run, load_run
-from zerobench.records.trials import ended_trials, refusing_impossible_values
+from zerobench.records.trials import ended_trials, refuse_impossible_values
 from zerobench.report.figures.predictions.predicted import join
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.validation import validation_answer, validation_parts
@@ -31,7 +31,7 @@ def validate(path: Path) -> Validation:
     """The run at `path`. Raises UserError: it is no run, or a record of it is torn."""
     run = load_run(path)
     trials = list(ended_trials(run))
-    with refusing_impossible_values(run.folder.trials):
+    with refuse_impossible_values(run.folder.trials):
         pairs = join(trials)
         specs = [trial.spec for trial in trials]
         names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}

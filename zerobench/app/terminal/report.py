@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerobench.common.collection import given_back, no_collection
+from zerobench.common.collection import no_collection, return_memory
 from zerobench.common.errors import UserError
 from zerobench.records.folder import write_pieces, writing
 from zerobench.records.store import Run, find_run, load_run
@@ -41,13 +41,13 @@ def write_reports(request: ReportRequest) -> Iterator[str]:
     """
     _check(request)
     makers = {name: _maker(name) for name in request.formats}
-    with given_back(), no_collection():
+    with return_memory(), no_collection():
         held = [run_figures(_runs(request))]
     if not held[0].figures:
         raise UserError(f"RUN: {', '.join(run.run_id for run in held[0].runs)}: no trial has ended yet")
     for name in request.formats:
         path = request.out or _default_path(name, held[0])
-        with given_back():  # the last document lets go of the figures before it is written: a page is drawn then
+        with return_memory():  # the last document lets go of the figures before it is written: a page is drawn then
             write = makers[name](held.pop() if name == request.formats[-1] else held[0])
         yield write(path)
 

@@ -19,7 +19,7 @@ from zerobench.common.redaction import redact_text
 from zerobench.config.deepspeed import file_notes
 from zerobench.config.derived.machine import Machine
 from zerobench.config.sweep.expand import PlannedTrial, expand
-from zerobench.config.sweep.precision import said_of
+from zerobench.config.sweep.precision import precision_notes
 from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.machine.arithmetic import tried
@@ -137,7 +137,7 @@ def _run_new(plan: RunPlan, reports: Path, executor: LocalExecutor) -> RunResult
     view = screen()
     if plan.sweep.description:
         view.say(redact_text(" ".join(plan.sweep.description.split())))
-    for line in said_of(running(plan.planned), plan.machine):
+    for line in precision_notes(running(plan.planned), plan.machine):
         view.say(line)
     for note in notes_of(plan.planned):
         view.say(f"note: {note}")

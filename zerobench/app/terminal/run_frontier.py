@@ -35,7 +35,7 @@ from zerobench.config.trial.trial import Evidence, StepsSpec, TrialSpec
 from zerobench.launch.run.executor import check_trials
 from zerobench.launch.run.setup import new_run_folder
 from zerobench.records.folder import write_whole, writing
-from zerobench.records.trials import refusing_impossible_values
+from zerobench.records.trials import refuse_impossible_values
 from zerobench.report.documents.terminal import print_parts, screen_width
 from zerobench.report.figures.run.run_frontier import Limit
 from zerobench.report.tables.run_frontier import run_frontier_table
@@ -117,9 +117,9 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):
         axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
         cell = trial.model_copy(update={"steps": TRY_STEPS, "repeat": 0, "batch_ramp": None})
-        cells_by_hash.setdefault(axis.at(cell, 1).config_hash, cell)
+        cells_by_hash.setdefault(axis.trial_at(cell, 1).config_hash, cell)
     cells = list(cells_by_hash.values())
-    named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]
+    named = cells if axis.name == "model" else [axis.trial_at(trial, 1) for trial in cells]
     return dict(zip(labels(named), cells, strict=True))
 
 
@@ -132,7 +132,7 @@ def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
     rows = run_frontier_rows(search, predicted, answer)
     document = frontier_document(search, rows)
     write_whole(folder / "frontier.json", json.dumps(document, indent=1))
-    with refusing_impossible_values(folder):
+    with refuse_impossible_values(folder):
         print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
     for label, reason in answer.given_up.items():
         view.say(f"no answer: {label}: {reason}")

@@ -19,7 +19,7 @@ from zerobench.common.errors import UserError
 from zerobench.common.units import counted
 from zerobench.config.derived.machine import Machine
 from zerobench.config.sweep.expand import PlannedTrial, expand
-from zerobench.config.sweep.precision import said_of
+from zerobench.config.sweep.precision import precision_notes
 from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.machine.arithmetic import tried
@@ -101,7 +101,7 @@ def _notes(asked: SubmissionPlan) -> Iterator[str]:
     """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
     yield from (f"note: {note}" for note in notes_of(asked.planned))
     if asked.machine is not None:
-        yield from said_of(running(asked.planned), asked.machine)
+        yield from precision_notes(running(asked.planned), asked.machine)
 
 
 def read(request: SubmitRequest) -> SubmissionPlan:

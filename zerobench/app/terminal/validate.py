@@ -20,7 +20,7 @@ from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.trial.trial import Evidence
 from zerobench.records.folder import check_writable, write_whole
 from zerobench.records.store import find_run
-from zerobench.records.trials import refusing_impossible_values
+from zerobench.records.trials import refuse_impossible_values
 from zerobench.report.documents.markdown import document
 from zerobench.report.documents.terminal import print_parts
 
@@ -84,7 +84,7 @@ def _report(path: Path, request: ValidateRequest) -> Answer:
     validation = library.validate(path)
     if request.run is not None and not validation.num_pairs:
         raise UserError(f"--run: {request.run}: it has no trial both measured (or solo) and predicted")
-    with refusing_impossible_values(validation.run.folder.trials):
+    with refuse_impossible_values(validation.run.folder.trials):
         write_tables(validation.run)
     if request.markdown is not None:
         title = f"Predicted against measured: {validation.run.run_id}"

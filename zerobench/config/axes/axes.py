@@ -28,13 +28,13 @@ AXES: Mapping[str, Axis] = {name: ROWS[name] for name in READERS}
 LAYOUT = tuple(name for name, axis in AXES.items() if axis.is_layout)
 """Axes that together set the number of ranks and their nodes."""
 
-HOW = tuple(name for name, axis in AXES.items() if axis.is_evidence)
+EVIDENCE_AXES = tuple(name for name, axis in AXES.items() if axis.is_evidence)
 """Axes that set how a trial's figures are obtained, not its work."""
 
 SETTINGS = tuple(name for name, axis in AXES.items() if axis.sets_up_engine)
 """Axes that set up one engine and change neither the work nor the placement of states."""
 
-OF_SOME = tuple(name for name in AXES if any(name in info.axes for info in STRATEGIES.values()))
+STRATEGY_AXES = tuple(name for name in AXES if any(name in info.axes for info in STRATEGIES.values()))
 """Axes that only some strategies have."""
 
 SPEED = tuple(name for name, axis in AXES.items() if axis.changes_speed)

@@ -22,7 +22,7 @@ from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.base import validated
 from zerobench.config.trial.batch_ramp import RampRequest
 from zerobench.config.trial.checkpoint import CheckpointSpec
-from zerobench.config.trial.plain import as_number, as_written, one_line
+from zerobench.config.trial.plain import format_value, one_line, parse_number
 from zerobench.config.trial.trial import Precision
 
 AUTO = "auto"
@@ -49,7 +49,7 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise UserError(f"ds_config: {as_written(raw)}: not a mapping of DeepSpeed keys; for example {_EXAMPLE}")
+        raise UserError(f"ds_config: {format_value(raw)}: not a mapping of DeepSpeed keys; for example {_EXAMPLE}")
     flat: dict[str, Any] = {}
     for name, value in leaves(raw):
         path = resolve_key(name)
@@ -102,10 +102,10 @@ def count(least: int, most: int, *words: str) -> Reader:
     def read(axis: str, raw: object) -> list[Any]:
         if isinstance(raw, str) and raw in words:
             return [raw]
-        number = as_number(raw)
+        number = parse_number(raw)
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
             choices = ", or ".join([f"an integer from {least} to {most}", *words])
-            raise UserError(f"{axis}: {as_written(raw)}; choices: {choices}")
+            raise UserError(f"{axis}: {format_value(raw)}; choices: {choices}")
         return [number]
 
     return read
@@ -129,11 +129,11 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
         return [None]
     if not isinstance(raw, dict):
         fields = ", ".join(RampRequest.model_fields)
-        raise UserError(f"{axis}: {as_written(raw)}; choices: none, or a mapping of {fields}")
-    written = {name: as_number(value) for name, value in raw.items()}
+        raise UserError(f"{axis}: {format_value(raw)}; choices: none, or a mapping of {fields}")
+    written = {name: parse_number(value) for name, value in raw.items()}
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
-        raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is not a number")
+        raise UserError(f"{axis}: {switched[0]}: {format_value(written[switched[0]])} is not a number")
     return [validated(RampRequest, written, axis)]
 
 
@@ -162,7 +162,7 @@ def text(axis: str, raw: object) -> list[Any]:
     """Read a path, or null."""
     if raw is None or (isinstance(raw, str) and raw):
         return [raw]
-    raise UserError(f"{axis}: {as_written(raw)}; choices: a path, or null")
+    raise UserError(f"{axis}: {format_value(raw)}; choices: a path, or null")
 
 
 def config_file(axis: str, raw: object) -> list[Any]:

@@ -70,7 +70,7 @@ def unusual(
     return Label(unless_usual(short), unless_usual(sentence), legend, always=always)
 
 
-def told_alike(
+def simple_axis(
     name: str,
     read: Reader,
     example: str,

@@ -6,7 +6,7 @@ from zerobench.common.units import brief, format_bytes
 from zerobench.config.axes import axis_readers as read
 from zerobench.config.axes import axis_words as words
 from zerobench.config.axes.axis import Axis, Column, Label, Visibility
-from zerobench.config.axes.axis_words import column, number, same, told_alike, unusual
+from zerobench.config.axes.axis_words import column, number, same, simple_axis, unusual
 from zerobench.config.trial.trial import Compression, Evidence
 
 ENGINE_AXES = (
@@ -24,7 +24,7 @@ ENGINE_AXES = (
         ),
         sets_up_engine=True,
     ),
-    told_alike(
+    simple_axis(
         "compression",
         read.choice(Compression),
         "none",
@@ -32,7 +32,7 @@ ENGINE_AXES = (
         str,
         lambda value: f"gradients compressed by {value}",
     ),
-    told_alike(
+    simple_axis(
         "reshard_after_forward",
         read.switch,
         "true",
@@ -44,7 +44,7 @@ ENGINE_AXES = (
         kind=bool,
         sets_up_engine=True,
     ),
-    told_alike(
+    simple_axis(
         "zero_init",
         read.switch,
         "true",
@@ -88,7 +88,7 @@ ENGINE_AXES = (
         (column("quantized_gradients", bool, lambda _: "qgZ", silent=False),),
         said_by="hpz_partition_size",
     ),
-    told_alike(
+    simple_axis(
         "mics_shard_size",
         read.or_null(read.group),
         "null",
@@ -98,7 +98,7 @@ ENGINE_AXES = (
         "mics=: size of the group that states are sharded over",
         kind=int,
     ),
-    told_alike(
+    simple_axis(
         "threads_per_rank",
         read.or_null(read.positive),
         "null",

@@ -8,7 +8,7 @@ from zerobench.common.units import counted
 from zerobench.config.axes import axis_readers as read
 from zerobench.config.axes import axis_words as words
 from zerobench.config.axes.axis import Axis, Column, Label, Visibility
-from zerobench.config.axes.axis_words import column, number, same, told_alike, unusual
+from zerobench.config.axes.axis_words import column, number, same, simple_axis, unusual
 from zerobench.config.trial.adapter import read_adapter, read_frozen
 from zerobench.config.trial.optimizers import Optimizer
 from zerobench.config.trial.recomputation import checkpointing_name, checkpointing_sentence, read_checkpointing
@@ -165,7 +165,7 @@ WORK_AXES = (
         same(lambda spec: spec.optimizer.value),
         visibility=Visibility.BY_ENGINE,
     ),
-    told_alike(
+    simple_axis(
         "adapter",
         read_adapter,
         "none",
@@ -180,7 +180,7 @@ WORK_AXES = (
         "lora-: rank of the adapters",
         visibility=Visibility.NEVER,
     ),
-    told_alike(
+    simple_axis(
         "frozen",
         read_frozen,
         "null",
@@ -190,7 +190,7 @@ WORK_AXES = (
         "frozen=: weights that are not trained",
         visibility=Visibility.NEVER,
     ),
-    told_alike(
+    simple_axis(
         "weights",
         read.choice(Weights),
         "drawn",
@@ -233,7 +233,7 @@ WORK_AXES = (
         changes_speed=True,
         visibility=Visibility.BY_ENGINE,
     ),
-    told_alike(
+    simple_axis(
         "cross_entropy",
         read.choice(CrossEntropy),
         "full",
@@ -247,7 +247,7 @@ WORK_AXES = (
         changes_speed=True,
         visibility=Visibility.NEVER,
     ),
-    told_alike(
+    simple_axis(
         "compile",
         read.choice(Compile),
         "none",
@@ -258,7 +258,7 @@ WORK_AXES = (
         changes_speed=True,
         visibility=Visibility.NEVER,
     ),
-    told_alike(
+    simple_axis(
         "consistency",
         read.choice(Consistency),
         "sync",

@@ -8,19 +8,25 @@ from __future__ import annotations
 from zerobench.config.deepspeed.build import build_ds_config, replaces_linear
 from zerobench.config.deepspeed.check import check_ds_config, check_overrides
 from zerobench.config.deepspeed.keys import resolve_key
-from zerobench.config.deepspeed.obedience import file_notes, obeyed_only, only_read, why_not_obeyed, would_read
+from zerobench.config.deepspeed.obedience import (
+    drop_refused_keys,
+    drop_unread_keys,
+    ds_config_refusal,
+    file_notes,
+    reads_key,
+)
 from zerobench.config.deepspeed.user_file import load_user_config
 
 __all__ = [
     "build_ds_config",
     "check_ds_config",
     "check_overrides",
+    "drop_refused_keys",
+    "drop_unread_keys",
+    "ds_config_refusal",
     "file_notes",
     "load_user_config",
-    "obeyed_only",
-    "only_read",
+    "reads_key",
     "replaces_linear",
     "resolve_key",
-    "why_not_obeyed",
-    "would_read",
 ]

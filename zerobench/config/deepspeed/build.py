@@ -32,7 +32,7 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
         config = complete_user_config(trial, config)
     for path, value in check_overrides(trial.ds_config).items():
         _lay(config, path, value)
-    config = _without_null_sections(config, "")
+    config = _drop_null_sections(config, "")
     swap_to(config, trial.nvme_path)
     where = trial.ds_config_file or "ds_config"
     check_ds_config(config, where)
@@ -128,13 +128,13 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
     if info.deepspeed is None:
         return {}
     offloaded = trial.offload_optimizer is not Offload.NONE
-    if not info.may_lie(offloaded=offloaded):
+    if not info.can_place(offloaded=offloaded):
         where = "host" if info.place is StatesPlace.HOST else "device"
         raise UserError(
             f"optimizer: {info.name} runs on the {where}, but offload_optimizer is "
             f"{trial.offload_optimizer}; choices: {', '.join(info.instead)}"
         )
-    params = trial.hyperparameters.by_torch_names(*info.deepspeed.hyperparameters) | info.deepspeed.settings
+    params = trial.hyperparameters.torch_values(*info.deepspeed.hyperparameters) | info.deepspeed.settings
     return {"optimizer": {"type": info.deepspeed.type, "params": params}}
 
 
@@ -199,13 +199,13 @@ def swap_to(config: dict[str, Any], folder: str | None) -> None:
             section["nvme_path"] = folder
 
 
-def _without_null_sections(section: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _drop_null_sections(section: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Drop sections that are null: DeepSpeed ignores some of them and fails at others."""
     kept = {}
     for name, value in section.items():
         key = find(f"{prefix}{name}")
         if isinstance(value, dict):
-            kept[name] = _without_null_sections(value, f"{prefix}{name}.")
+            kept[name] = _drop_null_sections(value, f"{prefix}{name}.")
         elif value is not None or key is None or key.type not in {"section", "free"}:
             kept[name] = value
     return kept

@@ -62,7 +62,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         for name, inner in value.items():
             yield from _leaves(canonical(f"{path}.{name}"), inner)
     else:
-        yield path, typed(path, _from_text(value, key), key, "ds_config")
+        yield path, typed(path, _parse_text(value, key), key, "ds_config")
 
 
 def typed(path: str, value: Any, key: Key, where: str) -> Any:
@@ -124,7 +124,7 @@ _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-def _from_text(value: Any, key: Key) -> Any:
+def _parse_text(value: Any, key: Key) -> Any:
     """YAML 1.1 reads 5e8 as text, and the command line reads everything as text."""
     if not isinstance(value, str) or key.type not in {"int", "float", "bool"}:
         return value

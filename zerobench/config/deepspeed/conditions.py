@@ -67,10 +67,12 @@ def holds(when: Iterable[Condition], look: Look) -> bool:
 
 def words(when: Iterable[Condition]) -> str:
     """`at ZeRO stage 1 or 2, or at ZeRO stage 3 with offload_param nvme`."""
-    return ", or ".join(" ".join(_in_words(name, values) for name, values in condition.items()) for condition in when)
+    return ", or ".join(
+        " ".join(_condition_words(name, values) for name, values in condition.items()) for condition in when
+    )
 
 
-def _in_words(name: str, values: tuple[Any, ...]) -> str:
+def _condition_words(name: str, values: tuple[Any, ...]) -> str:
     if name in _WORDS:
         return _WORDS[name][bool(values[0])]
     shown = " or ".join(str(value).lower() for value in values)

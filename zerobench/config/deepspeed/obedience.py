@@ -20,7 +20,7 @@ from zerobench.config.derived.strategy import uses_deepspeed
 from zerobench.config.trial.trial import TrialSpec
 
 
-def why_not_obeyed(trial: TrialSpec) -> str | None:
+def ds_config_refusal(trial: TrialSpec) -> str | None:
     """Reason to refuse the first key that the trial would not obey; None if it obeys all. Raises UserError."""
     file = _file(trial)
     look = look_of(trial, file | trial.ds_config)
@@ -31,7 +31,7 @@ def why_not_obeyed(trial: TrialSpec) -> str | None:
     return next((reason for reason in of_file if reason is not None), None)
 
 
-def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
+def drop_unread_keys(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
     """Drop from each trial of a sweep the keys that DeepSpeed reads only in other trials of it.
 
     So one sweep may set up several stages. A key that no trial obeys stays, to be refused.
@@ -47,18 +47,18 @@ def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
         path for trial, unread in zip(trials, passed_over, strict=True) for path in trial.ds_config.keys() - set(unread)
     }
     return [
-        _without(trial, obeyed & set(unread)) if unread else trial
+        _drop_keys(trial, obeyed & set(unread)) if unread else trial
         for trial, unread in zip(trials, passed_over, strict=True)
     ]
 
 
-def obeyed_only(trial: TrialSpec) -> TrialSpec:
+def drop_refused_keys(trial: TrialSpec) -> TrialSpec:
     """Drop the keys of `trial` that would be refused, after it was changed or read from another engine."""
     look = look_of(trial, _file(trial) | trial.ds_config)
-    return _without(trial, {path for path, value in trial.ds_config.items() if _refused("", path, value, look)})
+    return _drop_keys(trial, {path for path, value in trial.ds_config.items() if _refused("", path, value, look)})
 
 
-def would_read(trial: TrialSpec, path: str) -> bool:
+def reads_key(trial: TrialSpec, path: str) -> bool:
     """Return whether DeepSpeed would read the key in the trial, set or not."""
     if find(path) is None:  # a record of an older DeepSpeed's
         return True
@@ -149,7 +149,7 @@ def _is_default(path: str, value: Any) -> bool:
     return value in (AUTO, None, {}) or value in fact_of(path).idle or (key is not None and value == key.default)
 
 
-def _without(trial: TrialSpec, paths: set[str]) -> TrialSpec:
+def _drop_keys(trial: TrialSpec, paths: set[str]) -> TrialSpec:
     kept = {path: value for path, value in trial.ds_config.items() if path not in paths}
     return trial.model_copy(update={"ds_config": kept})
 

@@ -74,7 +74,7 @@ def made_by(config: Mapping[str, Any]) -> OptimizerInfo | None:
     is_plain = bool(params.get("torch_adam", False))
     for info in OPTIMIZERS.values():
         ours = info.deepspeed
-        if ours is None or not ours.is_named(kind) or not info.may_lie(offloaded=offloaded):
+        if ours is None or not ours.is_named(kind) or not info.can_place(offloaded=offloaded):
             continue
         if bool(ours.settings.get("torch_adam", False)) == is_plain:
             return info

@@ -47,7 +47,7 @@ def load_user_config(path: str | Path) -> dict[str, Any]:
         if file.stat().st_size > _LARGEST_FILE_BYTES:
             raise UserError(f"{file}: larger than {_LARGEST_FILE_BYTES} bytes; not a DeepSpeed configuration")
         config = json.loads(
-            file.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
+            file.read_text(encoding="utf-8"), object_pairs_hook=_refuse_duplicates, parse_constant=_no_constant
         )
     except json.JSONDecodeError as error:
         where = f"{file}: line {error.lineno} column {error.colno}"
@@ -73,12 +73,12 @@ def complete_user_config(trial: TrialSpec, generated: Mapping[str, Any]) -> dict
     where = str(trial.ds_config_file)
     loaded = load_user_config(where)
     check_ds_config(loaded, where)
-    config = _without_what_is_left_out(_canonical_names(loaded, "", where), "")
+    config = _drop_left_out(_canonical_names(loaded, "", where), "")
     for name in FILLED_IF_ABSENT:
         if name in generated and config.get(name, AUTO) == AUTO:
             config[name] = copy.deepcopy(generated[name])
     answers = dict(leaves(generated)) | _trainer_answers(trial)
-    return _without_auto(config, answers, "")
+    return _fill_auto(config, answers, "")
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -115,12 +115,12 @@ def _canonical_names(section: Mapping[str, Any], prefix: str, where: str) -> dic
     return renamed
 
 
-def _without_what_is_left_out(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _drop_left_out(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Drop the keys that are not part of a trial, and sections that are empty without them."""
     kept: dict[str, Any] = {}
     for name, value in section.items():
         path = f"{prefix}{name}"
-        inner = _without_what_is_left_out(value, f"{path}.") if isinstance(value, dict) else value
+        inner = _drop_left_out(value, f"{path}.") if isinstance(value, dict) else value
         if value and inner == {}:
             continue
         if fact_of(path).fate is not Fate.LEFT_OUT:
@@ -128,12 +128,12 @@ def _without_what_is_left_out(section: Mapping[str, Any], prefix: str) -> dict[s
     return kept
 
 
-def _without_auto(section: Mapping[str, Any], answers: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _fill_auto(section: Mapping[str, Any], answers: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     filled: dict[str, Any] = {}
     for name, value in section.items():
         path = f"{prefix}{name}"
         if isinstance(value, dict):
-            filled[name] = _without_auto(value, answers, f"{path}.")
+            filled[name] = _fill_auto(value, answers, f"{path}.")
         elif value != AUTO or path in answers:
             filled[name] = copy.deepcopy(answers[path]) if value == AUTO else value
     return filled
@@ -147,7 +147,7 @@ def _trainer_answers(trial: TrialSpec) -> dict[str, Any]:
     answers = {
         "bf16.enabled": trial.precision is Precision.BF16,
         "fp16.enabled": trial.precision is Precision.FP16,
-        **{f"optimizer.params.{name}": value for name, value in hyperparameters.by_torch_names(*TORCH_NAMES).items()},
+        **{f"optimizer.params.{name}": value for name, value in hyperparameters.torch_values(*TORCH_NAMES).items()},
         "scheduler.params.warmup_min_lr": 0,
         "scheduler.params.warmup_max_lr": hyperparameters.learning_rate,
         "scheduler.params.warmup_num_steps": max(1, hyperparameters.warmup_steps),
@@ -168,7 +168,7 @@ def _deeper_than(value: object, levels: int) -> bool:
     return levels == 0 or any(_deeper_than(item, levels - 1) for item in inner)
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     section = dict(pairs)
     if len(section) != len(pairs):
         names = [name for name, _ in pairs]

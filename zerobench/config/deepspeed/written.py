@@ -10,7 +10,7 @@ from zerobench.config.deepspeed.check import AUTO
 from zerobench.config.trial.optimizers import TORCH_NAMES
 from zerobench.config.trial.trial import Precision, TrialSpec
 
-_OF_A_BENCHMARK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown")
+_BENCHMARK_KEYS = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown")
 _BY_TRAINER = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -28,13 +28,13 @@ def written_config(trial: TrialSpec, *, for_trainer: bool = False) -> dict[str, 
     built = build_ds_config(trial)
     if trial.ds_config_file is not None:
         return built
-    config = {key: value for key, value in built.items() if key not in _OF_A_BENCHMARK}
+    config = {key: value for key, value in built.items() if key not in _BENCHMARK_KEYS}
     if trial.zero_stage == 3:  # else save_pretrained has shards alone to write
         config["zero_optimization"] = config["zero_optimization"] | {"stage3_gather_16bit_weights_on_model_save": True}
-    return _for_trainer(config) if for_trainer else config
+    return _trainer_config(config) if for_trainer else config
 
 
-def _for_trainer(config: Mapping[str, Any]) -> dict[str, Any]:
+def _trainer_config(config: Mapping[str, Any]) -> dict[str, Any]:
     auto = dict.fromkeys(_BY_TRAINER, AUTO)
     auto |= {name: config[name] | {"enabled": AUTO} for name in ("bf16", "fp16") if name in config}
     if "optimizer" in config:

@@ -71,7 +71,7 @@ def micro_batches_read(trial: TrialSpec, rank: int, step_tokens: int | None = No
     return 0 if driven else micro_batches_per_step(trial, rank, step_tokens)
 
 
-def as_played(trial: TrialSpec) -> TrialSpec:
+def limit_micro_batches(trial: TrialSpec) -> TrialSpec:
     """Limit the micro-batches of `trial` to those that its prediction runs."""
     most = trial.prediction.micro_batches
     if most is None or trial.gradient_accumulation_steps <= most:

@@ -13,7 +13,7 @@ from zerobench.config.hardware.gpu_names import known_gpu
 from zerobench.config.hardware.hardware import CATALOGUE_VARIABLE, Gpu
 from zerobench.config.hardware.links import Links, links_of
 from zerobench.config.hardware.usual_node import GPUS_PER_NODE, HOST_BANDWIDTH
-from zerobench.config.trial.plain import as_number, as_written, one_line
+from zerobench.config.trial.plain import format_value, one_line, parse_number
 
 _TOKENS = re.compile(r"(.*?\S)\s*([KMBT]?)", re.IGNORECASE)
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -103,9 +103,9 @@ def read_cluster(
 
 def read_count(option: str, text: str, most: int = MAX_RANKS) -> int:
     """Read an integer from 1 to `most`. Raises UserError, which begins with `option`."""
-    number = as_number(text)
+    number = parse_number(text)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise UserError(one_line(f"{option}: {as_written(text)} is not a whole number from 1 to {most}"))
+        raise UserError(one_line(f"{option}: {format_value(text)} is not a whole number from 1 to {most}"))
     return number
 
 
@@ -113,9 +113,9 @@ def _read_size(option: str, text: str) -> int:
     """Read bytes with their unit. Raises UserError, which begins with `option`: a bare number is never meant as single
     bytes.
     """
-    number = as_number(text.strip())
+    number = parse_number(text.strip())
     if isinstance(number, int | float) and number > 0:
-        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; for example 1TB or 512GiB"))
+        raise UserError(one_line(f"{option}: {format_value(text)} has no unit; for example 1TB or 512GiB"))
     return parse_bytes(text, option)
 
 
@@ -123,22 +123,22 @@ def read_rate(option: str, text: str) -> float:
     """Read bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`."""
     size, slash, per = text.strip().rpartition("/")
     if not slash or per.strip() != "s":
-        raise UserError(one_line(f"{option}: {as_written(text)} is not a rate; for example 7GB/s"))
+        raise UserError(one_line(f"{option}: {format_value(text)} is not a rate; for example 7GB/s"))
     rate = _read_size(option, size)
     if rate == 0:
-        raise UserError(f"{option}: {as_written(text)}: must be above 0; drop the option for no drive")
+        raise UserError(f"{option}: {format_value(text)}: must be above 0; drop the option for no drive")
     return float(rate)
 
 
 def read_tokens(option: str, text: str) -> float:
     """Read tokens, written as `300B`, `1.5T` or `3e11`. Raises UserError, which begins with `option`."""
     match = _TOKENS.fullmatch(text.strip())
-    number = as_number(match[1]) if match else None
+    number = parse_number(match[1]) if match else None
     if match is None or isinstance(number, bool) or not isinstance(number, int | float):
-        raise UserError(one_line(f"{option}: {as_written(text)} is not a number of tokens; for example 300B or 1.5T"))
+        raise UserError(one_line(f"{option}: {format_value(text)} is not a number of tokens; for example 300B or 1.5T"))
     tokens = number * _TIMES[match[2].lower()]
     if not 1 <= tokens <= _MOST_TOKENS:
         raise UserError(
-            one_line(f"{option}: {as_written(text)} is out of range; choices: 1 to {_MOST_TOKENS:g} tokens")
+            one_line(f"{option}: {format_value(text)} is out of range; choices: 1 to {_MOST_TOKENS:g} tokens")
         )
     return float(tokens)

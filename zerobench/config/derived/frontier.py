@@ -167,10 +167,10 @@ class _Bracket:
 
     def _guess(self, step: int) -> int:
         """Estimate the edge from the line, as long as the tries confirm it."""
-        guess = self._where_the_line_ends()
+        guess = self._line_end()
         if guess is None:
             if self.too_large is not None:
-                return self._between()
+                return self._middle()
             # Beyond all tries, none of which says where the line ends: far, where memory does not grow yet.
             return (2 if len(self.tries) < 2 else FLAT_GROWTH) * self._floor()
         ends_here = guess <= self._floor()
@@ -178,10 +178,10 @@ class _Bracket:
         if ends_here and (self._beyond == 1 or self.too_large is None):
             return self._floor() + (step << (self._beyond - 1))  # the next should not fit; where it does, go further
         if self.too_large is not None:
-            return self._between() if self._is_disproved(guess) or self._is_slow() else guess
+            return self._middle() if self._is_disproved(guess) or self._is_slow() else guess
         return min(guess, GROWTH * self._floor())
 
-    def _between(self) -> int:
+    def _middle(self) -> int:
         """Middle of the bracket, or just below a start that should have been near the edge and was beyond it."""
         if self.fits is None and self.bytes_per_step is not None:
             part = max(2, STEP_BACK >> (len(self.tries) - 1))
@@ -205,7 +205,7 @@ class _Bracket:
         """Two tries in a row left more than half of the bracket: the line misleads there."""
         return self.too_large is not None and len(self._widths) > 2 and self._widths[-1] > self._widths[-3] / 2
 
-    def _where_the_line_ends(self) -> int | None:
+    def _line_end(self) -> int | None:
         """Largest value that fits by a line through the try nearest to the capacity; None if no slope is known.
 
         Floats suffice: a value off by one only costs one more try.

@@ -39,7 +39,7 @@ class FrontierAxis:
     def last(self, trial: TrialSpec) -> int:
         return max(1, self.most(trial) // self.unit)
 
-    def at(self, trial: TrialSpec, step: int) -> TrialSpec:
+    def trial_at(self, trial: TrialSpec, step: int) -> TrialSpec:
         return self.grown(trial, step * self.unit)
 
 
@@ -50,7 +50,7 @@ def frontier_axis(name: str) -> FrontierAxis:
     return FRONTIERS[name]
 
 
-def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
+def _set_sequence_length(trial: TrialSpec, value: int) -> TrialSpec:
     """Rotary positions are computed, so a model takes as many as memory allows; its config is extended to match."""
     model = trial.model
     positions = max_positions(model)
@@ -67,7 +67,7 @@ def _num_layers(trial: TrialSpec) -> int:
     return layers
 
 
-def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
+def set_num_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
     """Change the number of layers, by the config's own key; lists with one entry per layer follow."""
     config = dict(model.hf_config)
     spellings = SPELLINGS["num_layers"]
@@ -84,7 +84,7 @@ FRONTIERS: dict[str, FrontierAxis] = {
     "model": FrontierAxis(
         *("model", 1, "layers", _num_layers),
         most=lambda trial: MOST_DEPTH * _num_layers(trial),
-        grown=lambda trial, value: trial.model_copy(update={"model": with_layers(trial.model, value)}),
+        grown=lambda trial, value: trial.model_copy(update={"model": set_num_layers(trial.model, value)}),
     ),
     "micro-batch": FrontierAxis(
         *("micro-batch", 1, "sequences per GPU", lambda trial: trial.micro_batch_size),
@@ -94,7 +94,7 @@ FRONTIERS: dict[str, FrontierAxis] = {
     "sequence-length": FrontierAxis(
         *("sequence-length", SEQUENCE_UNIT, "tokens per sequence", lambda trial: trial.sequence_length),
         most=lambda trial: position_limit(trial.model) or MOST_TOKENS,
-        grown=_with_sequence,
+        grown=_set_sequence_length,
     ),
 }
 """By the name that `--frontier` takes."""

@@ -80,7 +80,7 @@ def is_last_stage(trial: TrialSpec) -> bool:
     return trial.prediction.rank == trial.world_size - 1
 
 
-def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
+def pipeline_refusal(trial: TrialSpec, num_stages: int) -> str | None:
     """Reason why the trial's model cannot be divided into `num_stages` stages; None if it can."""
     if trial.model.model_type not in MODEL_TYPES:
         return f"a model of type {trial.model.model_type}: its blocks are unknown; use one of {', '.join(MODEL_TYPES)}"

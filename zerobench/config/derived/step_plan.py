@@ -45,7 +45,7 @@ def leads_to_memory(kinds: Sequence[str], index: int) -> bool:
     return list(kinds[index : index + 2]) == ["warmup", "memory"]
 
 
-def why_unsettled(trial: TrialSpec) -> str | None:
+def unsettled_reason(trial: TrialSpec) -> str | None:
     """Reason why the step reported as `steady` is not yet like all that follow; None if it is."""
     settled = strategy_info(trial.strategy).settled_after_steps
     steady = trial.steps.warmup + trial.steps.memory  # its number from 0

@@ -254,7 +254,7 @@ def is_exact(trial: TrialSpec) -> bool:
     """Return whether the trial computes what the reference computes: the same gradients, and the same updates from
     them.
     """
-    update = OPTIMIZERS[trial.optimizer].why_inexact(
+    update = OPTIMIZERS[trial.optimizer].inexact_reason(
         in_parts=(paper_stage(trial) or 0) > 0, is_clipped=trial.hyperparameters.gradient_clipping > 0
     )
     return has_exact_gradients(trial) and update is None

@@ -17,7 +17,7 @@ _WHY_NOT = {
 }
 
 
-def why_not_cut(trial: TrialSpec, parts: int) -> str | None:
+def tensor_parallel_refusal(trial: TrialSpec, parts: int) -> str | None:
     """Reason why the trial's model cannot be cut into `parts`; None if it can."""
     model = trial.model
     if model.model_type not in MODEL_TYPES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from zerobench.common.errors import UserError
 from zerobench.config.derived.cluster import read_tokens
 from zerobench.config.hardware.hardware import Gpu
-from zerobench.config.trial.plain import as_number, as_written, one_line
+from zerobench.config.trial.plain import format_value, one_line, parse_number
 from zerobench.config.trial.trial import TrialSpec
 
 _MOST_PRICE = 1e9
@@ -50,9 +50,9 @@ def read_training(tokens: str | None, price: str | None) -> Training | None:
 
 
 def _read_price(text: str) -> float:
-    number = as_number(text.strip())
+    number = parse_number(text.strip())
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= _MOST_PRICE:
         raise UserError(
-            one_line(f"--price: {as_written(text)}; choices: a price per GPU-hour above 0, for example 2.5")
+            one_line(f"--price: {format_value(text)}; choices: a price per GPU-hour above 0, for example 2.5")
         )
     return float(number)

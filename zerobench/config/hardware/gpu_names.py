@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from zerobench.common.errors import UserError, choices_for, nearest
 from zerobench.config.hardware.hardware import Gpu, find_gpu, load_catalogue
-from zerobench.config.trial.plain import as_written, one_line
+from zerobench.config.trial.plain import format_value, one_line
 
 _MOST_HINTS = 3
 _SIZE = re.compile(r"(\d{1,3})gb?")
@@ -19,16 +19,16 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
     Raises UserError, one line that begins with `field`, with the nearest names, or some of the choices, `also` first.
     """
     catalogue = load_catalogue()
-    gpu = (find_gpu(name, catalogue) or _of_size(name, catalogue)) if isinstance(name, str) else None
+    gpu = (find_gpu(name, catalogue) or _find_by_size(name, catalogue)) if isinstance(name, str) else None
     if gpu is not None:
         return gpu
     choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
     close = _close(name, catalogue) if isinstance(name, str) else []
     hint = choices_for(name, [*also, *choices], "zerobench models --gpus", close)
-    raise UserError(one_line(f"{field}: {as_written(name)} is not in the hardware catalogue; {hint}"))
+    raise UserError(one_line(f"{field}: {format_value(name)} is not in the hardware catalogue; {hint}"))
 
 
-def _of_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:
+def _find_by_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:
     """`h100-80gb`, `v100 32gb`: first GPU with the other words in its name and this memory size."""
     words = _words(name)
     sizes = [int(match[1]) for word in words if (match := _SIZE.fullmatch(word))]

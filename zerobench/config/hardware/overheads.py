@@ -110,7 +110,7 @@ class StepConstants(Spec):
     """Time of an update on the host, relative to the shipped share of its memory's bandwidth."""
 
     @property
-    def of_host(self) -> str:
+    def host_words(self) -> str:
         """Host constants in words; those of offload only if its trials measured them."""
         words = [f"a launch {1e6 * self.launch_s:.2g} us", f"Python {self.python_slower:.2g} times as long"]
         offload = {"copies to and from the host": self.copies_slower, "updates there": self.host_update_slower}
@@ -162,7 +162,7 @@ class Overhead:
     rest_of_process_bytes: int | None = None
     """Host memory of the rank besides tensors; None if not calibrated."""
 
-    def of_communicators(self, number: int) -> int:
+    def communicator_bytes(self, number: int) -> int:
         """NCCL's bytes in a process with this number of communicators."""
         return self.collectives_bytes + (number - 1) * self.another_bytes if number else 0
 

@@ -67,7 +67,7 @@ def can_build_ops(*, for_cuda: bool) -> bool:
     need the toolkit.
     """
     tools = [os.environ.get("CXX", "c++").split(maxsplit=1)[0]] if os.environ.get("CXX", "c++").strip() else []
-    return bool(tools) and all(map(_on_path, [*tools, "ninja"])) and (not for_cuda or _has_nvcc())
+    return bool(tools) and all(map(_is_installed, [*tools, "ninja"])) and (not for_cuda or _has_nvcc())
 
 
 def can_compile_graphs(*, for_cuda: bool) -> bool:
@@ -76,7 +76,7 @@ def can_compile_graphs(*, for_cuda: bool) -> bool:
     torch/_inductor/cpp_builder.py, get_cpp_compiler, uses CXX or g++; Triton compiles its launcher with a C compiler.
     """
     compiler = os.environ.get("CXX", "").strip() or "g++"
-    return _on_path(compiler) and (not for_cuda or package_folder("triton") is not None)
+    return _is_installed(compiler) and (not for_cuda or package_folder("triton") is not None)
 
 
 def op_is_built(name: str) -> bool:
@@ -104,7 +104,7 @@ def has_libaio() -> bool:
     return done.returncode == 0
 
 
-def _on_path(program: str) -> bool:
+def _is_installed(program: str) -> bool:
     """Find `program` on the search path or next to this interpreter, where pip installs ninja."""
     return shutil.which(program) is not None or (Path(sys.executable).parent / program).is_file()
 

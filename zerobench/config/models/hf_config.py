@@ -48,7 +48,7 @@ def load_from_hub(hub_id: str) -> ModelSpec:
     try:
         file = _config_of_hub(hub_id)
     except Exception as error:  # noqa: BLE001 - the client's errors share no base class, and all mean: not there
-        reason = _without_client(error) or " ".join(str(error).split())[:200] or type(error).__name__
+        reason = _missing_client_remedy(error) or " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
             f"model: {hub_id!r} is neither a preset nor a path, and its config.json could not be loaded "
             f"from the Hugging Face hub: {reason}"
@@ -56,7 +56,7 @@ def load_from_hub(hub_id: str) -> ModelSpec:
     return spec_from_config(_read_json(file), name=hub_id, where=f"{hub_id}/config.json", origin=hub_id)
 
 
-def _without_client(error: Exception) -> str | None:
+def _missing_client_remedy(error: Exception) -> str | None:
     """Remedy if the hub's client is not installed; it comes with transformers, which a login node may lack."""
     if not isinstance(error, ModuleNotFoundError) or error.name != "huggingface_hub":
         return None
@@ -103,7 +103,7 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
     if isinstance(kept.get("text_config"), dict):
         kept["text_config"]["use_cache"] = False
     if origin is not None and isinstance(kept.get("auto_map"), dict):
-        kept["auto_map"] = {key: _with_origin(code, origin) for key, code in kept["auto_map"].items()}
+        kept["auto_map"] = {key: _qualify_code(code, origin) for key, code in kept["auto_map"].items()}
     spec = validated(ModelSpec, {"name": name, "hf_config": kept}, where)
     check_dimensions(spec, where)
     return spec
@@ -141,7 +141,7 @@ def _only_the_work(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_origin(code: object, origin: Path | str) -> object:
+def _qualify_code(code: object, origin: Path | str) -> object:
     """Spell a class in another repository as transformers does: `repository--module.Class`."""
     return f"{origin}--{code}" if isinstance(code, str) and "--" not in code else code
 

@@ -28,9 +28,9 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        return sum(self.by_component().values())
+        return sum(self.component_counts().values())
 
-    def by_component(self) -> dict[str, int]:
+    def component_counts(self) -> dict[str, int]:
         """Parameters by the component's name, in the model's order; `other` only if there are any."""
         counts: dict[str, int] = vars(self)
         return {name: count for name, count in counts.items() if count or name != "other"}

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from zerobench.common.errors import UserError, unknown_choice
 from zerobench.config.models.architecture import check_dimensions
 from zerobench.config.models.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
-from zerobench.config.models.released import RELEASED, bare, by_hub_id
+from zerobench.config.models.released import RELEASED, bare, find_released
 from zerobench.config.models.shapes import Shape
 from zerobench.config.trial.base import user_error
 from zerobench.config.trial.model import ModelSpec
@@ -73,7 +73,7 @@ def family_of(name: str) -> str:
 
 def is_model(name: str) -> bool:
     """Return whether `name` is a preset, a hub id of one, or the path of a transformers config."""
-    return _preset(name) is not None or by_hub_id(name) is not None or Path(name).name == "config.json"
+    return _preset(name) is not None or find_released(name) is not None or Path(name).name == "config.json"
 
 
 def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
@@ -85,9 +85,9 @@ def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
     dumped ModelSpec (`name` and `hf_config`). Raises UserError, one line, for anything else.
     """
     if isinstance(value, str):
-        return _from_text(value)
+        return _resolve_name(value)
     if isinstance(value, Mapping):
-        return _from_mapping(dict(value))
+        return _resolve_mapping(dict(value))
     raise UserError(f"model: {value!r} is neither a name nor a mapping; choices: {_CHOICES}")
 
 
@@ -97,23 +97,25 @@ _CHOICES = (
 )
 
 
-def _from_text(text: str) -> ModelSpec:
+def _resolve_name(text: str) -> ModelSpec:
     if text in PRESETS:
-        return _of_preset(text)
-    if released := by_hub_id(text):
-        return released.to_model()
+        return _load_preset(text)
+    if released := find_released(text):
+        return released.model_spec()
     path = _path(text)
     if path is not None:
         return load_from_path(path)
     if HUB_ID.fullmatch(text):
         return load_from_hub(text)
     if preset := _preset(text):
-        return _of_preset(preset)
+        return _load_preset(preset)
     raise unknown_choice("model", text, PRESETS, "zerobench models")
 
 
-def _of_preset(name: str) -> ModelSpec:
-    return _SHAPES[name].model_copy(update={"name": name}).to_model() if name in _SHAPES else RELEASED[name].to_model()
+def _load_preset(name: str) -> ModelSpec:
+    return (
+        _SHAPES[name].model_copy(update={"name": name}).model_spec() if name in _SHAPES else RELEASED[name].model_spec()
+    )
 
 
 _BY_BARE_NAME = {
@@ -137,7 +139,7 @@ def _path(text: str) -> Path | None:
         return None
 
 
-def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
+def _resolve_mapping(value: dict[Any, Any]) -> ModelSpec:
     if "hf_config" in value:
         try:
             named = ModelSpec.model_validate(value)
@@ -148,9 +150,9 @@ def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
         name = value.pop("name", None) or value["model_type"] or "model"
         return spec_from_config(value, name=str(name), where="model")
     if "config" in value:
-        return _from_config_field(value)
+        return _resolve_config_field(value)
     try:
-        spec = Shape.model_validate(value).to_model()
+        spec = Shape.model_validate(value).model_spec()
     except ValidationError as error:
         line = " ".join(str(user_error(error, Shape, "model")).split())  # a field's name may hold anything
         raise UserError(line.replace(f"{Shape.__name__}: ", "")) from None
@@ -158,12 +160,12 @@ def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
     return spec
 
 
-def _from_config_field(value: dict[Any, Any]) -> ModelSpec:
+def _resolve_config_field(value: dict[Any, Any]) -> ModelSpec:
     for field in value:
         if field not in {"config", "name"}:
             raise unknown_choice("model", field, ["config", "name"])
     config = value["config"]
-    spec = _from_mapping(dict(config)) if isinstance(config, Mapping) else _from_text(_text("config", config))
+    spec = _resolve_mapping(dict(config)) if isinstance(config, Mapping) else _resolve_name(_text("config", config))
     return spec.model_copy(update={"name": _text("name", value.get("name", spec.name))})
 
 

@@ -25,7 +25,7 @@ class ReleasedModel(Spec):
     config: dict[str, Any]
     """Arguments of `transformers.AutoConfig.for_model`."""
 
-    def to_model(self) -> ModelSpec:
+    def model_spec(self) -> ModelSpec:
         """Like every preset without dropout, special tokens and caching."""
         always = {"attention_dropout": 0.0, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
         return ModelSpec(name=self.name, hf_config=self.config | always | _PADDING.get(self.config["model_type"], {}))
@@ -56,6 +56,6 @@ def bare(name: str) -> str:
 _BY_HUB_ID = {hub_id.lower(): model for model in RELEASED.values() for hub_id in model.hub_ids}
 
 
-def by_hub_id(hub_id: str) -> ReleasedModel | None:
+def find_released(hub_id: str) -> ReleasedModel | None:
     """Released model of `hub_id`, in any case, or None."""
     return _BY_HUB_ID.get(hub_id.lower())

@@ -49,7 +49,7 @@ class Shape(Spec):
             )
         return self
 
-    def to_model(self) -> ModelSpec:
+    def model_spec(self) -> ModelSpec:
         """Model of this shape: its name and the arguments of `transformers.AutoConfig.for_model`."""
         name = self.name or f"{self.family}-{self.num_layers}x{self.hidden_size}"
         return ModelSpec(name=name, hf_config=_gpt2(self) if self.family == "gpt2" else _llama(self))

@@ -143,7 +143,7 @@ def lists_tensors(spec: ModelSpec) -> bool:
     return spec.model_type not in _COUNTED_ALONE and layout_of(spec) is not None
 
 
-def makes_queries_apart(spec: ModelSpec) -> bool:
+def has_separate_queries(spec: ModelSpec) -> bool:
     """Return whether queries, keys and values each have a matrix of their own."""
     layout = layout_of(spec)
     named = () if layout is None or spec.model_type == "phi3" else layout.layer

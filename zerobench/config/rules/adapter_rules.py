@@ -24,15 +24,15 @@ def _frozen_is_not_cut(s: Situation) -> str | None:
     return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
 
 
-def why_no_closed_form(trial: TrialSpec) -> str | None:
+def formula_refusal(trial: TrialSpec) -> str | None:
     """Reason why no formula covers a trial that freezes weights; None if one does, or it freezes none."""
     if trial.offload_param is Offload.NVME and not trial.trains_all:
         return "no formula for frozen weights on NVMe; use simulated or emulated"
-    return _why_not_wide(trial) if is_wide(trial.adapter) and trial.zero_stage is not None else None
+    return _wide_refusal(trial) if is_wide(trial.adapter) and trial.zero_stage is not None else None
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
-    why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
+    why = formula_refusal(s.trial) if s.trial.evidence is Evidence.FORMULA else None
     return None if why is None else f"{frozen_words(s.trial)} formula: {why}"
 
 
@@ -86,11 +86,11 @@ def _wide_is_not_cast(s: Situation) -> str | None:
         return None
     if s.trial.precision is Precision.FP32:
         return f"adapter {s.trial.adapter} with precision fp32: adapters have the model's fp32 anyway; leave -fp32 out"
-    why = _why_not_wide(s.trial)
+    why = _wide_refusal(s.trial)
     return None if why is None else f"adapter {s.trial.adapter} at {s.trial.strategy}: {why}"
 
 
-def _why_not_wide(trial: TrialSpec) -> str | None:
+def _wide_refusal(trial: TrialSpec) -> str | None:
     """Reason why the strategy cannot have fp32 adapters next to a 16-bit model; None if it can."""
     if trial.zero_stage is None:
         return None

@@ -12,7 +12,7 @@ from zerobench.config.rules.strategy_rules import STRATEGY_RULES
 from zerobench.config.trial.optimizers import OPTIMIZERS
 from zerobench.config.trial.trial import Offload
 
-_OF_THE_RESUMED = (
+_RESUMED_RULES = (
     "too_few_processes",
     "workers_cannot_share_batch",
     "tensor_not_divisible",
@@ -116,7 +116,7 @@ def _resumed_cannot_run(s: Situation) -> str | None:
     if ranks > most:
         return f"{what}: {most} ranks can run here"
     resumed = replace(s, trial=resumed_trial(trial))
-    rules = [*(STRATEGY_RULES[name] for name in _OF_THE_RESUMED), *RAMP_RULES.values()]
+    rules = [*(STRATEGY_RULES[name] for name in _RESUMED_RULES), *RAMP_RULES.values()]
     why = next((reason for rule in rules if (reason := rule(resumed))), None)
     return None if why is None else f"{what}: {why}"
 

@@ -23,7 +23,7 @@ def _environment_needs_one_node(s: Situation) -> str | None:
 
 def _environment_needs_cpu(s: Situation) -> str | None:
     info = strategy_info(s.trial.strategy)
-    if info.environment is None or not s.on_gpu:
+    if info.environment is None or not s.uses_gpus:
         return None
     return (
         f"{info.name} on GPUs: zerobench setup {info.environment} makes a CPU environment; set "

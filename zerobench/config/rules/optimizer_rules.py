@@ -4,7 +4,7 @@ from functools import partial
 
 from zerobench.config.derived.strategy import strategy_info, uses_deepspeed
 from zerobench.config.rules.situation import Rule, Situation
-from zerobench.config.trial.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace, without_deepspeed
+from zerobench.config.trial.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace, plain_optimizer
 from zerobench.config.trial.trial import Offload
 
 
@@ -30,7 +30,7 @@ def _needs_device_states(info: OptimizerInfo, s: Situation) -> str | None:
 def _needs_compiler(info: OptimizerInfo, s: Situation) -> str | None:
     is_needed = _asks_for(s, info) and uses_deepspeed(s.trial)  # without DeepSpeed it is torch's own
     if is_needed and info.kernel in s.machine.missing_kernels:
-        missing = "a C++ compiler, ninja or the CUDA toolkit (nvcc)" if s.on_gpu else "a C++ compiler or ninja"
+        missing = "a C++ compiler, ninja or the CUDA toolkit (nvcc)" if s.uses_gpus else "a C++ compiler or ninja"
         return f"optimizer {info.name}: DeepSpeed compiles {info.title} at first use, and {missing} is missing"
     return None
 
@@ -38,7 +38,7 @@ def _needs_compiler(info: OptimizerInfo, s: Situation) -> str | None:
 def _needs_deepspeed(info: OptimizerInfo, s: Situation) -> str | None:
     without = not strategy_info(s.trial.strategy).uses_deepspeed and s.trial.offload_optimizer is Offload.CPU
     if _asks_for(s, info) and without:
-        plain = without_deepspeed(info.name).name
+        plain = plain_optimizer(info.name).name
         return f"optimizer {info.name} at {s.trial.strategy}: {info.title} is DeepSpeed's; use {plain}"
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zerobench.common.units import counted
 from zerobench.config.derived.batch import AUTOTP_SIZE, autotp_size
-from zerobench.config.derived.pipeline import why_not_divided
+from zerobench.config.derived.pipeline import pipeline_refusal
 from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.models.architecture import complete
 from zerobench.config.rules.situation import Rule, Situation, rules_of
@@ -16,7 +16,7 @@ from zerobench.config.trial.trial import Evidence, PipelineSchedule, Precision
 def _blocks_not_divisible(s: Situation) -> str | None:
     if not strategy_info(s.trial.strategy).divides_layers:
         return None
-    why = why_not_divided(s.trial, s.trial.world_size)
+    why = pipeline_refusal(s.trial, s.trial.world_size)
     return None if why is None else f"{s.trial.strategy} on {counted(s.trial.world_size, 'rank')}: {why}"
 
 
@@ -67,7 +67,7 @@ PIPELINE_RULES = rules_of(globals())
 """Applied among those of every strategy (strategy_rules.py)."""
 
 
-def _of_rpc(rule: Callable[[Situation], str | None]) -> Rule:
+def _restrict_to_rpc(rule: Callable[[Situation], str | None]) -> Rule:
     """Restrict a rule to `rpc-pipeline`, and put the strategy's name before its reason."""
 
     def rule_of_rpc(s: Situation) -> str | None:
@@ -82,7 +82,7 @@ def _rpc_not_in_torch(s: Situation) -> str | None:
 
 
 def _rpc_not_on_gpus(s: Situation) -> str | None:
-    if s.on_gpu:
+    if s.uses_gpus:
         return "on GPUs: torch's RPC is not verified on GPUs; use pipeline, or CPU ranks (DS_ACCELERATOR=cpu)"
     return None
 
@@ -105,5 +105,5 @@ def _rpc_not_tied(s: Situation) -> str | None:
     return None
 
 
-RPC_RULES = {name: _of_rpc(rule) for name, rule in rules_of(globals()).items() if name.startswith("rpc_")}
+RPC_RULES = {name: _restrict_to_rpc(rule) for name, rule in rules_of(globals()).items() if name.startswith("rpc_")}
 """Applied with the other strategies' rules, in this order."""

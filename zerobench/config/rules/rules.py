@@ -12,7 +12,7 @@ import os
 
 from zerobench.common.errors import UserError
 from zerobench.common.units import counted, format_bytes, format_count
-from zerobench.config.deepspeed import build_ds_config, why_not_obeyed
+from zerobench.config.deepspeed import build_ds_config, ds_config_refusal
 from zerobench.config.derived.flops import model_flops_per_token
 from zerobench.config.derived.host_memory import host_state_bytes
 from zerobench.config.derived.machine import CPU_RANKS_PER_CORE
@@ -49,7 +49,7 @@ class Skip(Spec):
     """One sentence with the numbers in it."""
 
 
-def why_skipped(situation: Situation) -> Skip | None:
+def find_skip(situation: Situation) -> Skip | None:
     """First rule that the situation violates; None if it can run."""
     for name, rule in RULES.items():
         reason = rule(situation) if situation.trial.evidence in AT_HAND.get(name, Evidence) else None
@@ -110,12 +110,12 @@ def _nvme_needs_libaio(s: Situation) -> str | None:
 
 def _precision_needs_device(s: Situation) -> str | None:
     """Simulated CPU ranks depend on this machine's CPU, as measured ones do."""
-    if s.trial.evidence is Evidence.FORMULA or (s.on_gpu and not s.trial.evidence.needs_device):
+    if s.trial.evidence is Evidence.FORMULA or (s.uses_gpus and not s.trial.evidence.needs_device):
         return None
     taken = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
     if taken.get(s.trial.precision, True):
         return None
-    device = ", ".join(dict.fromkeys(s.machine.gpu_names)) if s.on_gpu else "this CPU"
+    device = ", ".join(dict.fromkeys(s.machine.gpu_names)) if s.uses_gpus else "this CPU"
     return (
         f"precision {s.trial.precision}: DeepSpeed does not support it on {device or 'this device'}; use bf16 or fp32"
     )
@@ -128,7 +128,7 @@ def _nodes_exceed_machine(s: Situation) -> str | None:
 
 
 def _ranks_exceed_gpus(s: Situation) -> str | None:
-    if s.on_gpu and s.trial.gpus_per_node > s.machine.num_gpus:
+    if s.uses_gpus and s.trial.gpus_per_node > s.machine.num_gpus:
         gpus = counted(s.machine.num_gpus, "GPU")
         return f"{counted(s.trial.gpus_per_node, 'rank')} on a node with {gpus}; each rank needs its own GPU"
     return None
@@ -136,7 +136,7 @@ def _ranks_exceed_gpus(s: Situation) -> str | None:
 
 def _ranks_exceed_cores(s: Situation) -> str | None:
     most = CPU_RANKS_PER_CORE * s.machine.cpu_cores
-    if not s.on_gpu and s.trial.gpus_per_node > most:
+    if not s.uses_gpus and s.trial.gpus_per_node > most:
         return (
             f"{counted(s.trial.gpus_per_node, 'rank')} on {counted(s.machine.cpu_cores, 'CPU core')}: at most {most} "
             f"({CPU_RANKS_PER_CORE} per core)"
@@ -187,13 +187,13 @@ def _model_lacks(s: Situation, attention: Attention) -> str | None:
 
 def _attention_choices(s: Situation) -> str:
     """Attentions that the model supports and the situation can run."""
-    takes_flash = s.on_gpu and s.trial.precision is not Precision.FP32
+    takes_flash = s.uses_gpus and s.trial.precision is not Precision.FP32
     choices = (Attention.SDPA, Attention.EAGER, *([Attention.FLASH_ATTENTION_2] if takes_flash else []))
     return " or ".join(attention for attention in choices if takes_attention(s.trial.model, attention))
 
 
 def _emulated_needs_gpu(s: Situation) -> str | None:
-    if s.trial.evidence is Evidence.EMULATED and not s.on_gpu:
+    if s.trial.evidence is Evidence.EMULATED and not s.uses_gpus:
         return "evidence emulated: emulation needs a GPU (--set gpu=h200)"
     return None
 
@@ -211,7 +211,7 @@ def _all_ranks_need_emulation(s: Situation) -> str | None:
 def _flash_attention_needs_gpu(s: Situation) -> str | None:
     if s.trial.attention is not Attention.FLASH_ATTENTION_2:
         return None
-    if not s.on_gpu:
+    if not s.uses_gpus:
         return f"attention flash_attention_2: needs GPUs; use {_attention_choices(s)}"
     if s.trial.precision is Precision.FP32:
         return "attention flash_attention_2 with precision fp32: supports fp16 and bf16 only"
@@ -231,7 +231,7 @@ def _ds_config_contradicts(s: Situation) -> str | None:
 
 
 def _ds_config_not_obeyed(s: Situation) -> str | None:
-    return why_not_obeyed(s.trial) if uses_deepspeed(s.trial) else None
+    return ds_config_refusal(s.trial) if uses_deepspeed(s.trial) else None
 
 
 def _host_memory(s: Situation) -> str | None:

@@ -16,7 +16,7 @@ class Situation:
     """Parameters of the model; None without a closed form."""
 
     @property
-    def on_gpu(self) -> bool:
+    def uses_gpus(self) -> bool:
         """Return whether ranks compute on GPUs: this machine's, or the one of the prediction."""
         if self.trial.evidence.needs_device:
             return self.machine.accelerator is Accelerator.CUDA

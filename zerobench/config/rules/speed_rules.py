@@ -37,7 +37,7 @@ def _liger_needs_gpu(s: Situation) -> str | None:
     what = "cross_entropy liger"
     if not s.trial.evidence.needs_device:
         return f"{what} {s.trial.evidence}: Triton kernel allocations are not predicted; use chunked"
-    if not s.on_gpu:
+    if not s.uses_gpus:
         return f"{what}: its Triton kernel needs GPUs; use chunked"
     if not s.machine.has_liger:
         return f"{what}: the package liger-kernel is not installed (pip install liger-kernel)"
@@ -70,7 +70,7 @@ def _compile_needs_device(s: Situation) -> str | None:
             "predict compile none, which is what the ledger measures of a compiled model too"
         )
     if not s.machine.has_inductor:
-        return f"{what}: torch.compile needs a C++ compiler{' and Triton' if s.on_gpu else ''}"
+        return f"{what}: torch.compile needs a C++ compiler{' and Triton' if s.uses_gpus else ''}"
     if s.trial.steps.warmup < 1:
         return f"{what} with steps.warmup 0: compilation happens in the first step after the memory step; set 1 or more"
     return None

@@ -6,7 +6,7 @@ from zerobench.config.derived.batch import AUTOTP_SIZE, model_parallel_size
 from zerobench.config.derived.host_memory import element_bytes
 from zerobench.config.derived.roles import num_servers, num_workers
 from zerobench.config.derived.strategy import strategy_info
-from zerobench.config.derived.tensor_parallel import why_not_cut
+from zerobench.config.derived.tensor_parallel import tensor_parallel_refusal
 from zerobench.config.models.architecture import dimensions
 from zerobench.config.rules.environment_rules import ENVIRONMENT_RULES
 from zerobench.config.rules.optimizer_rules import STRATEGY_OPTIMIZER_RULES
@@ -83,7 +83,7 @@ def _fsdp_offloads_together(s: Situation) -> str | None:
 
 
 def _tensor_not_divisible(s: Situation) -> str | None:
-    why = why_not_cut(s.trial, s.trial.world_size) if s.trial.strategy == "tensor" else None
+    why = tensor_parallel_refusal(s.trial, s.trial.world_size) if s.trial.strategy == "tensor" else None
     return None if why is None else f"tensor on {s.trial.world_size} ranks: {why}"
 
 
@@ -99,7 +99,7 @@ def _autotp_not_divisible(s: Situation) -> str | None:
     vocabulary = dimensions(s.trial.model).vocab_size
     if vocabulary is not None and vocabulary % parts:
         return f"{what}: a vocabulary of {vocabulary} splits unevenly; pad it, or use strategy tensor"
-    why = why_not_cut(s.trial, parts)
+    why = tensor_parallel_refusal(s.trial, parts)
     return None if why is None else f"{what}: {why}"
 
 
@@ -125,13 +125,13 @@ def _compression_needs_fp32(s: Situation) -> str | None:
 
 
 def _bf16_compression_needs_nccl(s: Situation) -> str | None:
-    if s.trial.compression is Compression.BF16 and not s.on_gpu:
+    if s.trial.compression is Compression.BF16 and not s.uses_gpus:
         return "compression bf16 on gloo: torch's hook needs NCCL and GPUs; use fp16"
     return None
 
 
 def _powersgd_needs_one_bucket(s: Situation) -> str | None:
-    if s.trial.compression is not Compression.POWERSGD or s.on_gpu or s.num_params is None:
+    if s.trial.compression is not Compression.POWERSGD or s.uses_gpus or s.num_params is None:
         return None
     needed = s.num_params * element_bytes(s.trial)
     if (s.trial.bucket_bytes or 0) >= needed:

@@ -70,7 +70,7 @@ def _hpz_is_not_swapped(s: Situation) -> str | None:
 def _quantizer_needs_gpu(s: Situation) -> str | None:
     if not (s.trial.quantized_weights or s.trial.quantized_gradients):
         return None
-    if not s.on_gpu:
+    if not s.uses_gpus:
         return f"{_options(s)} on the CPU: DeepSpeed's quantizer (csrc/quantization) needs GPUs"
     if s.trial.evidence.needs_device and "fused_adam" in s.machine.missing_kernels:
         return f"{_options(s)}: DeepSpeed's quantizer is compiled at first use; the CUDA toolkit (nvcc) is missing"

@@ -31,13 +31,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from zerobench.common.errors import UserError, choices_for
-from zerobench.config.axes.axes import DEFAULTS, LAYOUT, OF_SOME, SETTINGS, Grid
+from zerobench.config.axes.axes import DEFAULTS, LAYOUT, SETTINGS, STRATEGY_AXES, Grid
 from zerobench.config.axes.axis_readers import ALL, AUTO, LAST, MAX_POINTS
-from zerobench.config.deepspeed import only_read
+from zerobench.config.deepspeed import drop_unread_keys
 from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.derived.strategy import axes_of, strategy_info
 from zerobench.config.models.parameters import num_parameters
-from zerobench.config.rules.rules import LAYOUT_RULES, RULES, Skip, why_skipped
+from zerobench.config.rules.rules import LAYOUT_RULES, RULES, Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.layout import auto_ranks, resolve_layout
 from zerobench.config.sweep.only import TRIAL_ID, keep, shown
@@ -47,7 +47,7 @@ from zerobench.config.sweep.target import Targets
 from zerobench.config.trial.base import Spec
 from zerobench.config.trial.batch_ramp import RampRequest
 from zerobench.config.trial.checkpoint import CheckpointSpec
-from zerobench.config.trial.optimizers import without_deepspeed
+from zerobench.config.trial.optimizers import plain_optimizer
 from zerobench.config.trial.plain import one_line
 from zerobench.config.trial.trial import Evidence, Offload, PredictionSpec, TrialSpec
 
@@ -110,7 +110,7 @@ def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
     """Trials of the sweep without duplicates, references first."""
     candidates: dict[tuple[Any, ...], _Candidate] = {}
     points = list(_points(sweep, machine))
-    for point, trial in zip(points, only_read([to_trial(point, sweep) for point in points]), strict=True):
+    for point, trial in zip(points, drop_unread_keys([build_trial(point, sweep) for point in points]), strict=True):
         identity = (trial.config_hash, trial.evidence, trial.prediction, trial.nvme_path)
         candidates.setdefault(identity, _Candidate(trial, [])).points.append(point)
     if not candidates:
@@ -151,7 +151,7 @@ def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets)
     """Resolve `auto`, `last` and a ramp of the batch at `point`; other values stay."""
     if isinstance(value, RampRequest):
         least = point["world_size"] * point["micro_batch_size"] * point["sequence_length"]
-        return value.at(least, least * point["gradient_accumulation_steps"])
+        return value.resolve(least, least * point["gradient_accumulation_steps"])
     if value == AUTO and axis in LAYOUT:
         return auto_ranks(axis, targets.machine_of(point))
     if value == AUTO and axis == "gpu":
@@ -172,13 +172,13 @@ def _matches(point: Mapping[str, Any], entry: Grid, targets: Targets) -> bool:
     return True
 
 
-def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
+def build_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     """Build the trial of `point`, by the rules in the module's docstring."""
     axes = {axis: value for axis, value in point.items() if axis not in {"world_size", "gpu", "rank"}}
     rank = point["rank"] or 0
     info = strategy_info(axes["strategy"])
     if info.is_reference:
-        axes |= _as_reference(point)
+        axes |= _reference_axes(point)
         rank = 0
     taken = axes_of(info, point["pipeline_schedule"])
     axes |= {axis: DEFAULTS[axis] for axis in SETTINGS if axis not in taken}
@@ -198,20 +198,20 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     )
 
 
-def _as_reference(point: Mapping[str, Any]) -> Point:
+def _reference_axes(point: Mapping[str, Any]) -> Point:
     """Axes that change for the single process with which the point's ranks are compared."""
     taken = strategy_info(point["strategy"]).axes
     return {
-        **{axis: DEFAULTS[axis] for axis in OF_SOME if axis not in taken},
+        **{axis: DEFAULTS[axis] for axis in STRATEGY_AXES if axis not in taken},
         "num_nodes": 1,
         "gpus_per_node": 1,
         "gradient_accumulation_steps": point["gradient_accumulation_steps"] * point["world_size"],
-        "optimizer": without_deepspeed(point["optimizer"]).name,
-        "checkpoint": _of_one_process(point["checkpoint"]),
+        "optimizer": plain_optimizer(point["optimizer"]).name,
+        "checkpoint": _single_process_checkpoint(point["checkpoint"]),
     }
 
 
-def _of_one_process(checkpoint: CheckpointSpec | None) -> CheckpointSpec | None:
+def _single_process_checkpoint(checkpoint: CheckpointSpec | None) -> CheckpointSpec | None:
     """Checkpoint of one process, which is both the killed rank and the one that resumes."""
     if checkpoint is None:
         return None
@@ -228,7 +228,7 @@ def _skips(candidates: Sequence[_Candidate], machine: Machine) -> list[Skip | No
         if model not in num_params:
             num_params[model] = num_parameters(candidate.trial.model)
         situation = Situation(candidate.trial, machine, num_params[model])
-        skips.append(_needless(candidate, situation) or why_skipped(situation))
+        skips.append(_needless(candidate, situation) or find_skip(situation))
     return skips
 
 

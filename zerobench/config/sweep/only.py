@@ -17,7 +17,7 @@ from zerobench.config.axes.axes import LISTED_BY, READERS
 from zerobench.config.axes.axis_readers import full_key
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.trial.model import ModelSpec
-from zerobench.config.trial.plain import as_number, check_plain, one_line
+from zerobench.config.trial.plain import check_plain, one_line, parse_number
 
 TRIAL_ID = "id"
 
@@ -54,7 +54,7 @@ def _pattern(axis: str, part: str) -> str:
     if axis == TRIAL_ID:
         return part
     gpu = find_gpu(part) if axis == "gpu" else None
-    return str(as_number(part)) if gpu is None else gpu.name
+    return str(parse_number(part)) if gpu is None else gpu.name
 
 
 def keep(only: Sequence[Only], point: Mapping[str, Any], trial_id: str) -> bool:

@@ -48,13 +48,13 @@ def apply_sets(document: Mapping[str, Any], sets: Sets, where: str) -> dict[str,
     out = dict(document)
     axes = {name: values for name, values in sets.items() if name in READERS}
     out["axes"] = replace_axes(out["axes"], axes)
-    out["on_cpu"] = _without(out.get("on_cpu", {}), axes)
+    out["on_cpu"] = _drop_replaced(out.get("on_cpu", {}), axes)
     for name, values in sets.items():
         section, _, field = name.partition(".")
         if section == "ds_config" and field:
-            out["axes"] = _with_key(out["axes"], field, values, f"{where}: axes")
+            out["axes"] = _set_key(out["axes"], field, values, f"{where}: axes")
             if "ds_config" in out["on_cpu"]:
-                out["on_cpu"] = _with_key(out["on_cpu"], field, values, f"{where}: on_cpu")
+                out["on_cpu"] = _set_key(out["on_cpu"], field, values, f"{where}: on_cpu")
         elif section in SECTIONS:
             out[section] = out.get(section, {}) | {field: values[0]}
         elif name in SINGLE:
@@ -90,13 +90,13 @@ def _absolute(name: str, values: list[Any], base: Path) -> list[Any]:
     return list(absolute_axis(name, values, base))
 
 
-def _without(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
+def _drop_replaced(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
     """Drop the set axes, and the layout axes that they replace."""
     gone = replaced_by(sets)
     return {axis: raw for axis, raw in axes.items() if axis not in gone}
 
 
-def _with_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str) -> dict[str, Any]:
+def _set_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str) -> dict[str, Any]:
     """Set one DeepSpeed key in every alternative of ds_config."""
     raw = axes.get("ds_config")
     try:

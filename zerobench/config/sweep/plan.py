@@ -15,11 +15,11 @@ from zerobench.config.axes.axes import READERS, read_axis
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.models.causal_models import takes_attention
-from zerobench.config.rules.rules import Skip, why_skipped
+from zerobench.config.rules.rules import Skip, find_skip
 from zerobench.config.rules.situation import Situation
 from zerobench.config.sweep.expand import NOWHERE, PlannedTrial
 from zerobench.config.trial.adapter import is_wide
-from zerobench.config.trial.optimizers import deepspeeds_adamw, without_deepspeed
+from zerobench.config.trial.optimizers import deepspeeds_adamw, plain_optimizer
 from zerobench.config.trial.trial import (
     Attention,
     Blocks,
@@ -57,7 +57,7 @@ def read_work(options: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 [work[axis]] = read_axis(axis, raw, _WHERE)
             except UserError as error:
-                raise UserError(_of_option(axis, str(error))) from None
+                raise UserError(_option_error(axis, str(error))) from None
     return work
 
 
@@ -70,7 +70,7 @@ _OPTIONS = {
 """Options whose name differs from their axis."""
 
 
-def _of_option(axis: str, fault: str) -> str:
+def _option_error(axis: str, fault: str) -> str:
     """Rewrite `fault`, which begins with the axis, for its option."""
     text = fault.removeprefix(f"{_WHERE}: {axis}: ")
     return f"--{_OPTIONS.get(axis, axis.replace('_', '-'))}: {text.replace('lora-', '') if axis == 'adapter' else text}"
@@ -136,7 +136,7 @@ def offloaded(trial: TrialSpec) -> Iterator[TrialSpec]:
 def _cell(work: Mapping[str, Any], cluster: Cluster, strategy: str, optimizer: Offload, param: Offload) -> TrialSpec:
     adamw = deepspeeds_adamw(offloaded=optimizer is not Offload.NONE)
     if not strategy_info(strategy).uses_deepspeed:
-        adamw = without_deepspeed(adamw).name
+        adamw = plain_optimizer(adamw).name
     axes = {"precision": usual_precision(cluster), "strategy": strategy, "optimizer": adamw}
     return trial_on(cluster, axes | {"offload_optimizer": optimizer, "offload_param": param} | dict(work))
 
@@ -162,12 +162,12 @@ def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
     return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
 
 
-def in_world(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTrial]:
+def replace_evidence(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTrial]:
     """Copies of `planned` with another evidence."""
     return [item.changed(evidence=world) for item in planned]
 
 
-def with_blocks(planned: Sequence[PlannedTrial], blocks: Blocks) -> list[PlannedTrial]:
+def replace_blocks(planned: Sequence[PlannedTrial], blocks: Blocks) -> list[PlannedTrial]:
     """Copies of `planned` whose times are expected of these blocks."""
     return [item.predicted_with(blocks=blocks) for item in planned]
 
@@ -185,7 +185,7 @@ def _skip(trial: TrialSpec, cluster: Cluster) -> Skip | None:
     swaps = Offload.NVME in trial.offloaded_to
     if swaps and trial.zero_stage == 3 and trial.nvme_path is None:
         return Skip(rule="nvme_needs_path", reason="no NVMe drive; add one with --nvme 7GB/s (its read rate)")
-    return why_skipped(Situation(trial, cluster.machine, None))
+    return find_skip(Situation(trial, cluster.machine, None))
 
 
 def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def auto_precision(machine: Machine) -> Precision:
     return Precision.BF16 if is_fast else Precision.FP32
 
 
-def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
+def needs_bf16_speed(sweep: Sweep, machine: Machine) -> bool:
     """Return whether `sweep` has CPU ranks with precision `auto` and the processor's bf16 speed is unknown."""
     on_cpu = sweep.grids(Accelerator.CPU)
     return machine.bf16_slowdown is None and any(
@@ -32,17 +32,17 @@ def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
     )
 
 
-def said_of(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
+def precision_notes(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
     """Sentence on `auto`, if one of `trials` left its precision to `machine` and uses its CPU."""
     if machine.accelerator is not Accelerator.CPU:
         return []
     left = any(
         spec.precision_is_auto and (spec.evidence.needs_device or spec.prediction.gpu is None) for spec in trials
     )
-    return [sentence(machine)] if left else []
+    return [auto_precision_sentence(machine)] if left else []
 
 
-def sentence(machine: Machine) -> str:
+def auto_precision_sentence(machine: Machine) -> str:
     """Report the meaning of `auto` for CPU ranks, with the reason."""
     times = machine.bf16_slowdown
     if times is None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from zerobench.common.errors import UserError
 from zerobench.config.trial.base import user_error
-from zerobench.config.trial.plain import as_written, one_line
+from zerobench.config.trial.plain import format_value, one_line
 from zerobench.config.trial.trial import DataKind, DataSpec, HyperparameterSpec, StepsSpec
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -25,7 +25,7 @@ def check_sections(document: Mapping[str, Any], where: str) -> None:
         fields = document.get(section, {})
         if not isinstance(fields, dict):
             known = ", ".join(owner.model_fields)
-            raise UserError(one_line(f"{where}: {section}: {as_written(fields)}: not a mapping; choices: {known}"))
+            raise UserError(one_line(f"{where}: {section}: {format_value(fields)}: not a mapping; choices: {known}"))
         refuse_booleans(fields, owner, f"{where}: {section}")
         try:
             values = owner.model_validate(fields).model_dump()

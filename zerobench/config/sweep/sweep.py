@@ -54,7 +54,7 @@ from pydantic import Field, ValidationError
 
 from zerobench.common.errors import UserError, choices_for, nearest, unknown_choice
 from zerobench.common.resources import shipped
-from zerobench.config.axes.axes import HOW, Grid, help_lines, read_grid, replace_axes
+from zerobench.config.axes.axes import EVIDENCE_AXES, Grid, help_lines, read_grid, replace_axes
 from zerobench.config.axes.axis_readers import AUTO, MAX_POINTS
 from zerobench.config.derived.machine import Accelerator
 from zerobench.config.sweep.only import Only, read_only
@@ -62,7 +62,7 @@ from zerobench.config.sweep.overlay import apply_sets, read_sets
 from zerobench.config.sweep.paths import absolute_paths
 from zerobench.config.sweep.sections import check_data, check_sections, refuse_booleans
 from zerobench.config.trial.base import Spec, user_error
-from zerobench.config.trial.plain import as_written, load_plain, one_line
+from zerobench.config.trial.plain import format_value, load_plain, one_line
 from zerobench.config.trial.trial import DataSpec, Evidence, HyperparameterSpec, Positive, StepsSpec
 
 __doc__ = (__doc__ or "").replace("      (the axes)", "\n".join(help_lines()))
@@ -207,7 +207,7 @@ def _validate(document: dict[str, Any], where: str) -> SweepFile:
         return SweepFile.model_validate(document)
     except ValidationError as error:
         value = error.errors(include_url=False)[0]["input"]
-        shown = f" (got {as_written(value)})" if isinstance(value, dict | list) else ""  # user_error leaves these out
+        shown = f" (got {format_value(value)})" if isinstance(value, dict | list) else ""  # user_error leaves these out
         raise UserError(one_line(f"{user_error(error, SweepFile, where)}{shown}")) from None
 
 
@@ -238,7 +238,7 @@ def _entry(axes: dict[str, Any], where: str) -> Grid:
 
 
 def _grids(axes: Grid, include: Sequence[Grid], where: str) -> Grids:
-    first = {axis: values if axis in HOW else values[:1] for axis, values in axes.items()}
+    first = {axis: values if axis in EVIDENCE_AXES else values[:1] for axis, values in axes.items()}
     grids = Grids(axes, tuple(replace_axes(first, entry) for entry in include))
     for i, grid in enumerate(grids.include):
         points = math.prod(len(values) for values in grid.values())

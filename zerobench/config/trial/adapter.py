@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import StringConstraints
 
 from zerobench.common.errors import UserError, choices_for, unknown_choice
-from zerobench.config.trial.plain import as_number, as_written
+from zerobench.config.trial.plain import format_value, parse_number
 
 ALL_LINEAR = "all-linear"
 """Every matrix but the output head's, as in PEFT."""
@@ -97,28 +97,28 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
         return [None]
     if isinstance(raw, str) and raw.startswith("qlora"):
         raise UserError(
-            f"{axis}: {as_written(raw)}: adapters beside a quantized model are written lora-16-nf4 or lora-16-int8"
+            f"{axis}: {format_value(raw)}: adapters beside a quantized model are written lora-16-nf4 or lora-16-int8"
         )
-    text = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
+    text = _parse_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
     if isinstance(text, str) and re.fullmatch(_FORM, text) and lora_of(text).rank <= _MOST:
         return [text]
     raise UserError(f"{axis}: {raw!r} is not known; {choices_for(raw, _CHOICES, close=[])}")  # they are patterns
 
 
-def _of_mapping(axis: str, fields: object) -> str:
+def _parse_mapping(axis: str, fields: object) -> str:
     if not isinstance(fields, dict) or not {"rank"} <= set(fields) <= {"rank", "targets", "base", "dtype"}:
-        raise UserError(f"{axis}.lora: {as_written(fields)}; choices: a mapping of rank, targets, base and dtype")
+        raise UserError(f"{axis}.lora: {format_value(fields)}; choices: a mapping of rank, targets, base and dtype")
     targets = fields.get("targets") or []
     names = [] if targets == ALL_LINEAR else targets
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{axis}.lora.targets: {as_written(targets)}; choices: {ALL_LINEAR}, or a list of names")
+        raise UserError(f"{axis}.lora.targets: {format_value(targets)}; choices: {ALL_LINEAR}, or a list of names")
     base = fields.get("base")
     if base is not None and base not in BASES:
         raise unknown_choice(f"{axis}.lora.base", base, BASES)
     dtype = fields.get("dtype")
     if dtype is not None and dtype != WIDE:
         raise unknown_choice(f"{axis}.lora.dtype", dtype, [WIDE])
-    text = "-".join(["lora", str(as_number(fields["rank"])), *filter(None, (dtype, base))])
+    text = "-".join(["lora", str(parse_number(fields["rank"])), *filter(None, (dtype, base))])
     return text + (f":{'+'.join(names)}" if names else "")
 
 
@@ -133,4 +133,4 @@ def read_frozen(axis: str, raw: object) -> list[Any]:
         why = ""
     except re.error as error:
         why = f": {error}"
-    raise UserError(f"{axis}: {as_written(raw)}{why}; choices: null, or a regular expression")
+    raise UserError(f"{axis}: {format_value(raw)}{why}; choices: null, or a regular expression")

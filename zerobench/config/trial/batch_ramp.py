@@ -61,7 +61,7 @@ class RampRequest(Spec):
             raise ValueError("it takes one of over_tokens, over_batches")
         return self
 
-    def at(self, least_tokens: int, full_tokens: int) -> BatchRamp:
+    def resolve(self, least_tokens: int, full_tokens: int) -> BatchRamp:
         """Ramp of a point with at least `least_tokens` per step and a full batch of `full_tokens`."""
         return BatchRamp(
             start_tokens=least_tokens if self.start_tokens == "auto" else self.start_tokens,

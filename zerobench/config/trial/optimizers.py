@@ -215,13 +215,13 @@ class OptimizerInfo(Spec):
         """Return whether its states are Adam's two moments in fp32."""
         return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
 
-    def why_inexact(self, *, in_parts: bool, is_clipped: bool) -> str | None:
+    def inexact_reason(self, *, in_parts: bool, is_clipped: bool) -> str | None:
         """Reason why its losses differ from the reference's; None if they do not. `in_parts`: partitioned states."""
         reasons = [self.inexact, self.inexact_in_parts if in_parts else None]
         reasons.append(self.inexact_where_clipped if in_parts and is_clipped else None)
         return next((why for why in reasons if why is not None), None)
 
-    def may_lie(self, *, offloaded: bool) -> bool:
+    def can_place(self, *, offloaded: bool) -> bool:
         """Return whether its states can be on the host (`offloaded`) or on the device."""
         return self.place is StatesPlace.ANY or offloaded == (self.place is StatesPlace.HOST)
 
@@ -412,7 +412,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
 """In the order of help."""
 
 
-def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
+def plain_optimizer(optimizer: Optimizer) -> OptimizerInfo:
     """Replacement of an optimizer without DeepSpeed."""
     info = OPTIMIZERS[optimizer]
     return info if info.plain is None else OPTIMIZERS[info.plain]
@@ -422,7 +422,7 @@ def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
     """DeepSpeed's default for `AdamW`: its own kernel for where the states are."""
     settings = {"adam_w_mode": True}
     candidates = (info for info in OPTIMIZERS.values() if info.deepspeed and info.deepspeed.settings == settings)
-    return next(info.name for info in candidates if info.may_lie(offloaded=offloaded))
+    return next(info.name for info in candidates if info.can_place(offloaded=offloaded))
 
 
 def optimizer_kernels() -> list[str]:

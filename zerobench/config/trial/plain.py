@@ -145,7 +145,7 @@ def _key_fault(key: object) -> str | None:
     return None if key.isprintable() and key else f"the key {key!r} is empty or unprintable"
 
 
-def as_number(value: object) -> object:
+def parse_number(value: object) -> object:
     """Convert a number, or text such as `5e8`, to an integer or a float; other values stay."""
     if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and re.fullmatch(_NUMBER, value, re.ASCII):
         value = float(value.replace("_", "")) if not value.isdecimal() else int(value)
@@ -154,7 +154,7 @@ def as_number(value: object) -> object:
     return value
 
 
-def as_written(value: object) -> str:
+def format_value(value: object) -> str:
     """`value` in the user's notation, strings quoted, short enough for an error."""
     words = {True: "true", False: "false", None: "null"}
     text = words[value] if value is None or isinstance(value, bool) else repr(value)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import StringConstraints
 
 from zerobench.common.errors import unknown_choice
-from zerobench.config.trial.plain import as_number
+from zerobench.config.trial.plain import parse_number
 
 OPERATIONS = "ops"
 """Every block, but attention's results and every second matrix product's (the first, the third) are saved: torchtitan's
@@ -22,7 +22,7 @@ everything of the others (as transformers counts); `ops`: see OPERATIONS."""
 def read_checkpointing(axis: str, raw: object) -> list[Any]:
     """Read the value; `{every: 2}` is `every-2`."""
     value = f"{_EVERY}{raw['every']}" if isinstance(raw, dict) and list(raw) == ["every"] else raw
-    number = as_number(value.removeprefix(_EVERY)) if isinstance(value, str) and value.startswith(_EVERY) else None
+    number = parse_number(value.removeprefix(_EVERY)) if isinstance(value, str) and value.startswith(_EVERY) else None
     if isinstance(number, int) and not isinstance(number, bool) and 2 <= number <= _MOST:
         return [f"{_EVERY}{number}"]
     if isinstance(value, bool) or value == OPERATIONS:

@@ -220,7 +220,7 @@ class HyperparameterSpec(Spec):
     seed: int = 1234
     """Seed of the weights, the data and every random generator."""
 
-    def by_torch_names(self, *names: str) -> dict[str, Any]:
+    def torch_values(self, *names: str) -> dict[str, Any]:
         """Values by their names in torch and DeepSpeed: lr, betas, eps, weight_decay."""
         betas = [self.adam_beta1, self.adam_beta2]
         values = {"lr": self.learning_rate, "betas": betas, "eps": self.adam_epsilon, "weight_decay": self.weight_decay}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from zerobench.common.errors import UserError
-from zerobench.emulator.compiler import CPP, as_one, digest_of
+from zerobench.emulator.compiler import CPP, digest_of, join_sources
 from zerobench.emulator.places import Places
 from zerobench.emulator.values_build import VARIABLE
 
@@ -65,7 +65,7 @@ def _build(library: Path, files: Sequence[Path], include: Sequence[Path]) -> Non
     options = ["-O0", "-std=c++20", f"-DTORCH_EXTENSION_NAME={_NAME}", *folders, *linked]
     with tempfile.TemporaryDirectory() as folder:
         joined = Path(folder, "joined.cpp")
-        joined.write_text(as_one(files, _OWN), encoding="utf-8")
+        joined.write_text(join_sources(files, _OWN), encoding="utf-8")
         try:
             CPP.make_library(library, [joined], options)
         except UserError:  # a DeepSpeed whose files are not to be joined so

@@ -68,7 +68,7 @@ def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
     return sizes
 
 
-def _on_device(chunk_size: int, _skip: Any, lists: Sequence[Sequence[torch.Tensor]], *_: Any) -> int:
+def _update_on_device(chunk_size: int, _skip: Any, lists: Sequence[Sequence[torch.Tensor]], *_: Any) -> int:
     """An optimizer's update in place: gradients, the first of the lists, are read, all others read and written.
 
     The number of tensors and of their chunks per launch is limited (csrc/adam/multi_tensor_apply.cuh).
@@ -86,7 +86,7 @@ _TENSORS_OF_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 _CHUNKS_OF_LAUNCH = 320
 
 
-def _on_host(*given: Any) -> int:
+def _update_on_host(*given: Any) -> int:
     """An update by the processor: states and weights are read and written once; gradients are the second tensor."""
     tensors = [argument for argument in given if isinstance(argument, torch.Tensor)]
     if len(tensors) > 1:
@@ -99,7 +99,7 @@ def _lamb(weights: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.zeros(1, dtype=torch.float32, device=weights.device)
 
 
-def _optimizer(*functions: str, update: Callable[..., int] = _on_device) -> Callable[[], Any]:
+def _optimizer(*functions: str, update: Callable[..., int] = _update_on_device) -> Callable[[], Any]:
     return lambda: SimpleNamespace(**dict.fromkeys(functions, update))
 
 
@@ -200,9 +200,9 @@ def _scales(like: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 _MODULES: dict[str, Callable[[], Any]] = {
-    "CPUAdamBuilder": _optimizer("create_adam", "destroy_adam", "adam_update", "adam_rollback", update=_on_host),
-    "CPUAdagradBuilder": _optimizer("create_adagrad", "destroy_adagrad", "adagrad_update", update=_on_host),
-    "CPULionBuilder": _optimizer("create_lion", "destroy_lion", "lion_update", update=_on_host),
+    "CPUAdamBuilder": _optimizer("create_adam", "destroy_adam", "adam_update", "adam_rollback", update=_update_on_host),
+    "CPUAdagradBuilder": _optimizer("create_adagrad", "destroy_adagrad", "adagrad_update", update=_update_on_host),
+    "CPULionBuilder": _optimizer("create_lion", "destroy_lion", "lion_update", update=_update_on_host),
     "FusedAdamBuilder": _optimizer("multi_tensor_adam"),
     "FusedLionBuilder": _optimizer("multi_tensor_lion"),
     "FusedLambBuilder": lambda: SimpleNamespace(lamb=_lamb),

@@ -22,10 +22,10 @@ from zerobench.config.deepspeed.reading import get, optimizer_of
 from zerobench.config.derived.batch import micro_batches_of_share
 from zerobench.config.derived.flops import model_flops_per_token
 from zerobench.config.derived.host_memory import element_bytes
-from zerobench.config.derived.pipeline import is_last_stage, own_blocks, why_not_divided
+from zerobench.config.derived.pipeline import is_last_stage, own_blocks, pipeline_refusal
 from zerobench.config.derived.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.config.derived.strategy import STRATEGIES, strategy_info
-from zerobench.config.derived.tensor_parallel import why_not_cut
+from zerobench.config.derived.tensor_parallel import tensor_parallel_refusal
 from zerobench.config.hardware.hardware import find_gpu
 from zerobench.config.hardware.overheads import overhead_of, workspace_of
 from zerobench.config.models.parameters import ParameterCounts, count_parameters
@@ -40,11 +40,11 @@ from zerobench.config.models.tensors import (
     quantised_elements,
     stage_tensors,
 )
-from zerobench.config.rules.adapter_rules import frozen_words, why_no_closed_form
+from zerobench.config.rules.adapter_rules import formula_refusal, frozen_words
 from zerobench.config.trial.adapter import base_of, codes_bytes, lora_of
 from zerobench.config.trial.backward import Weight, uses
 from zerobench.config.trial.model import ModelSpec
-from zerobench.config.trial.optimizers import OPTIMIZERS, without_deepspeed
+from zerobench.config.trial.optimizers import OPTIMIZERS, plain_optimizer
 from zerobench.config.trial.recomputation import recomputed_blocks
 from zerobench.config.trial.trial import Evidence, Offload, TrialSpec
 from zerobench.estimate.memory.allocator import allocator_rows
@@ -129,7 +129,7 @@ def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRec
         status=Status.COMPLETED,
         device_type=DEVICE_TYPE,
         device_name=trial.prediction.gpu or DEVICE_TYPE,
-        parameters=ParameterTensor(total=counts.total, trainable=trained, by_component=counts.by_component()),
+        parameters=ParameterTensor(total=counts.total, trainable=trained, by_component=counts.component_counts()),
         micro_batch_size=trial.micro_batch_size,
         flops_per_step=None if flops is None else flops * tokens,
         flops_formula=formula,
@@ -161,7 +161,7 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
     """The parameter tensors that are trained and that this rank holds or holds shares of: where ranks divide the model,
     its parts.
     """
-    if (unknown := why_no_closed_form(trial)) is not None:
+    if (unknown := formula_refusal(trial)) is not None:
         raise UserError(f"{frozen_words(trial)}: {unknown}")
     if not trial.trains_all and not knows_frozen(trial):
         raise UserError(
@@ -172,7 +172,7 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
         return adapter_tensors(trial.model, lora_of(trial.adapter))
     if trial.frozen is not None:
         return tuple(weight.size for weight in named_weights(trial.model, trial.frozen).all if weight.is_trained)
-    why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
+    why = tensor_parallel_refusal(trial, trial.world_size) if trial.strategy == "tensor" else None
     if why is not None:
         raise UserError(f"strategy: tensor: {why}")
     if strategy_info(trial.strategy).divides_layers:
@@ -182,7 +182,7 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
 
 def _stage_tensors(trial: TrialSpec) -> tuple[int, ...]:
     _is_plain(trial)  # which of them has a formula
-    if (why := why_not_divided(trial, trial.world_size)) is not None:
+    if (why := pipeline_refusal(trial, trial.world_size)) is not None:
         raise UserError(f"strategy: {trial.strategy}: {why}")
     return stage_tensors(trial.model, own_blocks(trial))
 
@@ -237,7 +237,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
             "zero_optimization": {"stage": 0},
             "gradient_accumulation_steps": _accumulated(trial),
         }
-        optimizer = without_deepspeed(optimizer).name
+        optimizer = plain_optimizer(optimizer).name
     gpu = None if trial.prediction.gpu is None else find_gpu(trial.prediction.gpu)
     case = Case(config, state_shard_size(trial), sum(tensors))
     holds = case.stage == 3 and not case.replaces_linear and not trial.activation_checkpointing
@@ -349,7 +349,7 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
     overhead = overhead_of(trial.prediction.gpu, trial.world_size)
     alone = strategy_info(trial.strategy).is_reference
     communicators = 0 if alone else 2 if trial.zero_stage in {0, 1, 2} else 1
-    nbytes = overhead.of_communicators(communicators)
+    nbytes = overhead.communicator_bytes(communicators)
     return ContextMemory(before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=nbytes)
 
 

@@ -12,7 +12,7 @@ from zerobench.config.derived.sharding import state_shard_size
 from zerobench.config.derived.strategy import paper_stage
 from zerobench.config.models.tensors import adapter_tensors, layout_of, named_weights
 from zerobench.config.trial.adapter import lora_of
-from zerobench.config.trial.optimizers import OPTIMIZERS, Optimizer, without_deepspeed
+from zerobench.config.trial.optimizers import OPTIMIZERS, Optimizer, plain_optimizer
 from zerobench.config.trial.trial import Offload, TrialSpec
 from zerobench.estimate.time.collectives import bytes_per_element, trained_bytes_per_element
 from zerobench.estimate.time.device import Device
@@ -103,7 +103,7 @@ def piece_launches(work: Work) -> float:
     """Kernels of an update on the device that works tensor after tensor, or piece after piece of each: of a flat
     partition, or else of the model's own, of which one too small for the optimizer's blocks takes two in seven.
     """
-    spec, info = work.spec, without_deepspeed(work.spec.optimizer)
+    spec, info = work.spec, plain_optimizer(work.spec.optimizer)
     if not info.piece_launches or not _updates_on_device(spec):
         return 0.0
     elements, least = info.temporaries.piece_elements, max((state.least_elements for state in info.states), default=0)
@@ -204,7 +204,7 @@ def _more_host_bytes(spec: TrialSpec) -> int:
     """
     if spec.zero_stage is None:
         return 2 * trained_bytes_per_element(spec) + _more_bytes(spec)
-    of_torch = 0 if spec.optimizer is Optimizer.CPU_ADAM else _OF_TORCH + without_deepspeed(spec.optimizer).moved_bytes
+    of_torch = 0 if spec.optimizer is Optimizer.CPU_ADAM else _OF_TORCH + plain_optimizer(spec.optimizer).moved_bytes
     return _UNSCALED + _CAST + of_torch
 
 
@@ -227,7 +227,7 @@ def _made_on_host(work: Work) -> Iterator[float]:
     if down:  # to a drive tensor by tensor (stage3.py, _partitioned_params_swap_out)
         sizes = _own_tensors(spec) if spec.offload_param is Offload.NVME else [down]
         yield from (FP32_BYTES * size for size in sizes)
-    temporaries = (OPTIMIZERS[spec.optimizer] if spec.zero_stage else without_deepspeed(spec.optimizer)).temporaries
+    temporaries = (OPTIMIZERS[spec.optimizer] if spec.zero_stage else plain_optimizer(spec.optimizer)).temporaries
     if spec.offload_optimizer is not Offload.NONE and work.partition_bytes and temporaries.piece_elements is None:
         own = offloaded_share(work) * work.partition_bytes / trained_bytes_per_element(spec)
         for size in _own_tensors(spec) if spec.zero_stage is None else [own]:
@@ -252,4 +252,4 @@ def _engines_bytes(spec: TrialSpec) -> int:
 
 def _optimizers_bytes(spec: TrialSpec) -> int:
     """Beyond what a fused AdamW reads and writes."""
-    return without_deepspeed(spec.optimizer).moved_bytes
+    return plain_optimizer(spec.optimizer).moved_bytes

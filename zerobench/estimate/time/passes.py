@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from zerobench.config.models.architecture import complete, dimensions
 from zerobench.config.models.parameters import count_parameters
-from zerobench.config.models.tensors import makes_queries_apart
+from zerobench.config.models.tensors import has_separate_queries
 from zerobench.config.trial.model import ModelSpec
 from zerobench.estimate.time.device import Device
 from zerobench.estimate.time.host import BEFORE_BLOCKS, QUEUED_LAUNCHES, BlockIssue, block_issue
@@ -55,7 +55,9 @@ def decoder_of(spec: ModelSpec) -> Decoder | None:
     inner = sizes.intermediate_size or 4 * hidden
     per_layer = round(counts.mlp / (layers * hidden * inner))
     qkv_width = (heads + 2 * kv_heads) * head_dim
-    return Decoder(layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, makes_queries_apart(spec))
+    return Decoder(
+        layers, hidden, heads * head_dim, qkv_width, inner, per_layer, vocabulary, has_separate_queries(spec)
+    )
 
 
 HEAD_FORWARD_SHARE = 1 / 3

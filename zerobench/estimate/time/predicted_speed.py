@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from zerobench.common.errors import UserError
-from zerobench.config.deepspeed import obeyed_only
+from zerobench.config.deepspeed import drop_refused_keys
 from zerobench.config.derived.cluster import Cluster, read_rate
 from zerobench.config.hardware.hardware import Gpu, find_gpu
 from zerobench.config.hardware.links import Links
@@ -66,7 +66,7 @@ def work_of(trial: TrialSpec) -> TrialSpec | None:
         return trial
     if WORK & set(trial.own.unknown):
         return None
-    return obeyed_only(trial.model_copy(update={"own": None}))
+    return drop_refused_keys(trial.model_copy(update={"own": None}))
 
 
 def predicted_timeline(trial: Trial) -> Timeline | None:

@@ -83,7 +83,7 @@ class Refusal(Record):
     @property
     def in_pieces(self) -> bool:
         """Whether there was room for it in all, and not in one piece."""
-        return self.standing.in_pieces(self.bytes_asked, self.bytes_free)
+        return self.standing.is_fragmented(self.bytes_asked, self.bytes_free)
 
 
 class Account(Record):

@@ -34,7 +34,7 @@ class Stage:
     @classmethod
     def of(cls, emulator: Emulator, request: EmulationRequest) -> Stage:
         """The GPU that was asked for."""
-        return cls(emulator, EmulatedGpu.of(request.cluster.gpu), request)
+        return cls(emulator, EmulatedGpu.build(request.cluster.gpu), request)
 
     @property
     def boundless(self) -> Stage:

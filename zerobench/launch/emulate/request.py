@@ -9,7 +9,7 @@ from typing import Any
 
 from zerobench.common.errors import UserError
 from zerobench.config.derived.cluster import Cluster, read_cluster, read_count
-from zerobench.config.trial.plain import as_written, one_line
+from zerobench.config.trial.plain import format_value, one_line
 
 MOST_STEPS = 1000
 _ALL = "all"
@@ -48,5 +48,5 @@ def _read_ranks(text: str, world_size: int) -> tuple[int, ...]:
     named = [str(world_size - 1) if word.strip() == _LAST else word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and int(word) < world_size for word in named):
         choices = f"choices: comma-separated ranks from 0 to {world_size - 1}, {_LAST}, or {_ALL}"
-        raise UserError(one_line(f"--ranks: {as_written(text)}; {choices}"))
+        raise UserError(one_line(f"--ranks: {format_value(text)}; {choices}"))
     return tuple(dict.fromkeys(map(int, named)))

@@ -7,7 +7,7 @@ import sys
 from zerobench.common.errors import UserError
 from zerobench.config.derived.machine import Machine
 from zerobench.config.hardware.toolchain import package_folder
-from zerobench.config.sweep.precision import must_be_tried
+from zerobench.config.sweep.precision import needs_bf16_speed
 from zerobench.config.sweep.sweep import Sweep
 
 PATIENCE_S = 300.0
@@ -19,7 +19,7 @@ def tried(machine: Machine, sweep: Sweep) -> Machine:
 
     Raises UserError: torch does not answer.
     """
-    if package_folder("torch") is None or not must_be_tried(sweep, machine):
+    if package_folder("torch") is None or not needs_bf16_speed(sweep, machine):
         return machine
     return machine.model_copy(update={"bf16_slowdown": bf16_slowdown()})
 

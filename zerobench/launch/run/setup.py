@@ -23,7 +23,7 @@ from zerobench.launch.run.trial_record import skipped_record
 from zerobench.records.folder import RunFolder, TrialFolder, write_pieces, write_plain, write_whole
 from zerobench.records.records import TrialRecord
 from zerobench.records.store import STAMP, Plan, PlanEntry, Run, read_json
-from zerobench.records.swap_folder import in_own_swap_folder
+from zerobench.records.swap_folder import set_swap_folder
 
 
 def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
@@ -115,7 +115,7 @@ def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str,
     folder.path.mkdir(parents=True)
     write_plain(folder.spec, trial.model_dump_json(indent=1))
     if ds_config is not None:
-        written = in_own_swap_folder(ds_config, trial, folder)
+        written = set_swap_folder(ds_config, trial, folder)
         write_plain(folder.ds_config, to_json(written, indent=1, inf_nan_mode="constants").decode())
 
 
@@ -149,7 +149,7 @@ def write_config(run: Run, trial_id: str) -> None:
     else:
         config = build_ds_config(trial) if uses_deepspeed(trial) else None
     if config is not None:
-        written = in_own_swap_folder(config, trial, folder)
+        written = set_swap_folder(config, trial, folder)
         write_whole(folder.ds_config, json.dumps(written, indent=1))
 
 
@@ -161,7 +161,7 @@ def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
     if trial.nvme_path is None or not folder.ds_config.exists():
         return
     config = read_json(folder.ds_config)
-    renewed = in_own_swap_folder(config, trial, folder)
+    renewed = set_swap_folder(config, trial, folder)
     if renewed != config:
         write_whole(folder.ds_config, json.dumps(renewed, indent=1))
 

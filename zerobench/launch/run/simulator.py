@@ -154,4 +154,4 @@ def added_for(trial: TrialSpec) -> dict[str, str]:
     """
     if trial.evidence is not Evidence.EMULATED:
         return {}
-    return find_emulator().variables(EmulatedGpu.of(known_gpu(trial.prediction.gpu or "")))
+    return find_emulator().variables(EmulatedGpu.build(known_gpu(trial.prediction.gpu or "")))

@@ -48,7 +48,7 @@ def emulator_steps(where: Places, torch: Torch, *, is_verified: bool = True) -> 
         reads=f"{over.version} {sources_digest()} {where.folder}",
         disturbs=False,
     )
-    gpu = EmulatedGpu.of(known_gpu(CHECKED_GPU))
+    gpu = EmulatedGpu.build(known_gpu(CHECKED_GPU))
     added = emulator_in(where, torch).variables(gpu, environ={})
     yield Step(CHECK, [sys.executable, "-c", _CHECK, gpu.name], added, disturbs=False)
 

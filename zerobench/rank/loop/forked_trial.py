@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 
-from zerobench.config.derived.batch import as_played
+from zerobench.config.derived.batch import limit_micro_batches
 from zerobench.config.derived.step_plan import plan_steps
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.rank.loop import with_room as room
@@ -43,7 +43,7 @@ def _run_rank(trial: TrialSpec, folder: TrialFolder, rank: Rank, *, with_room: b
 
     if with_room:
         room.make_room(trial)
-    run = RankRun(as_played(trial), folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
+    run = RankRun(limit_micro_batches(trial), folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
 
     def end(error: BaseException) -> int:
         run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)

@@ -69,7 +69,7 @@ def _fork(trial: TrialSpec, number: int, port: int, accounts: Path, play: Play) 
     )
     os.environ.update(
         {
-            VARIABLE: EmulatedGpu.of(known_gpu(trial.prediction.gpu or "")).variable(per_node),
+            VARIABLE: EmulatedGpu.build(known_gpu(trial.prediction.gpu or "")).variable(per_node),
             ACCOUNT_VARIABLE: str(accounts / f"node{rank.node}"),
             "CUDA_VISIBLE_DEVICES": str(rank.local_rank),  # torch has counted one device before it was forked
             "MASTER_ADDR": "127.0.0.1",

@@ -17,7 +17,7 @@ from zerobench.config.deepspeed.build import batch_keys
 from zerobench.config.derived.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.config.derived.flops import model_flops_per_token
 from zerobench.config.derived.roles import Role, num_loss_ranks, role_of
-from zerobench.config.derived.step_plan import UNDER_LEDGER, PlannedStep, leads_to_memory, plan_steps, why_unsettled
+from zerobench.config.derived.step_plan import UNDER_LEDGER, PlannedStep, leads_to_memory, plan_steps, unsettled_reason
 from zerobench.config.derived.strategy import strategy_info
 from zerobench.config.models.parameters import ParameterCounts
 from zerobench.config.trial.backward import backward_pass
@@ -226,7 +226,7 @@ class RankRun:
         planned = [step for at, step in enumerate(plan_steps(self.trial)) if self._takes(at, step.kind)]
         if self.trial.batch_ramp is not None and self.world.trains:
             self.record.notes.append(_UNKNOWN_PROCESS)
-        if (unsettled := why_unsettled(self.trial)) is not None:
+        if (unsettled := unsettled_reason(self.trial)) is not None:
             self.record.notes.append(unsettled)
         self._timed = TimedPhases(device, self.marks)
         self._compilation = CompilationWatch(self.trial, device)

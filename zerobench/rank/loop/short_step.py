@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerobench.common.errors import UserError
-from zerobench.config.derived.batch import as_played
+from zerobench.config.derived.batch import limit_micro_batches
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory.record import formula_record
 from zerobench.records.records import CollectiveTraffic, CountedFlops, NvmeTraffic, RankRecord
@@ -21,10 +21,10 @@ _Row = CollectiveTraffic | CountedFlops | NvmeTraffic
 
 
 def as_asked(record: RankRecord, trial: TrialSpec) -> RankRecord:
-    """`record`, of `as_played(trial)`, as that of `trial`: memory as it was played; collectives, FLOPs and bytes on
-    drives as many times those of the micro-batches played as the closed forms have for all of them.
+    """Scale `record`, of `limit_micro_batches(trial)`, to `trial`: memory is unchanged; collectives, FLOPs and bytes on
+    drives are multiplied by the closed forms' ratio of all micro-batches to those played.
     """
-    short = as_played(trial)
+    short = limit_micro_batches(trial)
     if short is trial:
         return record
     played, asked = short.gradient_accumulation_steps, trial.gradient_accumulation_steps

@@ -48,4 +48,4 @@ def with_need(trial: TrialSpec, refused: RankRecord, played: RankRecord) -> Rank
 
 
 def _gpu(trial: TrialSpec) -> EmulatedGpu:
-    return EmulatedGpu.of(known_gpu(trial.prediction.gpu or ""))
+    return EmulatedGpu.build(known_gpu(trial.prediction.gpu or ""))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from zerobench.config.trial.optimizers import OPTIMIZERS, without_deepspeed
+from zerobench.config.trial.optimizers import OPTIMIZERS, plain_optimizer
 from zerobench.config.trial.trial import TrialSpec
 
 
@@ -36,7 +36,7 @@ def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.opti
     What exists under DeepSpeed alone has a counterpart of the same mathematics. Each module is imported only where it
     is wanted: what it needs may not be installed.
     """
-    info = without_deepspeed(trial.optimizer)
+    info = plain_optimizer(trial.optimizer)
     module = import_module(f"zerobench.rank.optimizers.{info.factory}")
     optimizer: torch.optim.Optimizer = module.make(groups, trial.hyperparameters, **info.torch_settings)
     return optimizer

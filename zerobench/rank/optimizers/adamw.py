@@ -10,4 +10,4 @@ from zerobench.config.trial.trial import HyperparameterSpec
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec, *, fused: bool | None = None) -> torch.optim.Optimizer:
     """In one kernel where `fused`, else as torch chooses for the device."""
-    return torch.optim.AdamW(groups, **h.by_torch_names(*TORCH_NAMES), fused=fused)
+    return torch.optim.AdamW(groups, **h.torch_values(*TORCH_NAMES), fused=fused)

@@ -137,4 +137,4 @@ def _encode_second(moment: torch.Tensor, codes: torch.Tensor, scale: torch.Tenso
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
     """With the trial's hyperparameters."""
-    return AdamW8bit(groups, h.by_torch_names(*TORCH_NAMES))
+    return AdamW8bit(groups, h.torch_values(*TORCH_NAMES))

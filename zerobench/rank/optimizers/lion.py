@@ -24,4 +24,4 @@ class Lion(TensorByTensor):
 
 def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
     """With the trial's two betas."""
-    return Lion(groups, h.by_torch_names("lr", "betas", "weight_decay"))
+    return Lion(groups, h.torch_values("lr", "betas", "weight_decay"))

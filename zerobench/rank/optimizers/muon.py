@@ -23,8 +23,8 @@ def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Opt
     matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
     others = [parameter for parameter in parameters if not _is_matrix(parameter)]
     halves = [
-        {"params": matrices, "use_muon": True, **h.by_torch_names("lr", "weight_decay")},
-        {"params": others, "use_muon": False, **h.by_torch_names(*TORCH_NAMES)},
+        {"params": matrices, "use_muon": True, **h.torch_values("lr", "weight_decay")},
+        {"params": others, "use_muon": False, **h.torch_values(*TORCH_NAMES)},
     ]
     optimizer: torch.optim.Optimizer = MuonWithAuxAdam(
         halves, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"foreach": None}

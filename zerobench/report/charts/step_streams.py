@@ -6,7 +6,7 @@ from functools import partial
 import altair as alt
 
 from zerobench.common.units import format_seconds
-from zerobench.config.derived.batch import as_played
+from zerobench.config.derived.batch import limit_micro_batches
 from zerobench.estimate.time.predicted_speed import predicted_timeline
 from zerobench.estimate.time.replay import Timeline
 from zerobench.report.charts.render import Specification, arranged, drawing, layered, mark, plot_width, reach
@@ -75,7 +75,7 @@ def _drawn(trial: TrialFigures, step: Timeline, width: float) -> Specification:
     place = {"x": x, "x2": "end:Q", "y": y, "color": colour, "description": "description:N"}
     spec, title = trial.spec, trial.marked_label
     # A prediction plays some micro-batches of an accumulated step; the rest are like them.
-    played, asked = as_played(spec).gradient_accumulation_steps, spec.gradient_accumulation_steps
+    played, asked = limit_micro_batches(spec).gradient_accumulation_steps, spec.gradient_accumulation_steps
     title += "" if played == asked else f" ({played} of {asked} micro-batches)"
     bars = mark("bar", rows, place, height=_ROW - 6)
     return layered([bars], plot_width(lanes, 40, width), _ROW * len(lanes), title)

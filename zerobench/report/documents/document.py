@@ -9,7 +9,7 @@ from zerobench.common.vocabulary import StepKind
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.derived.training import Training
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.records.trials import refusing_impossible_values
+from zerobench.records.trials import refuse_impossible_values
 from zerobench.report.documents.view import read_plan
 from zerobench.report.explain.decided import Decided
 from zerobench.report.explain.decision import Decision
@@ -75,7 +75,7 @@ def plan_document(
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
-    with refusing_impossible_values(path):
+    with refuse_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         known = {row.trial.spec.trial_id for row in rows}
         others = [trial.record for _, trial in shown if trial.spec.trial_id not in known]

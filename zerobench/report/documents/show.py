@@ -10,7 +10,7 @@ from zerobench.common.collection import no_collection
 from zerobench.common.units import counted, format_count
 from zerobench.config.trial.trial import Evidence
 from zerobench.records import store
-from zerobench.records.trials import Trial, ended_trials, num_params, parameter_counts, refusing_impossible_values
+from zerobench.records.trials import Trial, ended_trials, num_params, parameter_counts, refuse_impossible_values
 from zerobench.report.documents.terminal import Console, print_lines, rendered
 from zerobench.report.documents.views import Document, in_order
 from zerobench.report.explain.sentences import headline
@@ -54,7 +54,7 @@ def show_run(path: Path, console: Console | None = None, most_trials: int = MOST
     console = console or Console(highlight=False)
     run = store.load_run(path)
     trials = list(ended_trials(run))
-    with refusing_impossible_values(run.folder.trials), no_collection():
+    with refuse_impossible_values(run.folder.trials), no_collection():
         answer = headline(run_figures([run])) if 0 < len(trials) <= most_trials else []
         parts = _report(run, trials, trials[:most_trials], [] if console.is_terminal else answer, console.width)
         if len(trials) > most_trials:
@@ -163,6 +163,6 @@ def _composition(trial: Trial) -> str | None:
     if counts is None or total is None:
         return None
     parts = [
-        f"{name.replace('_', ' ')} {format_count(count)}" for name, count in counts.by_component().items() if count
+        f"{name.replace('_', ' ')} {format_count(count)}" for name, count in counts.component_counts().items() if count
     ]
     return f"{plain(trial.spec.model.name)}: {total:,} parameters ({', '.join(parts)})"

@@ -16,7 +16,7 @@ from zerobench.config.trial.trial import Evidence
 from zerobench.estimate.time.bound import step_bound
 from zerobench.estimate.time.expected import expected_step
 from zerobench.records import store
-from zerobench.records.trials import Trial, completed, ended_trials, is_whole, refusing_impossible_values
+from zerobench.records.trials import Trial, completed, ended_trials, is_whole, refuse_impossible_values
 from zerobench.report.explain.decided import Decided, decided
 from zerobench.report.explain.rows import PlanRow, evidence_words
 from zerobench.report.explain.why import why_not
@@ -99,7 +99,7 @@ def plan_view(path: Path, cluster: Cluster, training: Training | None = None, ma
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
-    with refusing_impossible_values(path):
+    with refuse_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         others = _others(shown)
         made = made or decided(rows)

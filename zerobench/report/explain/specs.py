@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerobench.config.deepspeed import would_read
+from zerobench.config.deepspeed import reads_key
 from zerobench.config.deepspeed.case import Case
 from zerobench.config.deepspeed.reading import get
 from zerobench.config.trial.trial import TrialSpec
@@ -53,7 +53,7 @@ def _deepspeed(a: Trial, b: Trial) -> list[str]:
         values = [_effective(case, trial, key) for case, trial in _both(cases, a, b)]
         if values[0] != values[1]:
             marks = [
-                "" if case is None or _sets(trial, key) or not would_read(trial.spec, key) else _DEFAULT
+                "" if case is None or _sets(trial, key) or not reads_key(trial.spec, key) else _DEFAULT
                 for case, trial in _both(cases, a, b)
             ]
             lines.append(f"{key.rpartition('.')[2]}: {values[0]}{marks[0]} -> {values[1]}{marks[1]}")
@@ -67,7 +67,7 @@ def _both(cases: tuple[Case | None, Case | None], a: Trial, b: Trial) -> list[tu
 def _effective(case: Case | None, trial: Trial, key: str) -> str:
     if case is None:
         return "none, without DeepSpeed"
-    return _shown(get(case.config, key)) if _sets(trial, key) or would_read(trial.spec, key) else "not read"
+    return _shown(get(case.config, key)) if _sets(trial, key) or reads_key(trial.spec, key) else "not read"
 
 
 def _sets(trial: Trial, key: str) -> bool:

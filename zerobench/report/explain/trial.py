@@ -14,7 +14,7 @@ from zerobench.common.vocabulary import Category, Place, StepKind
 from zerobench.records import store
 from zerobench.records.instants import largest_peak
 from zerobench.records.records import TrialRecord
-from zerobench.records.trials import completed, refusing_impossible_values
+from zerobench.records.trials import completed, refuse_impossible_values
 from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_topic
@@ -37,7 +37,7 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
 
     Raises UserError: a name means no trial or several, or a record that is read is torn, corrupt or newer.
     """
-    with refusing_impossible_values(run.folder.trials):
+    with refuse_impossible_values(run.folder.trials):
         known = named_trials(run)
         first = find_trial(name, known)
         if other is None:

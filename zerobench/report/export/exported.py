@@ -12,7 +12,7 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.records import store
 from zerobench.records.instants import Instant, largest_peak
 from zerobench.records.records import TrialRecord
-from zerobench.records.trials import Trial, TrialLosses, completed, ended_trials, refusing_impossible_values
+from zerobench.records.trials import Trial, TrialLosses, completed, ended_trials, refuse_impossible_values
 from zerobench.report.export import schema
 from zerobench.report.export.figures import FIGURES, Figure
 from zerobench.report.export.rows import trial_values
@@ -71,12 +71,12 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
     Raises UserError: a record is torn, corrupt or newer than this version.
     """
     ids = [trial.trial_id for trial in ended_trials(run)]
-    with refusing_impossible_values(run.folder.trials):
-        known = [TrialLosses.of(run.trial(trial_id)) for trial_id in ids]
+    with refuse_impossible_values(run.folder.trials):
+        known = [TrialLosses.extract(run.trial(trial_id)) for trial_id in ids]
         names, judge, joules = labels([trial.spec for trial in known]), ParityJudge(known), energies(run)
     for name, trial_id in zip(names, ids, strict=True):
         trial = run.trial(trial_id)  # read anew, so that what was exported can be let go
-        with refusing_impossible_values(trial.folder.path):
+        with refuse_impossible_values(trial.folder.path):
             yield _exported(trial, name, joules.get(trial_id), judge)
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__
 from zerobench.records import store
-from zerobench.records.trials import Trial, TrialLosses, can_be_compared, ended_trials, refusing_impossible_values
+from zerobench.records.trials import Trial, TrialLosses, can_be_compared, ended_trials, refuse_impossible_values
 from zerobench.report.export import schema
 from zerobench.report.export.nvml_samples import write_samples
 from zerobench.report.export.rows import Columns, Row, error_columns, key_values, memory_columns, trial_values
@@ -56,9 +56,9 @@ def write_tables(run: store.Run) -> list[Path]:
     with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
         for table in memory_tables(rows.passing(run.trials(), nvml_sink)):
             memory_sink.add(table)
-    with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
+    with table_files(schema.TRIALS, *trials) as trials_sink, refuse_impossible_values(folder):
         trials_sink.add(rows.table())
-    with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
+    with table_files(schema.ERRORS, *errors) as errors_sink, refuse_impossible_values(folder):
         pairs = prediction_pairs(ended_trials(run), rows.judge) if can_be_compared(rows.trials) else ()
         for table in error_tables(pairs, folder):
             errors_sink.add(table)
@@ -141,7 +141,7 @@ def memory_tables(trials: Iterable[store.Trial]) -> Iterator[Any]:
 
 
 def _memory_rows(trial: store.Trial) -> _Rows:
-    with refusing_impossible_values(trial.folder.path):
+    with refuse_impossible_values(trial.folder.path):
         return trial.folder.path, key_values(trial), memory_columns(trial)
 
 
@@ -174,7 +174,7 @@ def _table(row_sets: Sequence[_Rows], types: Any) -> Any:
         return with_keys([rows for _, *rows in row_sets], types)
     except (OverflowError, ValueError):
         for where, *rows in row_sets:
-            with refusing_impossible_values(where):
+            with refuse_impossible_values(where):
                 with_keys([rows], types)
         raise
 
@@ -206,7 +206,7 @@ class TrialRows:
 
     def add(self, trial: Trial, energy_joules: float | None) -> None:
         """Take the next trial, and the energy of its timed steps."""
-        self.trials.append(TrialLosses.of(trial))
+        self.trials.append(TrialLosses.extract(trial))
         self._summaries.append((trial.record.run_id, summary_of(trial), energy_joules))
 
     def passing(self, trials: Iterable[store.Trial], samples: TableSink) -> Iterator[store.Trial]:

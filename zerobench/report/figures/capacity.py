@@ -134,7 +134,7 @@ def context_bytes(rank: RankRecord) -> int | None:
 def host_instant(trial: Trial) -> Instant | None:
     """The host's ledger at the largest peak of any rank, all steps and phases."""
     instants = (peak_instant(rank, step, Place.HOST) for rank in trial.ranks for step in StepKind)
-    kept = [instant.of_trial(trial.spec.evidence) for instant in instants if instant is not None]
+    kept = [instant.exclude_predictor(trial.spec.evidence) for instant in instants if instant is not None]
     return max(kept, key=lambda instant: instant.total_bytes, default=None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from zerobench.common.grouped import grouped
 from zerobench.config.derived.strategy import STRATEGIES, has_exact_gradients, is_exact, paper_stage
 from zerobench.config.trial.trial import Compile, CrossEntropy, Precision, TrialSpec
-from zerobench.records.trials import Trial, all_ranks_ran, completed, drops_out, recorded_grad_norms, recorded_losses
+from zerobench.records.trials import Trial, all_ranks_ran, completed, recorded_grad_norms, recorded_losses, uses_dropout
 from zerobench.report.figures.gradient_parity import (
     DRIFTED_TOLERANCE,
     NORM_TOLERANCES,
@@ -129,7 +129,7 @@ class ParityJudge:
     """
 
     def __init__(self, trials: Iterable[Trial]) -> None:
-        alike = (trial for trial in trials if completed(trial) and all_ranks_ran(trial) and not drops_out(trial))
+        alike = (trial for trial in trials if completed(trial) and all_ranks_ran(trial) and not uses_dropout(trial))
         self._groups = grouped(alike, lambda trial: trial.spec.parity_hash)
         for group in self._groups.values():
             group.sort(key=_reference_order)

@@ -93,7 +93,7 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
     yield f"reserved but unallocated: {format_bytes(loose)}, largest free block {largest}"
     if bytes_asked is None or bytes_free is None:
         return
-    if standing.in_pieces(bytes_asked, bytes_free):
+    if standing.is_fragmented(bytes_asked, bytes_free):
         free = format_bytes(bytes_free + loose)
         yield f"fragmented: {free} free in all would hold the {format_bytes(bytes_asked)} requested, not in one piece"
     else:

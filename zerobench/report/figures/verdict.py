@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from zerobench.records import store
-from zerobench.records.verdict import RunVerdict, TriedChange, kept_verdict
+from zerobench.records.verdict import RunVerdict, TriedChange, load_verdict
 
 CHANGES = "Changes, each emulated"
 
 
 def verdict_of(runs: Sequence[store.Run]) -> RunVerdict | None:
     """The verdict of the only run; None for several, each with a command of its own."""
-    return kept_verdict(runs[0].folder) if len(runs) == 1 else None
+    return load_verdict(runs[0].folder) if len(runs) == 1 else None
 
 
 def verdict_sentences(told: RunVerdict) -> Iterator[str]:

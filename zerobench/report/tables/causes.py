@@ -7,7 +7,7 @@ Only trials that differ are looked at, and read again from disk for it, so that 
 from collections.abc import Sequence
 
 from zerobench.config.deepspeed.user_file import leaves
-from zerobench.records.trials import Trial, refusing_impossible_values
+from zerobench.records.trials import Trial, refuse_impossible_values
 from zerobench.report.explain.memory_causes import cause
 from zerobench.report.figures.compare.comparison import Comparison
 from zerobench.report.figures.compare.memory import MemoryChange, where_name
@@ -30,7 +30,7 @@ def causes(comparison: Comparison, peaks: Sequence[MemoryChange], *, with_settin
     for peak in first(differing, _MOST_PEAKS)[0]:
         base = comparison.base.run.trial(peak.base.middle.trial_id)
         new = comparison.new.run.trial(peak.new.middle.trial_id)
-        with refusing_impossible_values(comparison.new.run.folder.trials):
+        with refuse_impossible_values(comparison.new.run.folder.trials):
             why = _cause(base, new, peak)
         if why is not None:
             causes.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.where)}: {why}")

@@ -18,9 +18,9 @@ from zerobench.common.units import brief
 from zerobench.config.axes.axes import LABELS, ROWS
 from zerobench.config.axes.axis import Label, Visibility
 from zerobench.config.axes.axis_words import MEASURED, evidence_text
-from zerobench.config.deepspeed import would_read
+from zerobench.config.deepspeed import reads_key
 from zerobench.config.deepspeed.case import left_out
-from zerobench.config.trial.optimizers import deepspeeds_adamw, without_deepspeed
+from zerobench.config.trial.optimizers import deepspeeds_adamw, plain_optimizer
 from zerobench.config.trial.trial import Offload, TrialSpec
 from zerobench.report.words.column_units import plain
 
@@ -89,7 +89,7 @@ def _implied(specs: Sequence[TrialSpec]) -> Mapping[str, str]:
 
 def _is_usual_kernel(spec: TrialSpec) -> bool:
     kernel = deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE)
-    return spec.optimizer is (without_deepspeed(kernel).name if spec.zero_stage is None else kernel)
+    return spec.optimizer is (plain_optimizer(kernel).name if spec.zero_stage is None else kernel)
 
 
 def _usual(label: Label, values: Sequence[str]) -> str | None:
@@ -167,7 +167,7 @@ _UNTELLING = ("enabled", "device", "type")
 
 def _may_set(spec: TrialSpec, key: str) -> bool:
     """Whether the trial sets the key, or leaves it out where DeepSpeed would read it."""
-    return key in spec.ds_config or would_read(spec, key)
+    return key in spec.ds_config or reads_key(spec, key)
 
 
 def _usual_setting(engines: Sequence[TrialSpec], key: str) -> str | None:

@@ -72,7 +72,7 @@ def test_the_last_rank_meets_nobody_and_a_training_in_a_thread_ends_the_script(e
         speaks=False,
     )
     (tmp_path / "part.json").write_text(part.model_dump_json())
-    variables = emulator.variables(EmulatedGpu.of(known_gpu("h200")), 8)
+    variables = emulator.variables(EmulatedGpu.build(known_gpu("h200")), 8)
     done = subprocess.run(
         [sys.executable, "-m", "zerobench.launch.emulate.inside"],
         cwd=tmp_path,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from zerobench.common.collection import given_back
+from zerobench.common.collection import return_memory
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.documents.page import configuration, overview
 from zerobench.report.documents.page.environment import environment_grids
@@ -50,7 +50,7 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
         UserError: a document that the page shows is torn, corrupt or newer than this version.
 
     """
-    with given_back():
+    with return_memory():
         shown = list(drawn(all_figures(frames) if figures is None else figures))
     return sheet_pieces("page.html.j2", _sections(frames, shown))
 

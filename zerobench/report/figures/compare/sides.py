@@ -13,7 +13,7 @@ from zerobench.common.vocabulary import Place, StepKind
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.records import store
 from zerobench.records.instants import Instant, largest_peak
-from zerobench.records.trials import Trial, completed, drops_out, refusing_impossible_values
+from zerobench.records.trials import Trial, completed, refuse_impossible_values, uses_dropout
 from zerobench.report.figures.parity import grad_norms, losses
 from zerobench.report.figures.speed import at_full_batch, slowest_steps, why_void
 
@@ -88,7 +88,7 @@ def side_of(run: store.Run) -> Side:
 
     Raises UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
     """
-    with refusing_impossible_values(run.folder.trials):
+    with refuse_impossible_values(run.folder.trials):
         return Side(run, grouped(_repeats(run), lambda repeat: work_of(repeat.spec)))
 
 
@@ -123,7 +123,7 @@ def repeat_of(trial: Trial) -> Repeat:
     """What a comparison keeps of `trial`."""
     record, ran = trial.record, completed(trial)
     steps = at_full_batch(trial, slowest_steps(trial)) if ran else ()
-    is_same = ran and not drops_out(trial)
+    is_same = ran and not uses_dropout(trial)
     return Repeat(
         trial_id=record.trial_id,
         spec=trial.spec,
@@ -141,7 +141,7 @@ def repeat_of(trial: Trial) -> Repeat:
 def _peaks(trial: Trial) -> dict[Where, Instant]:
     """Return the largest peak by place and step."""
     held = {(place.value, step): largest_peak(trial, step, place) for place in LEDGER for step in StepKind}
-    peaks = {where: peak.of_trial(trial.spec.evidence) for where, peak in held.items() if peak is not None}
+    peaks = {where: peak.exclude_predictor(trial.spec.evidence) for where, peak in held.items() if peak is not None}
     for where, instant in _beside_ledger(trial) if trial.spec.evidence.needs_device else ():
         if where not in peaks or instant.total_bytes > peaks[where].total_bytes:
             peaks[where] = instant

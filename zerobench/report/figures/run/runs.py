@@ -15,7 +15,7 @@ from zerobench.common.vocabulary import Category, Place
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.records import store
 from zerobench.records.records import Recovery
-from zerobench.records.trials import Trial, TrialLosses, can_be_compared, ended_trials, refusing_impossible_values
+from zerobench.records.trials import Trial, TrialLosses, can_be_compared, ended_trials, refuse_impossible_values
 from zerobench.report.figures.parity import Parity, ParityJudge
 from zerobench.report.figures.predictions.predicted import Cell, Pair, join
 from zerobench.report.figures.recovery import distance, uninterrupted_losses
@@ -106,14 +106,14 @@ class _OfRun:
         losses: list[TrialLosses] = []
         recoveries: list[Recovery | None] = []
         for trial in run.trials():
-            with refusing_impossible_values(trial.folder.path):
+            with refuse_impossible_values(trial.folder.path):
                 self.trials.append(trial_figures(trial))
-            losses.append(TrialLosses.of(trial))
+            losses.append(TrialLosses.extract(trial))
             recoveries.append(trial.record.recovery)
         self._judge = ParityJudge(losses)
         self._run = run
         self._can_be_compared = can_be_compared(losses)
-        with refusing_impossible_values(run.folder.path):
+        with refuse_impossible_values(run.folder.path):
             self.parities: list[Parity | None] = [self._judge.judge(loss) for loss in losses]
             self.distances = [
                 None if recovery is None else distance(recovery, uninterrupted_losses(trial, losses))
@@ -123,7 +123,7 @@ class _OfRun:
     def pairs(self) -> Iterator[Pair]:
         """Predictions beside what measured the same work."""
         if self._can_be_compared:
-            with refusing_impossible_values(self._run.folder.path):
+            with refuse_impossible_values(self._run.folder.path):
                 yield from prediction_pairs(ended_trials(self._run), self._judge)
 
 
