@@ -8,6 +8,7 @@ import pytest
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, trial_record
 from tests.tools.kept_simulator import Kept
 from tests.tools.known import known
+from tests.tools.rank_records import ledger_row
 from zerobench.app.search.changes_on_cpu import (
     Room,
     SimulatedChange,
@@ -18,11 +19,11 @@ from zerobench.app.search.changes_on_cpu import (
     unchanged_on_cpu,
     why_no_rates,
 )
-from zerobench.common.vocabulary import Category, Status
+from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.run.observer import Observer
-from zerobench.records.records import Failure, HostStanding
+from zerobench.records.records import CountedFlops, Failure, HostStanding, MemoryRow
 from zerobench.report.explain.changes import ChangeOutcome, changes_topic, smallest
 
 MIB = 2**20
@@ -88,7 +89,14 @@ def test_what_a_change_costs_is_expected_time_where_the_rates_of_such_ranks_are_
 
 @pytest.mark.parametrize(("fields", "cores", "why"), [
     ({"precision": "bf16"}, 2, "bf16; rates are known in fp32"),
+    ({"precision": "fp16"}, 2, "fp16; rates are known in fp32"),
     ({"gpus_per_node": 4}, 4, "4 ranks; rates are known of up to 2 on one node"),
+    ({"gpus_per_node": 1, "num_nodes": 2}, 1, "2 ranks; rates are known of up to 2 on one node"),
+    ({"threads_per_rank": 2}, 2, "2 threads a rank; rates are known of one"),
+    ({}, 1, None),
+    ({"gpus_per_node": 1}, 1, None),
+    ({"offload_optimizer": "cpu", "strategy": "zero2"}, 2, None),
+    ({"offload_param": "cpu", "strategy": "zero3"}, 2, "rates of zero3 with such an offload are not known"),
     ({}, 8, "4 threads a rank; rates are known of one"),
     ({}, None, "unknown threads a rank; rates are known of one"),
     ({"threads_per_rank": 1}, 8, None),
@@ -149,3 +157,112 @@ def test_a_trial_on_gpus_is_none_of_cpu_ranks() -> None:
     spec = killed().spec.model_copy(update={"evidence": "simulated"})
     there = spec.model_copy(update={"prediction": spec.prediction.model_copy(update={"gpu": "H100 SXM"})})
     assert not runs_on_cpu(SampleTrial(there, trial_record(there), []))
+
+
+def held(
+    category: Category, at_peak: int | None, place: Place = Place.DEVICE, *, phase: Phase = Phase.STEP, live: int = 0
+) -> MemoryRow:
+    """A row of a steady step."""
+    return ledger_row(StepKind.STEADY, phase, place, category, at_peak, live)
+
+
+@pytest.mark.parametrize(("rows", "tensors"), [
+    ([], 0),
+    ([held(Category.PARAMETERS, 7)], 7),
+    ([held(Category.PARAMETERS, 7), held(Category.MASTER_WEIGHTS, 5, Place.HOST)], 12),
+    ([held(Category.PARAMETERS, 7), held(Category.OPTIMIZER_STATES_ON_NVME, 5, Place.NVME)], 7),
+    ([held(Category.PARAMETERS, 7), held(Category.TOTAL, 7), held(Category.REST_OF_PROCESS, 90, Place.HOST)], 7),
+    ([held(Category.PARAMETERS, 7), held(Category.GRADIENTS, 8, phase=Phase.BACKWARD)], 8),
+    ([held(Category.PARAMETERS, None), held(Category.GRADIENTS, 3)], 3),
+    ([held(Category.PARAMETERS, 7, live=50)], 7),
+    ([held(Category.PARAMETERS, 4), ledger_row(StepKind.FIRST, Phase.STEP, Place.DEVICE, Category.GRADIENTS, 6)], 6),
+])  # fmt: skip
+def test_a_change_needs_the_largest_phase_of_device_and_host_together(rows: list[MemoryRow], tensors: int) -> None:
+    """A CPU's device is the host; files on a drive and what is no tensor are left out."""
+    made = completed_trial(killed().spec).with_ranks(memory=rows)
+    assert Room("a node's memory", None, ranks=2, beside_bytes=100).needed_bytes(made) == 2 * (tensors + 100)
+
+
+def test_a_change_needs_what_its_largest_rank_needs_on_each() -> None:
+    made = completed_trial(killed().spec).with_ranks(memory=lambda rank: [held(Category.PARAMETERS, 10 + rank.rank)])
+    assert [rank.rank for rank in made.ranks] == [0, 1]
+    room = Room("a node's memory", None, ranks=4, beside_bytes=0)
+    assert room.needed_bytes(made) == 4 * 11
+    assert room.needed_bytes(SampleTrial(made.spec, made.record, [])) is None
+
+
+@pytest.mark.parametrize(("at_refusal", "by_rank", "beside"), [
+    (300, (), 300),
+    (None, (), 0),
+    (300, (200, 100), 300),
+    (300, (200, 400), 400),
+    (None, (200, 100), 200),
+])  # fmt: skip
+def test_the_rest_of_a_process_is_the_most_that_was_seen_of_it(
+    at_refusal: int | None, by_rank: tuple[int, ...], beside: int
+) -> None:
+    by_category = {Category.PARAMETERS: 5000} | ({} if at_refusal is None else {Category.REST_OF_PROCESS: at_refusal})
+    trial = killed().with_record(failure=_failed(HostStanding(at="the refusal", by_category=by_category)))
+    ranks = [
+        rank.model_copy(update={"memory": [held(Category.REST_OF_PROCESS, None, Place.HOST, live=rest)]})
+        for rank, rest in zip(completed_trial(trial.spec).ranks, by_rank, strict=False)
+    ]
+    assert room_of(SampleTrial(trial.spec, trial.record, ranks), 64).beside_bytes == beside
+
+
+def test_without_a_failure_a_rank_takes_beside_tensors_what_its_record_says() -> None:
+    made = completed_trial(killed().spec).with_ranks(memory=[held(Category.REST_OF_PROCESS, None, Place.HOST, live=9)])
+    assert room_of(made, 64) == Room("a node's memory", 64, 2, 9)
+
+
+@pytest.mark.parametrize(("taken", "limit", "is_addresses"), [
+    (900, 1000, True), (None, 1000, False), (900, None, False), (0, 1000, False)
+])  # fmt: skip
+def test_addresses_are_what_refused_only_where_both_their_number_and_their_limit_are_known(
+    taken: int | None, limit: int | None, is_addresses: bool
+) -> None:
+    standing = HostStanding(
+        at="x", by_category={Category.PARAMETERS: 950}, address_space_bytes=taken, address_limit_bytes=limit
+    )
+    room = room_of(killed().with_record(failure=_failed(standing)), 64)
+    beside_tensors = 0  # 900 of addresses and 950 of tensors: a page may be counted before it is mapped
+    assert room == (
+        Room("a rank's address space (ulimit -v)", 1000, 1, beside_tensors)
+        if is_addresses
+        else Room("a node's memory", 64, 2, 0)
+    )
+
+
+@pytest.mark.parametrize(("node_bytes", "fits"), [(None, True), (2 * 107, True), (2 * 107 - 1, False)])
+def test_a_change_fits_that_needs_all_of_the_nodes_memory_and_no_byte_more(node_bytes: int | None, fits: bool) -> None:
+    standing = HostStanding(at="the refusal", by_category={Category.REST_OF_PROCESS: 100})
+    trial = killed().with_record(failure=_failed(standing))
+    made = completed_trial(trial.spec).with_ranks(memory=[held(Category.PARAMETERS, 7)])
+    judged = judged_on_cpu(trial, [((), made), (("smaller",), made), (("failed",), None)], node_bytes, 2)
+    assert (judged.unchanged.host_node_bytes, judged.unchanged.fits) == (214, fits)
+    smaller, failed = judged.changes
+    assert (smaller.says, smaller.fits, smaller.host_node_bytes) == (("smaller",), fits, 214)
+    assert (failed.says, failed.fits, failed.host_node_bytes, failed.slower) == (("failed",), False, None, None)
+
+
+def test_without_rates_a_change_is_as_much_slower_as_it_computes_more_in_a_steady_step_of_the_first_rank() -> None:
+    def counting(steady: int) -> SampleTrial:
+        kinds = ((StepKind.FIRST, 7 * steady), (StepKind.STEADY, steady), (StepKind.STEADY, 2 * steady))
+        flops = [CountedFlops(step=step, phase=Phase.FORWARD, flops=count) for step, count in kinds]
+        return completed_trial(killed().spec).with_rank(0, flops=flops)
+
+    made = judged_on_cpu(killed(), [((), counting(100)), (("more",), counting(150))], None, 2)
+    assert made.changes[0].slower == pytest.approx(0.5)
+    assert made.unchanged.slower == 0.0
+    none_known = judged_on_cpu(killed(), [((), None), (("more",), counting(150))], None, 2)
+    assert none_known.changes[0].slower is None
+
+
+@pytest.mark.parametrize(("devices", "expected"), [
+    ((), True), (("cpu", "cpu"), True), (("cpu", "cuda"), False), (("cuda", "cuda"), False)
+])  # fmt: skip
+def test_a_trial_runs_on_cpu_where_each_of_its_ranks_did(devices: tuple[str, ...], expected: bool) -> None:
+    trial = completed_trial(killed().spec)
+    kinds = zip(trial.ranks, devices, strict=False)
+    ranks = [rank.model_copy(update={"device_type": device}) for rank, device in kinds]
+    assert runs_on_cpu(SampleTrial(trial.spec, trial.record, ranks)) is expected

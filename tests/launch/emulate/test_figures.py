@@ -111,6 +111,43 @@ def test_the_peak_is_that_of_the_steps_with_its_own_categories_and_start_up_has_
     assert found.nvme_bytes == 3 * GIB  # what lies there at a phase's end, the most of all phases
 
 
+@pytest.mark.parametrize("top", list(StepKind))
+def test_the_categories_of_the_peak_are_those_of_its_own_step_whichever_that_is(top: StepKind) -> None:
+    """The same phase of another step held others."""
+    [other] = set(StepKind) - {top}
+    memory = {
+        top: rows(Place.DEVICE, Phase.BACKWARD, top, activations=30, parameters=4),
+        other: rows(Place.DEVICE, Phase.BACKWARD, other, activations=2, parameters=29, gradients=1),
+    }
+    found = rank_fit(account(), record([row for step in StepKind for row in memory[step]]), 80 * GIB, None).peak
+    assert found is not None
+    assert (found.step, found.total_bytes) == (top, 34 * GIB)
+    assert found.categories == {Category.ACTIVATIONS: 30 * GIB, Category.PARAMETERS: 4 * GIB}
+
+
+def test_start_up_and_steps_need_what_their_own_segments_held_with_what_lies_outside_torch() -> None:
+    """The larger of several rows each; what was reserved is told of the own GPU, what is needed of the play with room,
+    if there was one.
+    """
+    own = record([], (device(StepKind.FIRST, 3, 5), device(StepKind.FIRST, 2, 4), device(StepKind.STEADY, 1, 6)))
+    roomy = record([], (device(StepKind.FIRST, 9, 12), device(StepKind.STEADY, 7, 11), device(StepKind.STEADY, 8, 10)))
+    alone = rank_fit(account(), own, 80 * GIB, None)
+    assert alone.needs == {StepKind.FIRST: 4 * GIB, StepKind.STEADY: 2 * GIB}
+    assert alone.reserved == {StepKind.FIRST: 5 * GIB, StepKind.STEADY: 6 * GIB}
+    again = rank_fit(account(end=End.OUT_OF_DEVICE_MEMORY), own, 8 * GIB, account(), roomy)
+    assert again.needs == {StepKind.FIRST: 10 * GIB, StepKind.STEADY: 9 * GIB}
+    assert again.reserved == alone.reserved
+    assert rank_fit(account(), None, 80 * GIB, None).needs == {}
+
+
+@pytest.mark.parametrize(("outside", "shown"), [(GIB, 11 * GIB), (None, 10 * GIB), (0, 10 * GIB)])
+def test_the_driver_would_show_what_torch_reserved_and_what_lies_outside(outside: int | None, shown: int) -> None:
+    said = account().model_copy(update={"outside_bytes": outside})
+    assert rank_fit(said, None, 80 * GIB, None).nvml_bytes == shown
+    unknown = said.model_copy(update={"reserved_bytes": None})
+    assert rank_fit(unknown, None, 80 * GIB, None).nvml_bytes is None
+
+
 def test_the_host_is_that_of_the_play_with_room_where_there_was_one() -> None:
     small, whole = (record(rows(Place.HOST, Phase.STEP, parameters=size)) for size in (1, 3))
     found = rank_fit(account(end=End.OUT_OF_DEVICE_MEMORY), small, 8 * GIB, account(), whole)

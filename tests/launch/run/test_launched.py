@@ -64,3 +64,55 @@ def test_a_word_said_again_as_it_was_is_no_progress(tmp_path: Path) -> None:
     script = f"{words(0, tmp_path, 1)}; for i in $(seq 60); do {again}; sleep {SAID_EVERY_S}; done"
     stopped, _ = wait_for(script, tmp_path)
     assert stopped is Stopped.TIMEOUT
+
+
+SETTLE_S = 1.5
+
+
+def record_written(rank: int, folder: Path, text: str) -> str:
+    """A shell's commands that leave `text` as the record of `rank`, whole at once."""
+    path = shlex.quote(str(TrialFolder(folder).rank_record(rank)))
+    return f"echo {shlex.quote(text)} > {path}.new && mv {path}.new {path}"
+
+
+def settled(script: str, folder: Path, ranks_expected: int = 2) -> tuple[Stopped | None, float]:
+    """How and after how many seconds a trial ended whose launcher has `SETTLE_S` once nothing more can come."""
+    began_s = time.monotonic()
+    launch = Launch(["sh", "-c", script], {MARK: str(folder)})
+    with LaunchedTrial(launch, TrialFolder(folder)) as launched:
+        stopped = launched.wait(Stop(), 5.0, ranks_expected, SETTLE_S, lambda _: None)
+        return stopped, time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("text", ['{"status": "crash"}', '{"status": "out_of_device_memory"}', "torn", "{}", "[]"])
+def test_a_launcher_that_outlives_a_failed_rank_is_ended_after_its_time_from_the_first_record(
+    tmp_path: Path, text: str
+) -> None:
+    """The records of other ranks, which come later, begin no new time; one that cannot be read is of a failed rank."""
+    later = record_written(1, tmp_path, '{"status": "completed"}')
+    stopped, spent_s = settled(f"{record_written(0, tmp_path, text)}; sleep 1.2; {later}; sleep 600", tmp_path)
+    assert stopped is Stopped.SETTLED
+    assert SETTLE_S <= spent_s < SETTLE_S + 1.1
+
+
+def test_a_launcher_that_outlives_ranks_that_completed_is_ended_after_its_time_from_the_last_record(
+    tmp_path: Path,
+) -> None:
+    first, last = (record_written(rank, tmp_path, '{"status": "completed"}') for rank in (0, 1))
+    stopped, spent_s = settled(f"{first}; sleep 1; {last}; sleep 600", tmp_path)
+    assert stopped is Stopped.SETTLED
+    assert SETTLE_S + 1 <= spent_s < SETTLE_S + 2.5
+
+
+def test_a_trial_of_which_a_rank_is_still_to_come_is_not_settled(tmp_path: Path) -> None:
+    first = record_written(0, tmp_path, '{"status": "completed"}')
+    assert settled(f"{first}; sleep 2.5", tmp_path)[0] is None
+
+
+def test_a_trial_that_is_asked_to_stop_is_ended_at_once(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.ask()
+    with LaunchedTrial(Launch(["sleep", "600"], {MARK: str(tmp_path)}), TrialFolder(tmp_path)) as launched:
+        assert launched.wait(stop, 60.0, 1, 60.0, lambda _: None) is Stopped.INTERRUPTED
+        [process] = launched.members()
+    assert not process.is_running() or process.status() == "zombie"

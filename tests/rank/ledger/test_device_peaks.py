@@ -64,3 +64,48 @@ def test_a_phase_keeps_its_peak_from_before_a_script_reset_the_counters(counter:
     counter.reach(40, then=10)
     assert torch.cuda.memory_stats()[PEAK] == 40
     assert phase.stats(DEVICE)[PEAK] == 100
+
+
+@pytest.mark.parametrize("peaks", [(100, 40, 20), (40, 100, 20), (20, 40, 100)])
+def test_of_any_number_of_resets_a_phase_keeps_the_largest_peak(counter: Counter, peaks: tuple[int, ...]) -> None:
+    phase = DevicePeaks()
+    phase.watch()
+    for peak in peaks:
+        counter.reach(peak, then=10)
+        torch.cuda.reset_peak_memory_stats()
+    assert phase.stats(DEVICE) == {PEAK: 100, "allocated_bytes.all.current": 10}
+    assert phase.largest("allocated_bytes.all") == 100
+    assert torch.cuda.memory_stats()[PEAK] == 10
+    counter.reach(120, then=5)
+    assert phase.stats(DEVICE) == {PEAK: 120, "allocated_bytes.all.current": 5}
+
+
+def test_a_phase_begins_anew_and_what_the_script_reads_goes_on(counter: Counter) -> None:
+    phase = DevicePeaks()
+    phase.watch()
+    counter.reach(100, then=10)
+    torch.cuda.reset_peak_memory_stats()
+    for peak, read in ((40, 40), (30, 40), (50, 50)):
+        phase.begin(DEVICE)
+        counter.reach(peak, then=10)
+        assert phase.stats(DEVICE)[PEAK] == peak
+        assert torch.cuda.memory_stats()[PEAK] == read
+
+
+def test_what_was_kept_of_one_device_is_forgotten_alone(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two devices the fuller one's peak is the largest, whichever it is."""
+    sizes = {0: 70, 1: 90}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda.memory, "memory_stats", lambda device: {PEAK: sizes[device]})
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {PEAK: sizes[device]})
+    peaks = DevicePeaks()
+    assert peaks.largest("allocated_bytes.all") == 90
+    sizes[0] = 95
+    assert peaks.largest("allocated_bytes.all") == 95
+    peaks.keep()
+    sizes.update({0: 10, 1: 20})
+    assert [peaks.stats(index)[PEAK] for index in sizes] == [95, 90]
+    peaks.forget(0)
+    assert [peaks.stats(index)[PEAK] for index in sizes] == [10, 90]
+    peaks.forget(0)  # of which nothing is kept any more
+    assert peaks.largest("reserved_bytes.all") == 0  # nobody counts it

@@ -104,3 +104,39 @@ def test_a_group_is_counted_by_its_own_ranks_and_other_operations_are_not_heard(
     for one in at_least_one(heard):
         assert one["all_reduce of one rank"] == [("all_reduce", 1, PART)]
         assert one["no collective"] == []
+
+
+def nodes_heard(rank: int, world_size: int, ranks_per_node: int, groups: list[list[int]]) -> list[tuple[int, int]]:
+    """Size and nodes of each of `groups`, the world first, as `rank` hears of a collective in it, twice."""
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from zerobench.rank.ledger.heard_collectives import HearingCounter
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    made: list[Any] = [dist.group.WORLD, *map(dist.new_group, groups)]
+    heard: list[tuple[int, int]] = []
+    with HearingCounter(lambda: None, lambda *told: heard.append((told[1], told[3])), ranks_per_node):
+        for group in [*made, *made]:
+            dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group()
+    first, again = heard[: len(made)], heard[len(made) :]
+    assert first == again
+    return first
+
+
+@pytest.mark.parametrize(("rank", "groups", "nodes"), [
+    (0, [[0, 1], [0, 3], [0, 4], [0, 2, 4, 6], [0]], [1, 1, 2, 2, 1]),
+    (4, [[3, 4], [4, 5, 6, 7], [0, 4]], [2, 1, 2]),
+    (8, [[8, 9], [0, 4, 8], [7, 8]], [1, 3, 2]),
+])  # fmt: skip
+def test_a_group_lies_on_as_many_nodes_as_have_a_rank_of_it(
+    in_fork: Callable[..., Any],  # noqa: F811
+    rank: int,
+    groups: list[list[int]],
+    nodes: list[int],
+) -> None:
+    """Ten ranks on nodes of four: 0 to 3, 4 to 7, 8 and 9."""
+    expected = [(10, 3), *((len(group), count) for group, count in zip(groups, nodes, strict=True))]
+    assert in_fork(nodes_heard, rank, 10, 4, groups) == expected

@@ -44,3 +44,64 @@ def test_a_communicator_that_is_made_later_takes_of_the_room():
     events = GIVEN_BACK_FIRST[:4]
     assert rows(events, CAPACITY).held_bytes == 86 * MIB
     assert rows(events, CAPACITY, CAPACITY - 20 * MIB).held_bytes == 130 * MIB
+
+
+def simulated(events: list[tuple[int, int, int]], capacity_bytes: int = CAPACITY) -> Any:
+    """The world's allocators, which hear of each event (storage, bytes that it grows by, stream) as it is asked for."""
+    from zerobench.rank.worlds.simulation.allocator import SimulatedRows
+
+    counter: Any = SimpleNamespace(take_device_events=lambda: [_event(*events.pop(0)) for _ in list(events)])
+    return SimulatedRows(counter, lambda: capacity_bytes)
+
+
+def _event(serial: int, delta: int, stream: int) -> tuple[Any, int, int]:
+    return SimpleNamespace(serial=serial, birth=None), delta, stream
+
+
+def totals(found: Any) -> tuple[int, int, int, int]:
+    said = found.totals()
+    return said.live_bytes, said.peak_bytes, said.live_rounding_bytes, said.peak_rounding_bytes
+
+
+def test_what_blocks_are_larger_than_was_asked_for_is_told_of_the_end_and_of_the_peak():
+    """Blocks are multiples of 512 bytes: 1000 take 1024, 100 take 512, and at the peak both were there."""
+    events: list[tuple[int, int, int]] = []
+    found = simulated(events)
+    assert totals(found) == (0, 0, 0, 0)
+    events += [(1, 1000, 0), (2, 100, 0)]
+    assert totals(found) == (1536, 1536, 436, 436)
+    events += [(1, -1000, 0)]
+    assert totals(found) == (512, 1536, 412, 436)
+    found.start()
+    assert totals(found) == (512, 512, 412, 412)
+
+
+def test_a_storage_that_changes_its_size_is_given_back_and_asked_for_anew():
+    events = [(1, 1000, 0), (1, 2000, 0)]
+    found = simulated(events)
+    assert totals(found) == (3072, 3072, 72, 72)
+    events += [(1, -2500, 0)]
+    assert totals(found) == (512, 3072, 12, 72)
+    events += [(1, -500, 0), (9, 0, 0)]
+    assert totals(found)[0] == 0
+
+
+def test_free_segments_go_back_when_the_cache_is_emptied_and_what_is_held_stays():
+    def reserved(found: Any) -> int:
+        found.start()
+        found.note(StepKind.STEADY, Phase.STEP)
+        return int(found.rows[StepKind.STEADY, Phase.STEP].reserved_bytes)
+
+    found = simulated([(1, 40 * MIB, 0), (2, 30 * MIB, 0), (1, -40 * MIB, 0)])
+    assert reserved(found) == 70 * MIB
+    found.empty_cache()
+    assert reserved(found) == 30 * MIB
+
+
+@pytest.mark.parametrize(("asked", "refused"), [(100, False), (102, True)])
+def test_what_fills_the_gpu_to_the_last_segment_fits(asked, refused):
+    """Beyond 10 MiB segments are multiples of 2 MiB."""
+    found = simulated([(1, asked * MIB, 0)])
+    found.note(StepKind.FIRST, Phase.FORWARD)
+    row = found.rows[StepKind.FIRST, Phase.FORWARD]
+    assert (row.held_bytes, len(found._plays)) == (asked * MIB, 1 if refused else 2)

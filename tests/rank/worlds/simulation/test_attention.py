@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 GPU = "simgpu"
-BATCH, LENGTH = 2, 1000
+BATCH, LENGTH = 2, 2054
+"""Of which 32, 64 and 128 have unlike next multiples."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,18 @@ class Case:
     """Compute capability of the GPU, where it matters."""
 
     @property
+    def is_half(self) -> bool:
+        return self.dtype in {"bfloat16", "float16"}
+
+    @property
     def cudnn(self) -> bool:
         """The kernel of cuDNN takes it."""
-        return self.capability == "9.0" and self.dtype == "bfloat16"
+        return self.capability in {"9.0", "10.0"} and self.is_half and self.dim <= 256
 
     @property
     def flash(self) -> bool:
         """The flash kernel takes it."""
-        return self.dtype == "bfloat16" and not self.mask and not self.cudnn
+        return self.is_half and not self.mask and not self.cudnn and self.dim <= 256
 
     @property
     def random_state(self) -> list[int]:
@@ -41,7 +46,7 @@ class Case:
 
     @property
     def itemsize(self) -> int:
-        return 2 if self.dtype == "bfloat16" else 4
+        return 2 if self.is_half else 4
 
     def tensor_bytes(self, heads: int) -> int:
         """One of q, k, v, the output or a gradient."""
@@ -56,6 +61,13 @@ CASES = {
     "cuDNN's, grouped queries": Case(8, 2, 64, capability="9.0"),
     "cuDNN's with a mask": Case(8, 8, 64, mask=True, capability="9.0"),
     "flash on Ada": Case(8, 8, 64, capability="8.9"),
+    "flash in fp16": Case(8, 8, 64, dtype="float16"),
+    "cuDNN's in fp16 on Blackwell": Case(8, 8, 64, dtype="float16", capability="10.0"),
+    "flash on a Blackwell of workstations": Case(8, 8, 64, capability="12.0"),
+    "flash, the largest head": Case(2, 2, 256),
+    "cuDNN's largest head": Case(2, 2, 256, capability="9.0"),
+    "memory-efficient, a larger head": Case(2, 2, 264),
+    "memory-efficient, a larger head on Hopper": Case(2, 2, 264, capability="9.0"),
     "memory-efficient in fp32 on Hopper": Case(8, 8, 64, dtype="float32", capability="9.0"),
     "memory-efficient in fp32": Case(8, 8, 64, dtype="float32"),
     "memory-efficient with a mask": Case(8, 8, 64, mask=True),
@@ -214,3 +226,16 @@ def test_more_sequences_than_flash_has_a_grid_for_are_refused_as_on_a_gpu(in_for
     with pytest.raises(RuntimeError, match=r"invalid configuration argument: attention over 65,536 sequences"):
         in_fork(attend, Case(1, 1, 8, capability=capability), 65_536)
     assert in_fork(attend, Case(1, 1, 8, dtype="float32", capability=capability), 65_536)["gradients"] == [True] * 3
+
+
+def test_heads_that_cudnn_does_not_take_go_to_flash_which_pads_them(in_fork):
+    case = Case(8, 8, 36, capability="9.0")
+    padded = BATCH * 8 * LENGTH * 40 * 2
+    assert in_fork(attend, case)["born"] == [padded, padded, padded, padded, 4 * BATCH * 8 * LENGTH, 16, 8]
+
+
+def test_cudnn_takes_as_many_sequences_as_it_is_asked_for_at_most(in_fork):
+    """What it keeps of the random generator is not what flash keeps."""
+    saved = in_fork(attend, Case(1, 1, 8, capability="9.0"), 65_535)["saved"]
+    assert saved[:2] == [8, 8]
+    assert in_fork(attend, Case(1, 1, 8, capability="8.9"), 65_535)["saved"][:2] == [8, 16]
