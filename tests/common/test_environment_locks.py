@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.known import known
-from zerobench.common.environment_locks import set_up_alone, unused
+from zerobench.common.environment_locks import LOCK, keep_in_use, set_up_alone, unused
 from zerobench.emulator.outdated import KEPT_S, remove_old_builds
 
 PATIENCE_S = 60.0
@@ -239,3 +239,41 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     with unused(tmp_path) as is_unused:
         assert not is_unused
     assert (tmp_path / "other").read_text() == "kept"
+
+
+def test_each_use_of_an_environment_is_noted_by_the_time_of_its_lock_the_first_and_every_later_one(
+    tmp_path: Path,
+) -> None:
+    """By which one that nobody uses any more is found."""
+    used_at_s = []
+    for _ in range(3):
+        keep_in_use(tmp_path)
+        used_at_s.append((tmp_path / LOCK).stat().st_mtime)
+        os.utime(tmp_path / LOCK, (0.0, 0.0))
+    began_s = time.time() - PATIENCE_S
+    assert [at_s > began_s for at_s in used_at_s] == [True] * 3
+
+
+def _num_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_process_that_uses_an_environment_twice_holds_it_once_and_a_new_one_of_the_same_name_anew(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "environment"
+    for _ in range(2):  # what was there is replaced
+        folder.mkdir()
+        before = _num_descriptors()
+        keep_in_use(folder)
+        held = _num_descriptors()
+        keep_in_use(folder)
+        assert _num_descriptors() == held == before + 1
+        with unused(folder) as is_unused:
+            assert not is_unused
+        folder.rename(tmp_path / f"old {before}")
+
+
+def test_a_folder_that_is_not_there_cannot_be_used_and_that_is_no_error(tmp_path: Path) -> None:
+    keep_in_use(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []

@@ -125,3 +125,28 @@ def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "libtorch.so").write_bytes(b"not one")
     with pytest.raises(UserError, match=r"libtorch\.so: not a library for 64-bit Linux$"):
         wanted_by(tmp_path / "libtorch.so")
+
+
+def test_stand_ins_are_of_the_releases_of_cudnn_and_nccl_that_torch_asks_for(
+    torch_lib: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """As their own headers number them: cuDNN 9.10.2 is 91002, NCCL 2.27.3 is 22703 (cudnn_version.h, nccl.h)."""
+    about = tmp_path / "torch-2.9.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Name: torch\nRequires-Dist: nvidia-cublas-cu13==13.0.0.19\n"
+        "Requires-Dist: nvidia-cudnn-cu13==9.10.2.21; platform_system == 'Linux'\n"
+        "Requires-Dist: nvidia-nccl-cu13==2.27.3\n"
+    )
+    lib = tmp_path / "torch" / "lib"
+    lib.parent.mkdir()
+    torch_lib.rename(lib)
+    options: dict[str, list[str]] = {}
+    monkeypatch.setattr(builder, "_OPENED", ())
+    monkeypatch.setattr(builder, "build_values", lambda *_: None, raising=False)
+    monkeypatch.setattr(type(C), "make_library", lambda _, out, _files, given: options.update({out.name: list(given)}))
+    builder.build(lib, tmp_path, tmp_path / "out")
+    defined = {name: [one for one in given if one.startswith("-DZB_")] for name, given in options.items()}
+    numbers = ["-DZB_CUDNN_VERSION=91002", "-DZB_NCCL_VERSION=22703"]
+    libraries = ("libcublas.so.13", "libcublasLt.so.13", "libnccl.so.2")
+    assert defined == {builder.CORE: []} | dict.fromkeys(libraries, numbers)

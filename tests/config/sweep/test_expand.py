@@ -249,6 +249,21 @@ def test_a_reference_is_skipped_where_the_machine_has_too_few_ranks_for_all_its_
     assert planned[1].skipped.reason == "the reference for 2 ranks on a node with 1 GPU; each rank needs its own GPU"
 
 
+@pytest.mark.parametrize("world_sizes", [[1, 2], [2, 1]])
+def test_a_reference_that_stands_for_one_point_that_fits_runs_whichever_comes_first(plan: Any, world_sizes: list[int]):
+    """Two ranks of one micro-batch, and one rank of two, train the same global batch."""
+    axes = {"strategy": "single", "world_size": world_sizes, "gradient_accumulation_steps": [1, 2]}
+    planned = plan(axes, ONE_GPU)
+    found = {one.trial.gradient_accumulation_steps: one.skipped is None for one in planned}
+    assert found == {1: True, 2: True, 4: False}
+
+
+@pytest.mark.parametrize("evidence", ["simulated", "formula"])
+def test_a_predicted_reference_is_never_needless(plan: Any, evidence: str):
+    planned = plan({"strategy": "single", "world_size": 2, "evidence": evidence, "gpu": "h100"}, ONE_GPU)
+    assert [one.skipped for one in planned] == [None]
+
+
 @pytest.mark.parametrize("name", list(shipped_sweeps()))
 @pytest.mark.parametrize("machine", [CPU, ONE_GPU, GPUS, FOUR_NODES])
 def test_every_shipped_sweep_has_something_to_run_on_every_machine(name: str, machine: Machine):

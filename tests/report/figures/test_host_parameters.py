@@ -4,12 +4,16 @@ import pytest
 
 from benchmarks.prediction.simulated import TINY, gpu_trial
 from tests.report.explain.runs import BUCKETS, OFFLOADED, QUICKSTART, named
-from tests.report.sample_run import SampleTrial, trial_record
+from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_record
 from tests.tools.kept_simulator import Simulate
+from tests.tools.known import known
+from tests.tools.rank_records import ledger_row
+from zerobench.common.vocabulary import Category, Phase, Place, StepKind
 from zerobench.config.models.parameters import count_parameters
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.optimizers import deepspeeds_adamw
-from zerobench.report.figures.host_parameters import Holder, holders
+from zerobench.records.records import MemoryRow, ParameterTensor
+from zerobench.report.figures.host_parameters import PAGE_CACHE, Holder, holders
 
 
 def per_parameter(holder: Holder) -> float:
@@ -52,3 +56,87 @@ def test_sixteen_bytes_become_twenty_eight_where_page_locking_rounds_up_to_power
         totals.append(found["together"] - 2 * (found["staging copies"] - 2))  # a gradient on its way
     assert totals[0] == pytest.approx(28, abs=0.2)
     assert totals[1] == pytest.approx(18, abs=0.2)
+
+
+PARAMETERS = 1000
+
+
+def _held(category: Category, peak: int, live: int, phase: Phase = Phase.STEP, place: Place = Place.HOST) -> MemoryRow:
+    step = StepKind.FIRST if phase is Phase.INIT else StepKind.STEADY
+    return ledger_row(step, phase, place, category, peak, live)
+
+
+def _of(trial: SampleTrial) -> dict[str, Holder]:
+    return {one.name: one for one in holders(trial.with_ranks(parameters=_counted()))}
+
+
+def _counted() -> ParameterTensor:
+    return ParameterTensor(total=PARAMETERS, trainable=PARAMETERS, by_component={"attention": PARAMETERS})
+
+
+def test_the_pages_of_a_file_are_there_once_on_each_node_for_all_its_ranks() -> None:
+    loaded = completed_trial(spec("zero3", num_nodes=2, gpus_per_node=4, weights="loaded"))
+    mapped = loaded.with_ranks(mapped_peak_bytes=lambda rank: 100 * rank.rank, memory=[])
+    files = _of(mapped)[PAGE_CACHE]
+    load = known(files.load)
+    assert (load.a_parameter, load.rank_bytes, load.node_bytes) == (2 * 700 / PARAMETERS, None, 700)
+    assert (known(files.init).node_bytes, files.steady) == (0, None)
+    assert PAGE_CACHE not in _of(loaded.with_ranks(mapped_peak_bytes=0, memory=[_held(Category.STAGING, 90, 80)]))
+
+
+def test_offloaded_states_are_those_of_the_first_rank_times_all_and_on_a_node_times_its_own() -> None:
+    offloaded = completed_trial(spec("zero3", num_nodes=2, gpus_per_node=4, offload_optimizer="cpu"))
+    rows = [
+        _held(Category.MASTER_WEIGHTS, 60, 50, Phase.INIT),
+        _held(Category.MASTER_WEIGHTS, 30, 20),
+        _held(Category.MASTER_WEIGHTS, 40, 10, Phase.BACKWARD),
+        _held(Category.MASTER_WEIGHTS, 9000, 9000, place=Place.NVME),
+        _held(Category.MASTER_WEIGHTS, 9000, 9000, place=Place.DEVICE),
+    ]
+    trial = offloaded.with_ranks(memory=lambda rank: rows if rank.rank == 0 else [])
+    one = _of(trial)["fp32 masters"]
+    held = [known(moment) for moment in (one.load, one.init, one.steady)]
+    assert [moment.rank_bytes for moment in held] == [60, 50, 40]
+    assert [moment.a_parameter for moment in held] == [pytest.approx(8 * size / PARAMETERS) for size in (60, 50, 40)]
+    assert [moment.node_bytes for moment in held] == [4 * 60, 4 * 50, 4 * 40]
+    assert one.most == pytest.approx(8 * 60 / PARAMETERS)
+
+
+def test_where_weights_are_loaded_each_rank_counts_as_it_was() -> None:
+    """One of them may read for all."""
+    loaded = completed_trial(spec("zero3", num_nodes=2, gpus_per_node=2, weights="loaded"))
+    sizes = (100, 20, 20, 20)
+    trial = loaded.with_ranks(memory=lambda rank: [_held(Category.PARAMETERS, sizes[rank.rank], 10, Phase.INIT)])
+    load = known(_of(trial)["parameters"].load)
+    assert (load.rank_bytes, load.a_parameter, load.node_bytes) == (100, 160 / PARAMETERS, 80)
+    on_cpu = trial.with_ranks(
+        device_type="cpu", memory=[_held(Category.PARAMETERS, 7, 7, Phase.INIT, place=Place.DEVICE)]
+    )
+    assert known(_of(on_cpu)["parameters"].load).rank_bytes == 7
+    assert _of(trial.with_ranks(memory=[_held(Category.PARAMETERS, 7, 7, Phase.INIT, place=Place.DEVICE)])) == {}
+
+
+def test_what_the_process_itself_holds_is_taken_off_the_total_of_the_same_moment() -> None:
+    offloaded = completed_trial(spec("zero3", gpus_per_node=1, offload_optimizer="cpu"))
+    rows = [
+        _held(Category.TOTAL, 900, 800),
+        _held(Category.REST_OF_PROCESS, 300, 250),
+        _held(Category.TOTAL, 950, 940, Phase.BACKWARD),
+        _held(Category.REST_OF_PROCESS, 500, 490, Phase.BACKWARD),
+        _held(Category.TOTAL, 70, 60, Phase.INIT),
+    ]
+    one = _of(offloaded.with_ranks(memory=rows))["together"]
+    assert [known(moment).rank_bytes for moment in (one.load, one.init, one.steady)] == [70, 60, 600]
+
+
+def test_lines_are_sorted_by_what_steady_steps_hold_with_the_total_and_the_files_last() -> None:
+    loaded = completed_trial(spec("zero3", gpus_per_node=1, offload_optimizer="cpu", weights="loaded"))
+    rows = [
+        _held(Category.STAGING, 10, 10),
+        _held(Category.FIRST_MOMENT, 40, 40),
+        _held(Category.TOTAL, 50, 50),
+        _held(Category.GRADIENTS, 4, 4),
+        _held(Category.SECOND_MOMENT, 5, 5),
+    ]
+    found = _of(loaded.with_ranks(memory=rows, mapped_peak_bytes=9))
+    assert list(found) == ["first moment", "staging copies", "second moment", "together", PAGE_CACHE]

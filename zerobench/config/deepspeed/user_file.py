@@ -148,10 +148,6 @@ def _trainer_answers(trial: TrialSpec) -> dict[str, Any]:
         "bf16.enabled": trial.precision is Precision.BF16,
         "fp16.enabled": trial.precision is Precision.FP16,
         **{f"optimizer.params.{name}": value for name, value in hyperparameters.torch_values(*TORCH_NAMES).items()},
-        "scheduler.params.warmup_min_lr": 0,
-        "scheduler.params.warmup_max_lr": hyperparameters.learning_rate,
-        "scheduler.params.warmup_num_steps": max(1, hyperparameters.warmup_steps),
-        "scheduler.params.total_num_steps": hyperparameters.decay_steps,
     }
     hidden_size = dimensions(trial.model).hidden_size
     if hidden_size is not None:
