@@ -1,1 +1,1 @@
-"""One command a file: its words and options, light to import; the work is done in ../terminal/."""
+"""One module per command: its help and options only, so it imports fast. ../terminal/ does the work."""

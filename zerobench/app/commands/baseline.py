@@ -1,4 +1,4 @@
-"""`zerobench baseline`: runs kept by a name, for `compare --against`."""
+"""`zerobench baseline`: runs stored under a name, for `compare --against`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerobench calibrate`: what a run on GPUs says of context and NCCL."""
+"""`zerobench calibrate`: CUDA context, NCCL memory and step times from a run on GPUs."""
 
 from __future__ import annotations
 

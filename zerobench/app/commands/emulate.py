@@ -1,4 +1,4 @@
-"""`zerobench emulate`: a command of the user's own on GPUs that are not there."""
+"""`zerobench emulate`: run the user's own command on emulated GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerobench explain`: why a trial took what it took, or why it differs from another."""
+"""`zerobench explain`: the causes of a trial's memory and time, or of a difference between two trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerobench export`: the records of a run for the tools that people already look at their training with."""
+"""`zerobench export`: a run's records in the formats of other tools."""
 
 import typer
 

@@ -90,7 +90,7 @@ def _gpus() -> Answer:
 
 
 def _sizes(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """Memory as the table shows it: NVML's total and what CUDA hands out differ by less than 1 GiB."""
+    """Device memory as table cells. NVML's total and CUDA's usable size differ by less than 1 GiB."""
     sizes = {"memory_gib": row["memory_bytes"], "usable_gib": row["usable_memory_bytes"]}
     source = "rule" if row["usable_memory_rule"] else "catalogue"
     return {
@@ -100,7 +100,7 @@ def _sizes(row: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _print(title: str, headers: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows, by the header of each of their fields; texts are those that some row has as one."""
+    """Print `rows` as a table; `headers` maps each header to its field. A column is text if any of its cells is."""
     from zerobench.report.documents.terminal import print_parts
     from zerobench.report.tables.model import Column
     from zerobench.report.tables.part import Listing, Part

@@ -1,4 +1,4 @@
-"""`zerobench report`: what to send to others of a run, or of several."""
+"""`zerobench report`: a page, Markdown, CSV or JSON of one run or several."""
 
 from pathlib import Path
 from typing import Annotated

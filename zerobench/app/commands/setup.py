@@ -1,4 +1,4 @@
-"""`zerobench setup`: make the environment of its own that a strategy, or the emulated GPU, needs."""
+"""`zerobench setup`: create the separate environment of a strategy or of the emulated GPU."""
 
 from pathlib import Path
 from typing import Annotated

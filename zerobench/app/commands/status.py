@@ -1,4 +1,4 @@
-"""`zerobench status`: how a run stands."""
+"""`zerobench status`: progress of a run."""
 
 from typing import Annotated
 

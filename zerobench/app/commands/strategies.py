@@ -1,4 +1,4 @@
-"""`zerobench strategies`: the ways to train, what each needs, and whether it can run here."""
+"""`zerobench strategies`: the strategies, their requirements, and their availability here."""
 
 from typing import Annotated
 

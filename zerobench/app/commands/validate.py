@@ -1,4 +1,4 @@
-"""`zerobench validate`: how far predictions are off."""
+"""`zerobench validate`: prediction errors of a sweep."""
 
 from zerobench.app.terminal.answer import Answer, answering
 from zerobench.app.terminal.requests import ValidateRequest

@@ -1,4 +1,4 @@
-"""`zerobench watch`: run a command of the user's own and watch its memory."""
+"""`zerobench watch`: run the user's own command and record its memory."""
 
 from __future__ import annotations
 

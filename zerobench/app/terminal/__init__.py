@@ -1,1 +1,1 @@
-"""The command line. ../commands/ declares each command, the modules here do the work, app.py joins and starts them."""
+"""The command line: ../commands/ declares the commands, the modules here do the work, app.py starts them."""

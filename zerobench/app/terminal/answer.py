@@ -1,7 +1,7 @@
-"""How a command's answer reaches whoever asked: tables for people, one JSON document for programs.
+"""Output of a command: tables for people, one JSON document for programs.
 
-A command returns an `Answer`; `answering` gives it `--json` and `--quiet` and prints what was asked for. Under `--json`
-standard output holds the document alone, and whatever else a command says (progress, notes) goes to standard error.
+A command returns an `Answer`; `answering` adds `--json` and `--quiet` and prints the one requested. Under `--json` only
+the document goes to standard output; progress and notes go to standard error.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from zerobench.common.plain_values import plain_value
 
 
 def _nothing() -> None:
-    """A command that showed all while it worked has nothing left to show."""
+    """Default of `Answer.show`, for commands that print while they work."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found out."""
+    """Result of a command."""
 
     document: Callable[[], Mapping[str, Any]]
-    """For programs; fields.py says what each of its fields is."""
+    """JSON document; fields.py describes its fields."""
     show: Callable[[], object] = _nothing
-    """Prints it for people."""
+    """Prints the result for people; does nothing if the command printed everything while it worked."""
     exit_code: int = 0
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., int]:
-    """`command` with the options `--json` and `--quiet`; it returns its exit status.
+    """Add the options `--json` and `--quiet` to `command`, which then returns its exit status.
 
-    A request that it takes, a dataclass, has an option for each field, by its metadata; or for each that the mapping
-    names with which the request is annotated.
+    A parameter that is a dataclass gets an option for each field: from the field's metadata, or from the mapping that
+    annotates the parameter.
     """
     signature = inspect.signature(command, eval_str=True)
     asked = {name: _made_of(parameter) for name, parameter in signature.parameters.items()}
@@ -64,7 +64,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., int]:
 
 
 def _made_of(parameter: inspect.Parameter) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
-    """What makes the value of a command's parameter, and the options of which."""
+    """Return the constructor of a command parameter and the options that supply its arguments."""
     kind, *options = get_args(parameter.annotation) or [parameter.annotation]
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return (lambda word: word), [parameter.replace(kind=_KEYWORD)]
@@ -78,7 +78,7 @@ def _made_of(parameter: inspect.Parameter) -> tuple[Callable[..., Any], list[ins
 
 
 def print_document(command: str, document: Mapping[str, Any]) -> None:
-    """Print what `command` found out, for programs."""
+    """Print the JSON document of `command`."""
     whole = {"zerobench": __version__, "command": command, **document}
     print(json.dumps(plain_value(whole), indent=1, allow_nan=False))  # noqa: T201 -- what was asked for
 
@@ -92,7 +92,7 @@ _OPTIONS = {"as_json": AsJson, "quiet": Quiet}
 
 @contextmanager
 def _aside(*, as_json: bool, quiet: bool) -> Iterator[None]:
-    """Where what is printed meanwhile goes."""
+    """Redirect everything printed meanwhile: to nowhere if `quiet`, to standard error if `as_json`."""
     if quiet:
         with (
             Path(os.devnull).open("w", encoding="utf-8") as nowhere,

@@ -1,6 +1,6 @@
-"""Joins the commands and starts them. It is the only place that prints errors, each as one line, and exits with 2.
+"""Join the commands and start them. Only this module prints errors: one line each, exit status 2.
 
-Every command imports what it needs when it runs, so that `zerobench --help` stands at once.
+Every command imports its dependencies when it runs, which keeps `zerobench --help` fast.
 """
 
 import os
@@ -18,8 +18,8 @@ from zerobench.common.errors import UserError, unknown_choice
 from zerobench.common.file_errors import WORKING_DIRECTORY_GONE, failure_of, is_working_directory_gone
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""The base of what typer raises for a wrong command line; it exports only this subclass, and where the base lies
-differs between its versions."""
+"""Base class of typer's usage errors. typer exports only this subclass, and the base's module differs between versions.
+"""
 
 app = typer.Typer(
     name="zerobench",
@@ -33,9 +33,9 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0, 1 where a trial failed, 2 for a mistake of the user's, 130 when stopped.
+    """Run the command line and exit: 0, 1 if a trial failed, 2 for a user error, 130 when interrupted.
 
-    141 where nobody reads what is printed any more, without a word, as a shell shows a program ended by SIGPIPE.
+    141, without a message, if the reader of the output has gone: a shell's status of a program ended by SIGPIPE.
     """
     _open_what_is_closed()
     try:
@@ -68,7 +68,7 @@ def _in_no_working_directory(message: str) -> str:
 
 
 def _failed_operation(error: OSError) -> str:
-    """Which file, why, and what to do. Python names none where printing failed, which then fails once more."""
+    """Name the file, the reason and the remedy. Python names no file if printing failed; flushing then fails again."""
     if error.filename is None:
         try:
             sys.stdout.flush()
@@ -78,7 +78,7 @@ def _failed_operation(error: OSError) -> str:
 
 
 def _open_what_is_closed() -> None:
-    """Lead a standard stream that is closed to nowhere; else the next file that is opened would get its number."""
+    """Open closed standard streams on /dev/null: otherwise the next file opened would get their descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
@@ -89,7 +89,7 @@ def _open_what_is_closed() -> None:
 
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:
-    """Raises UserError for an argument that no record and no page can hold."""
+    """Raise UserError for an argument that is not valid UTF-8, which no record or page can hold."""
     for argument in arguments:
         try:
             argument.encode()
@@ -113,7 +113,7 @@ def _complain(message: str) -> int:
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with the command line, with the nearest command where one was mistyped."""
+    """Word a usage error in one line, with the nearest command if one was mistyped."""
     refused = _refused(error)
     if refused is not None:
         return refused
@@ -130,9 +130,9 @@ def _usage(error: Any) -> str:
 
 
 def _refused(error: Any) -> str | None:
-    """The option, its value and what it should be, where its type refused it.
+    """Name the option, its value and the expected type, if the type refused the value.
 
-    Typer's message names no value: it stands in the error of pydantic, by which typer reads options, behind it.
+    Typer's message omits the value; the pydantic error behind it has it.
     """
     faults = getattr(error.__context__, "errors", None)
     parameter = getattr(error, "param", None)
@@ -164,12 +164,12 @@ DECLARED: Mapping[str, Callable[..., Any]] = {
     name: getattr(import_module(f"zerobench.app.commands.{name}"), name)
     for name in chain.from_iterable(GROUPS.values())
 }
-"""By name; help.py says which there are, under which heading and in which order."""
+"""Commands by name, in the order of help.py."""
 
 for _name, _command in DECLARED.items():
     app.command(_name, epilog=epilog(_name))(_command)
 
 
 def commands() -> list[Any]:
-    """The commands as typer makes them."""
+    """Return the commands as typer builds them."""
     return list(typer.main.get_command(app).commands.values())  # type: ignore[attr-defined] # the app is a group

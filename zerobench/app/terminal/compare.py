@@ -1,4 +1,4 @@
-"""What `zerobench compare` does: two runs side by side in the terminal, in a file for a pull request, and as a gate."""
+"""`zerobench compare`: two runs side by side in the terminal, in a file for a pull request, and as a CI gate."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from zerobench.report.tables.two_runs import TITLE, answer_part, comparison_part
 
 
 def compare_runs(request: CompareRequest) -> Answer:
-    """The two runs side by side, judged; the exit status is 1 where a limit is exceeded.
+    """Compare two runs and judge the limits; exit status 1 if one is exceeded.
 
-    Raises UserError: a mistake in the request, no trial in both runs, a torn record, or a gate that can never fire
-    (after the tables, which are true all the same).
+    Raises UserError for a mistake in the request, no common trial, a torn record, or a limit that can never fail
+    (reported after the tables, which are valid all the same).
     """
     limits = [] if request.fail_on is None else parse_limits(request.fail_on)
     files = {
@@ -75,7 +75,7 @@ def _parts(comparison: Comparison, verdicts: Sequence[Verdict], *, details: bool
 
 
 def _paths(request: CompareRequest) -> tuple[Path, Path]:
-    """The folders of the run before and the run after."""
+    """Return the folders of the base run and the new run."""
     if request.against is not None:
         if request.new is not None:
             raise UserError(f"--against: {request.against} replaces BASE; give NEW only")

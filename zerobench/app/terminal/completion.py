@@ -1,4 +1,4 @@
-"""What a shell completes beside commands and options: the names that they take."""
+"""Shell completion of argument values: models, GPUs, runs, axis values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 Complete = Callable[[str], list[str]]
 
 REPORTS = Path("reports")
-"""Where run folders lie unless said otherwise."""
+"""Default folder of runs."""
 
 
 def _beginning(names: Callable[[], Iterable[str]]) -> Complete:
-    """Those of `names` that begin with what was typed; none leaves the shell to complete files."""
+    """Complete with those of `names` that start with the typed text; without a match the shell completes files."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -23,17 +23,17 @@ def _beginning(names: Callable[[], Iterable[str]]) -> Complete:
 
 
 def _listed(module: str, name: str) -> Callable[[], Iterable[str]]:
-    """The names in a list of zerobench's, whose module is imported when they are asked for."""
+    """Names in a list of zerobench; its module is imported on completion only."""
     return lambda: getattr(import_module(f"zerobench.{module}"), name)
 
 
 def _made(module: str, name: str, *arguments: Any) -> Callable[[], Iterable[str]]:
-    """The names that a function of zerobench's gives, whose module is imported when they are asked for."""
+    """Names returned by a function of zerobench; its module is imported on completion only."""
     return lambda: getattr(import_module(f"zerobench.{module}"), name)(*arguments)
 
 
 def _gpus() -> Iterable[str]:
-    """Names of the catalogue, with dashes for the spaces, which a shell would have to quote."""
+    """GPU names of the catalogue, with dashes for spaces, which a shell would require quoting."""
     from zerobench.config.hardware.hardware import load_catalogue
 
     return dict.fromkeys(gpu.name.lower().replace(" ", "-") for gpu in load_catalogue())
@@ -61,11 +61,11 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "evidence": _listed("config.trial.trial", "Evidence"),
     "precision": _listed("config.trial.trial", "Precision"),
 }
-"""What an axis may be, of the axes whose values are names."""
+"""Possible values of the axes whose values are names."""
 
 
 def axis_values(incomplete: str) -> list[str]:
-    """The last value of AXIS=VALUE,...; not the axis, behind which shells would put a space. Bash splits at the `=`."""
+    """Complete the last value of AXIS=VALUE,...; not the axis, after which shells add a space. Bash splits at `=`."""
     axis, _, values = incomplete.partition("=")
     *before, last = values.split(",")
     written = f"{axis}={','.join([*before, ''])}"

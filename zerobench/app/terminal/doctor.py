@@ -1,4 +1,4 @@
-"""What `zerobench doctor` does: the findings as a table, and at its end what can run."""
+"""`zerobench doctor`: the checks as a table, then the kinds of trials that can run here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS: list[Column[Finding]] = [
 
 
 def doctor(reports: Path) -> Answer:
-    """What can run here and what to mend; exit status 1 where nothing can, not by simulation either."""
+    """Check this machine; exit status 1 if no trial can run here, not even simulated."""
     findings = examine(reports, {"Slurm": slurm_check})
     kinds = can_run(findings)
 

@@ -1,4 +1,4 @@
-"""The work of `zerobench explain`: find the trials, or read the log, print topics or JSON."""
+"""`zerobench explain`: find the trials or read the log, print topics or JSON."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ from zerobench.report.figures.environment_facts import Environment, cores_of_nod
 from zerobench.report.figures.notes import listed
 
 _WIDTHS = (40, 100)
-"""Columns of a line: no wider than people read, however wide the terminal is."""
+"""Narrowest and widest line in columns, whatever the terminal's width."""
 
 
 _OF_LOGS = (
     *("model", "ds_config", "gpus", "gpu", "micro_batch", "gradient_accumulation", "sequence_length"),
     *("activation_checkpointing", "lora"),
 )
-"""Options that say what a log's training was."""
+"""Options that describe a log's training."""
 _BESIDE = 3
-"""Rows of a screen for the word about details, and for the prompt that follows."""
+"""Screen rows for the hint about details and the prompt that follows."""
 _MOST_LOG_BYTES = 64 * 2**20
-"""Of the end of a log: what is to be explained stands there."""
+"""Bytes read from the end of a log, where the failure is."""
 
 
 def explain(run: str, asked: ExplainRequest, of_log: PlanRequest) -> Answer:
-    """Why a trial of `run` took what it took, or why the other differs from it; or what a log says.
+    """Explain the memory and time of a trial of `run`, its difference from another trial, or a log.
 
-    Both trials may be given as `RUN:TRIAL`. `of_log`: what a log's training was, whose changes that fit are predicted,
-    and where runs lie. Raises UserError: there is no such run or trial, or several, or the log says nothing of memory.
+    Both trials may be given as `RUN:TRIAL`. `of_log` describes the training of a log, whose fitting changes are
+    predicted, and has the folder of runs. Raises UserError if there is no such run or trial, or several, or the log
+    says nothing about memory.
     """
     trial, other, what_if, reports = asked.trial, asked.other, asked.what_if, of_log.reports
     is_told = _is_told(of_log, trial)
@@ -85,13 +86,13 @@ def explain(run: str, asked: ExplainRequest, of_log: PlanRequest) -> Answer:
 
 
 def _has_changes(trial: Trial) -> bool:
-    """Whether it ran out of memory and can be predicted otherwise."""
+    """Return True if the trial ran out of memory and changes to it can be predicted."""
     ran_out = trial.record.status in {Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}
     return ran_out and trial.spec.zero_stage is not None and work_of(trial.spec) is not None
 
 
 def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[Topic]:
-    """Those of a trial of a run, on what it ran on."""
+    """Predict changes of a trial on the hardware that it ran on."""
     node_bytes = memory_of_node(environment)
     if runs_on_cpu(trial):
         simulated = changes_on_cpu(trial, reports, prediction_view())
@@ -105,15 +106,15 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
 
 
 def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Topic]:
-    """What `trial` needs by prediction, and which changes make it fit."""
+    """Predict the memory that `trial` needs, and the changes that make it fit."""
     made = predict_changes(trial, cluster, reports, prediction_view(), of_host=of_host)
     return [*unchanged_topic(made.unchanged), changes_topic(made.changes)]
 
 
 def _of_file(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
-    """Changes of a log's training: predicted where enough is said of it, else those that its configuration allows.
+    """Changes to a log's training: predicted if the request is complete, else those that its configuration allows.
 
-    The log's word goes before the catalogue's: its GPU has what the refusal says.
+    The GPU's capacity is the one in the log's error message; the catalogue's is the fallback.
     """
     told = {"of_host": logged.of_host, "has_activations": logged.has_activations}
     missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
@@ -132,7 +133,7 @@ def _of_file(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
 
 
 def _is_told(request: PlanRequest, trial: str | None) -> bool:
-    """Whether options say what a log's training was. Raises UserError: they do not fit."""
+    """Return True if options describe a log's training. Raises UserError if they do not go together."""
     given = [name for name in _OF_LOGS if getattr(request, name)]
     if given and trial is not None:
         raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
@@ -142,7 +143,7 @@ def _is_told(request: PlanRequest, trial: str | None) -> bool:
 
 
 def _log_text(name: str, reports: Path) -> str:
-    """The end of the log in file `name`. Raises UserError: it is no file."""
+    """Read the end of the log file `name`. Raises UserError if it is not a file."""
     path = Path(name)
     if not path.is_file():
         run = store.find_run(name, reports)
@@ -151,8 +152,8 @@ def _log_text(name: str, reports: Path) -> str:
 
 
 def _of_own_log(run: store.Run, name: str) -> list[Topic]:
-    """What a crashed trial's errors say of memory, if anything: a script of one's own in which no tracker spoke leaves
-    no other word of what was refused.
+    """Explain the memory errors in a crashed trial's stderr, if any: without a tracker, a user's script records them
+    nowhere else.
     """
     trial = find_trial(name, named_trials(run)).trial
     path = run.folder.trial(trial.trial_id).stderr
@@ -179,7 +180,7 @@ def _answer(topics: Sequence[Topic], *, details: bool) -> Answer:
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:
-    """The run and the name of the second trial; with a colon it is of another run."""
+    """Return the run and the name of the second trial; `RUN:TRIAL` names another run."""
     run, colon, trial = name.rpartition(":")
     if not colon:
         return base, name
@@ -195,6 +196,6 @@ def _width() -> int:
 
 
 def write(text: str) -> None:
-    """Print `text`; where the terminal lacks a character, a question mark in its place."""
+    """Print `text`, with question marks for characters that the terminal's encoding lacks."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")

@@ -1,4 +1,4 @@
-"""The body of `zerobench export`: what was asked, one library after the other, and a line for each."""
+"""`zerobench export`: write the run for each requested tool."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,13 +36,13 @@ _TOOLS: Mapping[str, tuple[str, Callable[[Run, Any], int], str]] = {
     ),
     "step-timeline": ("FILE", write_step_timelines, "step in {to}: open it at ui.perfetto.dev"),
 }
-"""By an option: what it takes, what writes a run there and counts, and what of."""
+"""By option: its metavar, its writer (which returns a count), and the text after the count."""
 
 
 def export(request: ExportRequest) -> Iterator[str]:
-    """Export the run to each tool that is asked for; yields a line of what was done after each.
+    """Export the run to each requested tool; yields a line after each.
 
-    Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
+    Raises UserError if no tool is given, a tool's library is missing or refuses, or a record is torn.
     """
     asked = {option: getattr(request, option.replace("-", "_")) for option in _TOOLS}
     wanted = {option: to for option, to in asked.items() if to is not None}

@@ -1,7 +1,8 @@
-"""What each field of a command's `--json` document is: a public interface, which a test holds against the documents.
+"""Fields of every command's `--json` document: a public interface, tested against the documents.
 
-`[]` is each of a list, `*` each name of an object. A kind is `text`, `integer`, `number`, `boolean` or `object`; with
-`?` it may be null, where it is not known or does not apply. Bytes are integers, seconds numbers. Fields are only added.
+`[]` stands for each element of a list, `*` for each name of an object. A kind is `text`, `integer`, `number`, `boolean`
+or `object`; with `?` it may be null if unknown or not applicable. Bytes are integers, seconds numbers. Fields are only
+ever added.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ class Field(NamedTuple):
 
 
 def _fields(text: str) -> Mapping[str, Field]:
-    """A field a line: its path, its kind, what it is."""
+    """Parse one field per line: path, kind, description."""
     split = (line.split(maxsplit=2) for line in text.strip().splitlines())
     return {path: Field(kind, " ".join(words)) for path, kind, *words in split}
 
@@ -23,7 +24,7 @@ EVERY = _fields("""
 zerobench  text  version of zerobench
 command    text  the command
 """)
-"""What each document has."""
+"""Fields of every document."""
 
 FIELDS: Mapping[str, Mapping[str, Field]] = {
     "tune": _fields("""
@@ -258,4 +259,4 @@ folder       text  where it lies
 exported[]  text  a line for each tool
 """),
 }
-"""By command."""
+"""Fields by command."""

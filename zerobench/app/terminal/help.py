@@ -1,4 +1,4 @@
-"""What `--help` says beside the options: the commands by errand, and for each a line or two to copy."""
+"""Groups of commands in `zerobench --help`, and the examples at the end of each command's help."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,7 +14,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Prepare": ("doctor", "setup", "calibrate"),
     "List": ("models", "strategies", "sweeps"),
 }
-"""The commands under their headings, in the order that the help lists them."""
+"""Commands by heading, in the order of the help."""
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "plan": (
@@ -51,11 +51,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "strategies": ("strategies", "strategies zero3"),
     "sweeps": ("sweeps", "sweeps --json"),
 }
-"""For each command, what to type after `zerobench`."""
+"""Example arguments of each command, without the leading `zerobench`."""
 
 
 def epilog(command: str) -> str | None:
-    r"""The examples as the help ends with them; `\b` keeps their lines as they are."""
+    r"""Examples for the end of a command's help; `\b` stops click from rewrapping them."""
     lines = [f"  zerobench {line}" for line in EXAMPLES.get(command, ())]
     return "\n".join(["\b", "Examples:", *lines]) if lines else None
 
@@ -66,10 +66,10 @@ def _usage(argument: Any, _: Any) -> list[str]:
 
 
 class GroupedCommands(TyperGroup):
-    """The commands under the headings of `GROUPS`."""
+    """Command group whose help lists the commands under the headings of `GROUPS`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; help names its arguments without typer's types and braces."""
+        """Return the command; its help names arguments without typer's types and braces."""
         command: Any = super().get_command(ctx, cmd_name)
         for parameter in command.params if command else ():
             if parameter.param_type_name == "argument":
@@ -78,7 +78,7 @@ class GroupedCommands(TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature
-        """Write each group; the help of a command is its first sentence."""
+        """Write each group; a command's help is its first sentence."""
         room = formatter.width - 6 - max(map(len, self.commands))
         for heading, names in GROUPS.items():
             with formatter.section(heading):

@@ -1,8 +1,6 @@
-"""What the screen shows while a sweep runs: on a terminal the trial in hand above the bars of those that ended, plain
-lines elsewhere.
+"""Progress of a running sweep: on a terminal the current trial above bars of finished ones, plain lines elsewhere.
 
-It only repaints what the runner tells it, twice a second at most, so that watching does not load the cores that
-are being measured.
+Repaints at most twice a second, so that watching does not load the cores being measured.
 """
 
 import statistics
@@ -43,12 +41,12 @@ from zerobench.report.words.palette import CATEGORY_COLOURS
 
 REPAINT_S = 0.5
 SAID_EVERY_S = 30.0
-"""Seconds between two lines about one trial where nothing can move."""
+"""Seconds between two lines about one trial on a screen that cannot be redrawn."""
 _GOOD = {Status.COMPLETED: "green", Status.SKIPPED: "dim"}
 
 
 class PlainView(Observer):
-    """A line when a trial begins, one when it compiles, one when it ends."""
+    """A line when a trial starts, one when it compiles, one when it ends."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -56,10 +54,10 @@ class PlainView(Observer):
         self._said_compiling: set[str] = set()
         self._said_s = 0.0
         self._names_of: Mapping[str, str] = {}
-        """Of the run's trials, as its tables have them, by their ids."""
+        """Trial names of the run's tables by trial id."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """Say what will be done."""
+        """Report the number of trials to run, kept and skipped."""
         self._names_of = names_of(run)
         parts = [
             f"{counted(to_do, 'trial')} to run",
@@ -69,7 +67,7 @@ class PlainView(Observer):
         self.say(f"{run.run_id}: {', '.join(part for part in parts if part)}")
 
     def compiling(self, kernel: str, spent_s: float) -> None:  # noqa: ARG002 -- the moving view shows it
-        """Say once of each kernel that it is being compiled: nothing else moves for minutes."""
+        """Report each kernel being compiled once: nothing else moves for minutes."""
         if kernel not in self._said_compiling:
             self._said_compiling.add(kernel)
             self.say(compiling(kernel))
@@ -78,14 +76,14 @@ class PlainView(Observer):
         self.say(line)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
-        """Name the trial, and the time left as far as trials that ended tell it."""
+        """Name the trial and the time left, estimated from finished trials."""
         self._said_s = time.monotonic()
         left_s = self.time_left_s(to_do - number + 1)
         about = f" (about {format_spent(left_s)} left)" if left_s is not None else ""
         self.say(f"trial {number} of {to_do}: {self.called(trial.trial_id)}{about}")
 
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
-        """Say where the trial is every half a minute, and once that ops are being compiled."""
+        """Report progress every half a minute, and once that ops are being compiled."""
         if any(rank.phase == "compile" for rank in ranks):
             if COMPILING not in self._said_compiling:
                 self._said_compiling.add(COMPILING)
@@ -95,7 +93,7 @@ class PlainView(Observer):
             self.say(" | ".join(filter(None, [describe(ranks), memory(ranks), speed(ranks)])))
 
     def trial_ended(self, record: TrialRecord) -> None:
-        """Say how it ended."""
+        """Report the trial's status and duration."""
         duration_s = _duration_s(record)
         if duration_s is not None:
             self._durations_s.append(duration_s)
@@ -108,13 +106,13 @@ class PlainView(Observer):
         return self._names_of.get(trial_id, trial_id)
 
     def say(self, text: str) -> None:
-        """Print one line."""
         self._print(Text(text))
 
     def _print(self, line: Text) -> None:
-        """A terminal gets it wrapped at words, anything else whole.
+        """Print wrapped at words on a terminal, unwrapped elsewhere.
 
-        Raises UserError: it cannot be printed, which says nothing of the run's folder. Raises BrokenPipeError.
+        Raises UserError if standard output cannot be written, which does not concern the run's folder. Raises
+        BrokenPipeError.
         """
         try:
             self.console.print(line, soft_wrap=not self.console.is_terminal)
@@ -126,7 +124,7 @@ class PlainView(Observer):
             ) from None
 
     def time_left_s(self, trials_left: int, spent_s: float = 0.0) -> float | None:
-        """Seconds for `trials_left` trials, of which the first has run `spent_s`; None before any has ended."""
+        """Estimate the seconds for `trials_left` trials, the first running for `spent_s`; None before any has ended."""
         if not self._durations_s:
             return None
         one_s = statistics.median(self._durations_s)
@@ -134,14 +132,14 @@ class PlainView(Observer):
 
 
 MOST_BARS = 12
-"""Trials that ended of which the screen still shows the bars, where it has the room."""
+"""Finished trials shown as bars at most."""
 _OTHER_LINES = 12
-"""Of a screen, about: what stands beside the rows of ranks."""
+"""Approximate screen lines taken by everything but the rows of ranks."""
 
 
 class LiveView(PlainView):
-    """The plain view's lines; below them, moving, how far the sweep and the trial in hand are, the memory of each GPU
-    by category, and that of the trials that ended.
+    """The plain view's lines above a moving area: progress of sweep and trial, memory of each GPU by category, and bars
+    of finished trials.
     """
 
     def __init__(self, console: Console) -> None:
@@ -161,10 +159,10 @@ class LiveView(PlainView):
         self._live.start()
 
     draws_bars = True
-    """Whether the trials that ended stay on the screen."""
+    """True if finished trials stay on the screen."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        """Say how it ended, and draw its memory."""
+        """Report the trial's status and draw its memory."""
         super().trial_ended(record)
         ended = ended_trial(self._run, record.trial_id) if self._run and record.status is not Status.SKIPPED else None
         if ended is not None:
@@ -172,7 +170,7 @@ class LiveView(PlainView):
             self._names = labels([trial.spec for trial in self._ended])
 
     def compiling(self, kernel: str, spent_s: float) -> None:
-        """Show for how long."""
+        """Show the kernel being compiled and the time spent."""
         line = f"{compiling(kernel)} | {format_spent(spent_s)}"
         self._live.update(Text(line, overflow="fold"), refresh=True)
 
@@ -182,14 +180,14 @@ class LiveView(PlainView):
         self.trial_progress([])
 
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
-        """Repaint, unless that was just done."""
+        """Repaint, at most every REPAINT_S seconds."""
         now = time.monotonic()
         if now - self._painted_s >= REPAINT_S and self._trial is not None:
             self._painted_s = now
             self._live.update(self._screen(ranks, now - self._began_s), refresh=True)
 
     def run_ended(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         self._live.stop()
 
     def _screen(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
@@ -211,7 +209,7 @@ class LiveView(PlainView):
         return Group(*parts)
 
     def _how_far(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
-        """The sweep's bar and the trial's."""
+        """Progress bars of the sweep and of the trial."""
         left_s = self.time_left_s(self._to_do - self._number + 1, spent_s)
         left = f"about {format_spent(left_s)} left" if left_s is not None else ""
         share = share_done(ranks)
@@ -230,7 +228,7 @@ class LiveView(PlainView):
 
 
 def compiling(kernel: str) -> str:
-    """That a kernel is being compiled before the first trial."""
+    """Message about a kernel compiled before the first trial."""
     return f"compiling {kernel}, a DeepSpeed C++ kernel: minutes, once per machine"
 
 
@@ -241,7 +239,7 @@ def _duration_s(record: TrialRecord) -> float | None:
 
 
 def screen() -> PlainView:
-    """What shows a run on standard output: a screen that moves on a terminal, plain lines elsewhere."""
+    """Return the view of a run on standard output: a moving screen on a terminal, plain lines elsewhere."""
     console = Console(highlight=False)
     moves = console.is_terminal and not console.is_dumb_terminal
     return LiveView(console) if moves else PlainView(console)

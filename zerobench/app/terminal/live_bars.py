@@ -1,4 +1,4 @@
-"""The ZeRO paper's first figure as a sweep draws it: each trial that ended as a bar of its memory by category."""
+"""Bars of finished trials: memory by category, like the ZeRO paper's first figure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from zerobench.report.words.column_units import show_whole
 
 FULL = "\N{FULL BLOCK}"
 _MOST_LABEL, _FIGURES = 30, 28
-"""Columns that a name may take, and the figures behind a bar do."""
+"""Columns of the longest name, and of the figures after a bar."""
 _SHORTEST = 8
-"""Columns of a bar, and of a name, at least."""
+"""Shortest bar and shortest name in columns."""
 
 
 @dataclass(frozen=True)
 class EndedTrial:
-    """What the screen shows of a trial that ended."""
+    """Name, memory and figures of a finished trial."""
 
     spec: TrialSpec
     groups: Sequence[tuple[str, int]]
-    """Bytes of the steady step's peak on the device, by group of categories; empty where there is no such peak."""
+    """Peak bytes of the steady step on the device by group of categories; empty without such a peak."""
     figures: str
-    """Peak and speed, or how it ended."""
+    """Peak and speed, or the status."""
     capacity_bytes: int | None = None
 
     @property
@@ -40,7 +40,7 @@ class EndedTrial:
 
 
 def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
-    """The trial as the screen shows it; None where its records are not to be read, which the report tells."""
+    """Read a finished trial for the screen; None if its records cannot be read, which the report explains."""
     trial = LazyTrial(run, trial_id)
     try:
         figures = trial_figures(trial)
@@ -55,9 +55,7 @@ def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
 
 
 def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Table:
-    """A row for each trial, with its name, all of one scale: the device's capacity where some trial comes near it, else
-    the largest peak.
-    """
+    """Draw a row per trial on one scale: the device's capacity if a trial comes near it, else the largest peak."""
     label = min(_MOST_LABEL, max(map(len, names)), max(_SHORTEST, width - _FIGURES - _SHORTEST - 4))
     room = max(_SHORTEST, width - label - _FIGURES - 4)
     scale = _scale([trial.total_bytes for trial in trials], [trial.capacity_bytes for trial in trials])
@@ -72,18 +70,18 @@ def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Tabl
 
 
 def _scale(peaks: Sequence[int], capacities: Sequence[int | None]) -> int:
-    """Bytes of a whole bar."""
+    """Bytes of a full bar."""
     largest, capacity = max(peaks, default=0), max((size for size in capacities if size), default=0)
     return max(capacity if largest > capacity / 4 else 0, largest, 1)
 
 
 def columns_of(num_bytes: int, scale: int, room: int) -> int:
-    """Of a bar of `room` columns that stands for `scale` bytes."""
+    """Columns for `num_bytes` in a bar of `room` columns that stands for `scale` bytes."""
     return round(num_bytes / scale * room)
 
 
 def stack(groups: Sequence[tuple[str, int]], scale: int, room: int) -> Text:
-    """The parts end to end; the ends are rounded and not the parts, so that the bar is as long as the peak."""
+    """Draw the parts end to end. The ends are rounded, not the parts, so the bar is exactly as long as the peak."""
     bar, end, drawn = Text(), 0, 0
     for group, size in groups:
         end += size
@@ -94,5 +92,5 @@ def stack(groups: Sequence[tuple[str, int]], scale: int, room: int) -> Text:
 
 
 def style_of(group: str) -> str:
-    """The colour of a group of categories, as on the page."""
+    """Colour of a group of categories, as on the page."""
     return palette.CATEGORY_COLOURS[group].dark

@@ -1,4 +1,4 @@
-"""What standard error shows while trials are predicted, several at a time, or a script is emulated: how far that is."""
+"""Progress of predictions and emulations on standard error."""
 
 import threading
 import time
@@ -18,13 +18,13 @@ from zerobench.records.progress import Progress
 from zerobench.records.records import TrialRecord
 
 SAID_EVERY_S = 5.0
-"""Seconds between two lines where nothing can move."""
+"""Seconds between two lines on a screen that cannot be redrawn."""
 ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
-"""What a prediction may come to: that it does not fit is an answer too."""
+"""Statuses that answer a prediction; not fitting is an answer."""
 
 
 class _CountingView(PlainView):
-    """Counts the predictions that ended; those that answered are in the tables below and need no line of their own."""
+    """Counts finished predictions; only failed ones get a line, since the tables show the others."""
 
     _done = _of = 0
     _in_hand: Sequence[tuple[TrialSpec, Progress | None]] = ()
@@ -34,20 +34,20 @@ class _CountingView(PlainView):
         super().run_started(run, to_do, kept, skipped)
 
     def trial_ended(self, record: TrialRecord) -> None:
-        """Count it, and name it where it failed."""
+        """Count the trial, and report it if it failed."""
         self._done += 1
         if record.status not in ANSWERS:
             super().trial_ended(record)
 
     @property
     def counted(self) -> str:
-        """`3 of 9 predicted | zero2: backward | zero3: init`."""
+        """Progress line: `3 of 9 predicted | zero2: backward | zero3: init`."""
         words = (f"{self.called(trial.trial_id)}: {describe([word] if word else [])}" for trial, word in self._in_hand)
         return " | ".join([f"{self._done} of {self._of} predicted", *words])
 
 
 class _PredictingMovingView(_CountingView, LiveView):
-    """One line that moves."""
+    """One line, redrawn in place."""
 
     draws_bars = False
 
@@ -65,15 +65,15 @@ class _PredictingMovingView(_CountingView, LiveView):
 
 
 class _PredictingStillView(_CountingView):
-    """A line every few seconds, and one for each trial that failed."""
+    """A line every few seconds, and one for each failed trial."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """Begin to count, from now on."""
+        """Start the clock between lines."""
         self._said_s = time.monotonic()
         super().run_started(run, to_do, kept, skipped)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
-        """Nothing: it ends within seconds."""
+        """Print nothing: a prediction ends within seconds."""
 
     def trial_ended(self, record: TrialRecord) -> None:
         super().trial_ended(record)
@@ -81,7 +81,7 @@ class _PredictingStillView(_CountingView):
         self._say_how_far()
 
     def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
-        """Say it, unless that was just done."""
+        """Report progress, at most every SAID_EVERY_S seconds."""
         self._in_hand = trials
         self._say_how_far()
 
@@ -93,14 +93,14 @@ class _PredictingStillView(_CountingView):
 
 
 def prediction_view() -> PlainView:
-    """What shows a run of predictions on standard error."""
+    """Return the view of a run of predictions on standard error."""
     console = Console(highlight=False, stderr=True)
     return _PredictingMovingView(console) if console.is_terminal else _PredictingStillView(console)
 
 
 class Doing:
-    """What is done one thing after the other: a line that moves on a terminal; elsewhere a line of each, and one every
-    few seconds of the present one.
+    """Progress of tasks done in sequence: one moving line on a terminal; elsewhere a line per task, repeated every few
+    seconds.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Doing:
             self._status.stop()
 
     def say(self, doing: str, ranks: Sequence[Progress] = ()) -> None:
-        """What is being done now, and how far its ranks are."""
+        """Set the current task and the progress of its ranks."""
         behind = [rank for rank in ranks if rank.phase != "done"]
         self._where = f": {describe(behind)}" if behind else ""
         if doing != self._doing:

@@ -1,4 +1,4 @@
-"""The trial in hand as a screen shows it: how far it is, and the memory of each GPU by category against what it has."""
+"""The current trial on the screen: its progress, and each GPU's memory by category against its capacity."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from zerobench.report.words.labels import labels
 
 COMPILING = "DeepSpeed compiles its C++ ops: minutes, once per machine"
 MOST_RANKS = 8
-"""Rows of ranks at most; of more the fullest are shown, and the others in one line."""
+"""Ranks shown at most: the fullest ones, the others summarised in one line."""
 _ROOM_LEFT = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 _SHORTEST_BAR = 8
 
 
 def names_of(run: RunFolder) -> Mapping[str, str]:
-    """The names of the trials that no rule skips, by their ids; empty where they cannot be read."""
+    """Names of the trials that no rule skips, by trial id; empty if they cannot be read."""
     try:
         stored = store.load_run(run.path)
         ids = [entry.trial_id for entry in stored.plan.trials if entry.reason is None]
@@ -38,7 +38,7 @@ def names_of(run: RunFolder) -> Mapping[str, str]:
 
 
 def describe(ranks: Sequence[Progress]) -> str:
-    """Where the trial is: where its rank that is furthest behind is."""
+    """Progress of the rank that is furthest behind."""
     if not ranks:
         return "starting"
     if any(rank.phase == "compile" for rank in ranks):
@@ -50,7 +50,7 @@ def describe(ranks: Sequence[Progress]) -> str:
 
 
 def memory(ranks: Sequence[Progress]) -> str:
-    """The memory of the rank that holds most; empty where none has said."""
+    """Memory of the fullest rank; empty before any rank has reported."""
     largest = max((rank.memory_bytes for rank in ranks if rank.memory_bytes is not None), default=None)
     return "" if largest is None else f"{format_bytes(largest)} on the largest rank"
 
@@ -62,12 +62,12 @@ def speed(ranks: Sequence[Progress]) -> str:
 
 
 def share_done(ranks: Sequence[Progress]) -> float:
-    """Of the trial's steps, by the rank that is furthest behind."""
+    """Fraction of the trial's steps done by the slowest rank."""
     return min((max(0, rank.step_index) / max(1, rank.num_steps) for rank in ranks), default=0.0)
 
 
 def ranks_view(ranks: Sequence[Progress], most: int = MOST_RANKS) -> RenderableType:
-    """A row for each rank, the fullest ones where they are more than `most`."""
+    """Draw a row per rank, at most the `most` fullest ones."""
     devices = Counter(rank.device_name for rank in ranks if rank.device_name)
     devices_text = ", ".join(f"{count} x {device}" for device, count in devices.items())
     by_need = sorted(ranks, key=lambda rank: (-_peak_bytes(rank), rank.rank))
@@ -80,12 +80,12 @@ def ranks_view(ranks: Sequence[Progress], most: int = MOST_RANKS) -> RenderableT
 
 
 def groups_of(ranks: Sequence[Progress]) -> dict[str, int]:
-    """Bytes by group of categories at the peak of the rank that needs most, in the order in which they are stacked."""
+    """Peak bytes by group of categories of the fullest rank, in stacking order."""
     return dict(_groups(max(ranks, key=_peak_bytes))) if ranks else {}
 
 
 def legend(groups: Mapping[str, int | None]) -> Columns:
-    """What the colours of `groups` mean, with their bytes where those are told."""
+    """Colours of `groups`, with their bytes if given."""
     entries = [
         Text.assemble((FULL, style_of(group)), f" {palette.SHORT_NAMES[group]} {format_bytes(size) if size else ''}")
         for group, size in groups.items()
@@ -108,11 +108,11 @@ def _table(ranks: Sequence[Progress]) -> Table:
 
 @dataclass(frozen=True)
 class _Bar:
-    """A rank's peak by category, then what its device has beside, as wide as there is room."""
+    """A rank's peak by category, then the device's free memory, as wide as the column."""
 
     rank: Progress
     scale: int
-    """Bytes of a whole bar."""
+    """Bytes of a full bar."""
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width
@@ -126,7 +126,7 @@ class _Bar:
 
 
 def _names(ranks: Sequence[Progress]) -> list[str]:
-    """Of the GPUs where there are any, with their nodes' where those are several; else of the ranks."""
+    """Name ranks by GPU index if there are GPUs (with the node's name if there are several nodes), else by rank."""
     several = len({rank.hostname for rank in ranks}) > 1
     return [
         f"{f'{rank.hostname} ' if several else ''}{rank.rank if rank.capacity_bytes is None else rank.local_rank}"
@@ -150,7 +150,7 @@ def _peak_bytes(rank: Progress) -> int:
 
 
 def _groups(rank: Progress) -> list[tuple[str, int]]:
-    """Its peak's bytes by group of categories, in the order in which they are stacked."""
+    """Peak bytes by group of categories, in stacking order."""
     sizes = dict.fromkeys(palette.CATEGORY_COLOURS, 0)
     for category, size in rank.peak_by_category.items():
         sizes[palette.GROUP_OF.get(category, "unattributed")] += size

@@ -1,4 +1,4 @@
-"""What `zerobench strategies` says of each optimizer, from its entry alone."""
+"""Optimizers in `zerobench strategies`, from their entries alone."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from zerobench.report.explain.topic import Topic, says
 
 
 def as_plain(name: str | None = None) -> list[dict[str, Any]]:
-    """The same facts of `name`, or of each, for programs."""
+    """Facts of the optimizer `name`, or of each, as plain values."""
     return [
         {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_facts(info))}
         for info in OPTIMIZERS.values()
@@ -17,12 +17,12 @@ def as_plain(name: str | None = None) -> list[dict[str, Any]]:
 
 
 def entry(info: OptimizerInfo) -> Topic:
-    """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
+    """Describe one optimizer: its states, their possible places, and the losses it is compared with."""
     return facts_topic(info.name, info.title, _facts(info))
 
 
 def facts_topic(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Topic:
-    """A line for each fact of what `name` is."""
+    """Build a topic with one line per fact."""
     return Topic(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
 
 

@@ -1,4 +1,4 @@
-"""The words and options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from zerobench.common.errors import UserError
 
 
 def _can_be(path: Path) -> Path:
-    """Raises UserError for a path that no folder can have: a link that leads to itself, a name that is too long."""
+    """Raise UserError for a path that cannot be a folder: a link to itself, a name that is too long."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -87,7 +87,7 @@ PLAN: Mapping[str, Any] = {
     "details": typer.Option("--details", help="Show memory by category, collectives, bounds and why not the others."),
     "reports": REPORTS_OPTION,
 }
-"""What `plan` asks of each field of a PlanRequest, in the order of its help."""
+"""Options of `plan` by field of PlanRequest, in the order of its help."""
 
 GPUS = Annotated[str, PLAN["gpus"]]
 GPU = Annotated[str, PLAN["gpu"]]

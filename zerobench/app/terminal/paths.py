@@ -1,8 +1,8 @@
-"""How paths are shown to whoever typed the command."""
+"""Paths in messages."""
 
 from pathlib import Path
 
 
 def shortest(path: Path) -> Path:
-    """`path` from the current folder, where it lies in it."""
+    """Return `path` relative to the current folder if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,4 +1,4 @@
-"""What `zerobench plan` does: has the plan predicted, prints it, and writes what is recommended."""
+"""`zerobench plan` and `tune`: predict, print, and write the recommended configuration."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SEARCH = "search.json"
 
 
 def plan(request: PlanRequest) -> Answer:
-    """Predict what is asked for; the exit status is 1 where nothing fits or a trial failed."""
+    """Predict the requested configurations; exit status 1 if none fits or a trial failed."""
     if request.write_for not in {None, _TRAINER}:
         raise unknown_choice("--for", request.write_for, [_TRAINER])
     if request.tunes and request.global_batch is None and request.tokens_per_step is None:
@@ -114,7 +114,7 @@ def _keep(folder: Path, search: SearchOutcome, best: PlanRow | None, proved: Mea
 
 
 def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, details: bool) -> None:
-    """The answer, then the table: on a terminal as much of it as leaves the answer on the screen."""
+    """Print the answer, then as much of the table as leaves the answer on the terminal's screen."""
     console = Console(highlight=False)
     if view.answer is None or view.table is None:
         print_parts([*view.details, Part("", text=last)], console)
@@ -141,7 +141,7 @@ def _height(part: Part | Table[PlanRow], console: Console) -> int:
 
 
 def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> list[str]:
-    """What to do next, and where the configuration lies; the line of code that it takes beside."""
+    """Next steps: the command or call that uses the configuration, and the line of code it needs."""
     if best is None:
         return []
     spec, lines = best.trial.spec, []
@@ -159,12 +159,12 @@ def _next(best: PlanRow | None, written: Path | None, request: PlanRequest) -> l
 
 
 def _command_in_width(head: str, tail: str) -> list[str]:
-    """One line, or two that can be copied as one where the terminal is narrower."""
+    """Return one line, or two joined by a backslash if the terminal is narrower."""
     return [head + tail] if len(head + tail) <= screen_width() else [f"{head}\\", f"    {tail}"]
 
 
 def _call_in_width(lead: str, function: str, arguments: Sequence[str]) -> list[str]:
-    """The call in one line, or its arguments in as few as the terminal takes."""
+    """Return the call in one line, or its arguments wrapped to the terminal's width."""
     whole = f"{lead}{function}({', '.join(arguments)})"
     if len(whole) <= screen_width():
         return [whole]
@@ -174,7 +174,7 @@ def _call_in_width(lead: str, function: str, arguments: Sequence[str]) -> list[s
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
-    """What fits along `axis`, in a folder for the whole search; 1 where a prediction failed."""
+    """Predict the frontier along `axis` into one folder; exit status 1 if a prediction failed."""
     folder = reports / f"{slug(asked.name)}-frontier-{axis.name}_{time.strftime(STAMP)}"
     answer = plan_frontiers(asked, axis, folder, prediction_view())
     rows = frontier_rows(asked, answer)
@@ -197,7 +197,7 @@ def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
 
 
 def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
-    """Where fitting ends, in values of the axis."""
+    """Frontier of one configuration in units of the axis."""
     edges = {"largest": row.frontier.largest, "too_large": row.frontier.too_large}
     return {
         "configuration": row.label,
@@ -207,7 +207,7 @@ def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
 
 
 def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | None:
-    """Where the recommended configuration was written, ready for DeepSpeed: `--write`, else with the run."""
+    """Write the recommended configuration for DeepSpeed to `--write`, else into the run's folder; return its path."""
     spec = best.trial.spec
     if spec.zero_stage is None:
         return None
@@ -219,7 +219,7 @@ def _written(result: RunResult, best: PlanRow, request: PlanRequest) -> Path | N
 
 
 def _written_lines(best: PlanRow | None, request: PlanRequest) -> Iterator[str]:
-    """What was written where it was asked for, and what is left to be set in it."""
+    """Confirm what `--write` wrote, and name the setting still to be filled in."""
     if best is None or best.trial.spec.zero_stage is None or request.write is None:
         return
     spec = best.trial.spec

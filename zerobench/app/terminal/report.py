@@ -1,4 +1,4 @@
-"""What `zerobench report` does: reads the runs once, and writes each format that was asked for."""
+"""`zerobench report`: read the runs once and write each requested format."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ STANDARD_OUTPUT = Path("-")
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What `zerobench report` is asked for."""
+    """Options of `zerobench report`."""
 
     runs: Sequence[str]
-    """Empty: the newest one."""
+    """Run names; empty for the newest run."""
     formats: Sequence[str]
-    """Of `html`, `markdown`, `csv`, `json`; one at least."""
+    """One or more of `html`, `markdown`, `csv`, `json`."""
     out: Path | None
     reports: Path
 
 
 def write_reports(request: ReportRequest) -> Iterator[str]:
-    """Write what is asked for and yield the path of each, or its text where `--out -` wants it printed.
+    """Write each requested format and yield its path, or its text for `--out -`.
 
-    Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
+    Raises UserError for a mistake in the request, no such run, a torn record, or a path that cannot be written.
     """
     _check(request)
     makers = {name: _maker(name) for name in request.formats}
@@ -65,7 +65,7 @@ def _check(request: ReportRequest) -> None:
 
 
 def _runs(request: ReportRequest) -> list[Run]:
-    """The runs that are named, each once."""
+    """Load the named runs, each once."""
     names: Sequence[str | None] = request.runs or [None]
     paths = [find_run(name, request.reports) for name in names]
     known = {path.resolve(): path if path.name else path.resolve() for path in paths}
@@ -77,8 +77,8 @@ def _runs(request: ReportRequest) -> list[Run]:
 
 
 def _default_path(name: str, runs: RunFigures) -> Path:
-    """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs, by
-    the run's own name where another run of the day has the usual one.
+    """Default path: next to the tables of the (last) run. Markdown is meant to be kept and goes next to the run
+    folders, under the run's own name if another run of that day has the usual one.
     """
     folder = runs.runs[-1].folder.path
     of = "" if len(runs.runs) == 1 else f"_of_{len(runs.runs)}_runs"
@@ -93,14 +93,14 @@ def _default_path(name: str, runs: RunFigures) -> Path:
 
 
 Writer = Callable[[Path], str]
-"""Writes a document to a path and says what to print: the path, or the text itself where it is `-`."""
+"""Writes a document to a path; returns the path, or the text itself for `-`."""
 
 
 def _maker(name: str) -> Callable[[RunFigures], Writer]:
-    """What makes the document of one format.
+    """Return the builder of a format's document.
 
-    What only that needs is imported here and not when figures are held: modules that came to lie among them would keep
-    most of their memory from being given back.
+    Its imports happen here and not while figures are in memory: modules allocated among them would keep most of their
+    memory from being returned to the system.
     """
     if name == "csv":
         from zerobench.report.export.run_frames import frames_of  # noqa: PLC0415 -- only this format needs it
@@ -127,7 +127,7 @@ def _write_text(pieces: Iterable[str], path: Path) -> str:
 
 
 def _pieces_of(name: str) -> Callable[[RunFigures], Iterable[str]]:
-    """What makes a document of text, in one piece or more."""
+    """Return the builder of a text document, in one or more pieces."""
     if name == "json":
         from zerobench.report.export.frames_document import json_pieces  # noqa: PLC0415 -- as above
 

@@ -1,4 +1,4 @@
-"""What the commands are asked for whose requests go far: each field says its option, and what it is by default."""
+"""Requests of commands with many options: each field declares its option and default."""
 # ruff: noqa: RUF009 -- what is called gives fields
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ def _flag(name: str, about: str) -> Any:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What is asked for of a sweep."""
+    """Options that select and change a sweep."""
 
     sweep: str | None = _argument("SWEEP", "Sweep file, or name of a shipped sweep.", autocompletion=completion.sweeps)
     sets: list[str] | None = _option(
@@ -45,7 +45,7 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class RunRequest(SweepRequest):
-    """What `zerobench run` is asked for."""
+    """Options of `zerobench run`."""
 
     repeats: int | None = _option("N", "Run each trial N times.", min=1)
     dry_run: bool = _flag("--dry-run", "List the trials without running them.")
@@ -58,7 +58,7 @@ class RunRequest(SweepRequest):
 
 @dataclass(frozen=True)
 class SubmitRequest(SweepRequest):
-    """What `zerobench submit` is asked for; of what stands in SubmitOptions, None where nothing was said."""
+    """Options of `zerobench submit`; for fields of SubmitOptions, None means not given."""
 
     repeats: int | None = _option("N", "Run each trial N times.", min=1)
     nodes: int | None = _option("N", "Maximum nodes per trial (1).", min=1)
@@ -88,7 +88,7 @@ class SubmitRequest(SweepRequest):
 
 @dataclass(frozen=True)
 class ValidateRequest(SweepRequest):
-    """What `zerobench validate` is asked for."""
+    """Options of `zerobench validate`."""
 
     worlds: str | None = _option("WORLD,...", "Predictions: solo, simulated, formula, emulated (all but emulated).")
     run: str | None = _option("RUN", "Read an earlier run instead of running.")
@@ -99,7 +99,7 @@ class ValidateRequest(SweepRequest):
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What `zerobench compare` is asked for."""
+    """Options of `zerobench compare`."""
 
     base: str | None = _argument(
         "BASE",
@@ -119,7 +119,7 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What `zerobench export` is asked for: the tools, and where to."""
+    """Options of `zerobench export`: the tools and their destinations."""
 
     run: str | None = _asked(RUN)
     prometheus: Path | None = _option("FILE", ".prom file for node_exporter's textfile collector.")
@@ -133,7 +133,7 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """What `zerobench explain` is asked of a run or a log."""
+    """Options of `zerobench explain` for a run or a log."""
 
     trial: str | None = _argument("TRIAL", "Trial name in the tables, id, or a prefix of either.")
     other: str | None = _argument("TRIAL", "Second trial; RUN:TRIAL for another run.")

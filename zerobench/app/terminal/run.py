@@ -1,4 +1,4 @@
-"""What `zerobench run` does: from the command line's words to a plan, a run, its tables, and how to go on with it."""
+"""`zerobench run`: read the request, run the sweep, show its tables and the command to continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from zerobench.report.documents.show import show_run
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is to be run: a sweep's plan, an earlier run, or both, which then agree."""
+    """A new sweep's plan, an earlier run to resume, or both, which then agree."""
 
     machine: Machine
     sweep: Sweep | None
@@ -44,32 +44,32 @@ class RunPlan:
 
 
 def run(request: RunRequest) -> Answer:
-    """Run what is asked for."""
+    """Run the requested sweep and write its tables."""
     result = start(request)
     _write_tables(result)
     return Answer(lambda: document(result), lambda: _show(result), result.exit_code)
 
 
 def start(request: RunRequest) -> RunResult:
-    """Run what is asked for, in sight of the user."""
+    """Run the requested sweep with progress on the screen."""
     plan = read(request)
     executor = executor_of(plan.machine, request)
     return _resume(plan.earlier, plan.planned, executor) if plan.earlier else _run_new(plan, request.reports, executor)
 
 
 def executor_of(machine: Machine, request: RunRequest) -> LocalExecutor:
-    """Where the trials of `request` run."""
+    """Return the executor for the trials of `request`."""
     return LocalExecutor(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
 
 
 def document(result: RunResult) -> dict[str, Any]:
-    """What was run, for programs."""
+    """JSON document of a finished run."""
     trials = [{"trial_id": name, "status": kept} for name, kept in standing(load_run(result.folder.path))]
     return {"run": str(result.folder.path), "interrupted": result.interrupted, "trials": trials}
 
 
 def list_trials(request: RunRequest) -> Answer:
-    """Each trial; none is started."""
+    """List the trials without starting any."""
     plan = read(request)
 
     def show() -> None:
@@ -90,7 +90,7 @@ def _listed(plan: RunPlan) -> Iterator[dict[str, Any]]:
 
 
 def _lines(plan: RunPlan) -> Iterator[str]:
-    """`run` and the trial's id, or why it is not run: skipped by a rule, or completed earlier; then notes."""
+    """One line per trial: `run`, or why not (skipped by a rule, completed earlier); then notes."""
     for trial in _listed(plan):
         why = f"  {trial['rule']}: {trial['reason']}" if trial["rule"] else ""
         yield f"{trial['status'] or ('skipped' if why else 'run'):<10}{trial['trial_id']}{why}"
@@ -98,17 +98,17 @@ def _lines(plan: RunPlan) -> Iterator[str]:
 
 
 def notes_of(planned: Sequence[PlannedTrial]) -> list[str]:
-    """What the trials that are to run do not read of the user's own DeepSpeed configurations, each sentence once."""
+    """Notes on unread keys in the user's DeepSpeed configurations of trials to run, without repeats."""
     return list(dict.fromkeys(note for trial in running(planned) for note in file_notes(trial)))
 
 
 def running(planned: Iterable[PlannedTrial]) -> list[TrialSpec]:
-    """The trials that no rule skips."""
+    """Trials that no rule skips."""
     return [item.trial for item in planned if item.skipped is None]
 
 
 def read(request: RunRequest) -> RunPlan:
-    """All that can be wrong in a request is found here, before anything is written or started."""
+    """Read and check the whole request, before anything is written or started."""
     sweep = _sweep(request)
     machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
     machine = tried(machine, sweep) if sweep else machine
@@ -121,7 +121,7 @@ def read(request: RunRequest) -> RunPlan:
 
 
 def _sweep(request: RunRequest) -> Sweep | None:
-    """The sweep that is named; None where `--resume` alone says what to run."""
+    """Load the sweep; None if `--resume` alone selects the trials."""
     if request.sweep is not None:
         return load_sweep(request.sweep, request.sets or (), request.only or (), request.repeats)
     if request.resume is None:
@@ -163,7 +163,7 @@ def _write_tables(result: RunResult) -> None:
 
 
 def _show(result: RunResult) -> None:
-    """The tables, then where the run lies and how to go on with it."""
+    """Show the tables, the run's folder, and the command to continue."""
     path = shortest(result.folder.path)
     if not result.interrupted:
         show_run(result.folder.path)

@@ -1,12 +1,12 @@
-"""What `zerobench run SWEEP --frontier AXIS` does: finds by measurement how much fits, each try in fresh processes.
+"""`zerobench run SWEEP --frontier AXIS`: measure the largest value that fits, each try in fresh processes.
 
-The world that plans are made in is asked first (app/search/plan_world.py), which takes seconds a try and no device. The
-measured search begins at its answer and with its slope, so that a prediction that is right costs two measured trials a
+A prediction comes first, in the same way as for plans (app/search/plan_world.py): it takes seconds per try and needs no
+device. The measured search starts from its answer and slope, so a correct prediction costs two measured trials per
 cell: one that fits, one that does not.
 
-A round makes the next tries of all searches in one ordinary run, so all that was measured lies in run folders whatever
-happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the predicted ones beside it under
-`predicted`, and the answer in `frontier.json`.
+A round runs the next tries of all searches as one ordinary run, so measurements are kept in run folders whatever
+happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, predictions next to it under `predicted`, and
+the answer in `frontier.json`.
 """
 
 import json
@@ -42,13 +42,13 @@ from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.report.words.labels import labels
 
 TRY_STEPS = StepsSpec(warmup=1, memory=1, timed=2)
-"""Of each try: one step says whether it fits, two more how fast the largest that does would train."""
+"""Steps of each try: one decides whether it fits, two more time the largest that does."""
 
 
 def run_frontier(request: RunRequest) -> Answer:
-    """Measure what is asked for and show it; the exit status is 1 where a search had to be given up.
+    """Measure the frontier and show it; exit status 1 if a search was given up.
 
-    Raises UserError: a mistake in the request, before anything is written or started.
+    Raises UserError for a mistake in the request, before anything is written or started.
     """
     search = read_search(request)
     with writing(f"--reports: {request.reports}"):
@@ -61,7 +61,7 @@ def run_frontier(request: RunRequest) -> Answer:
 
 
 def read_search(request: RunRequest) -> MeasuredSearch:
-    """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
+    """Read and check the whole request. Raises UserError, one line, for the first mistake."""
     axis, given_bytes = _read_options(request)
     plan = run.read(request)
     name = "" if plan.sweep is None else plan.sweep.name
@@ -79,7 +79,7 @@ def read_search(request: RunRequest) -> MeasuredSearch:
 
 
 def _read_options(request: RunRequest) -> tuple[FrontierAxis, int | None]:
-    """The axis, and the capacity where it is given."""
+    """Return the axis, and the capacity in bytes if given."""
     if request.frontier is None:
         raise UserError("--capacity needs --frontier AXIS")
     axis = frontier_axis(request.frontier)
@@ -110,8 +110,8 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
 
 
 def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
-    """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
-    without the axis: what fits must fit with the full batch. What real ranks can measure is not searched solo.
+    """Build one cell for trials that differ only in the axis, the repeat and the batch ramp, named without the axis. A
+    cell has the full batch, which is what must fit. Cells that real ranks can measure are not searched solo.
     """
     cells_by_hash: dict[str, TrialSpec] = {}
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):

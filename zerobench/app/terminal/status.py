@@ -1,4 +1,4 @@
-"""What `zerobench status` does: look at a run once, or again and again until nothing more will come of itself."""
+"""`zerobench status`: show a run once, or repeatedly until nothing more will happen by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zerobench.records.store import find_run
 
 
 def show_status(name: str | None, reports: Path) -> Answer:
-    """How the run stands."""
+    """Show the run's status."""
     watcher, console = _watcher(name, reports), Console(highlight=False)
     submission, status = watcher.look()
 
@@ -35,10 +35,10 @@ def show_status(name: str | None, reports: Path) -> Answer:
 
 
 def follow_run(name: str | None, reports: Path, every_s: float) -> Answer:
-    """Show how the run stands every `every_s` seconds until it is over.
+    """Show the run's status every `every_s` seconds until it is over.
 
-    On a terminal the view is redrawn in place; elsewhere a line is printed whenever the counts have changed, and the
-    rest of the view at the end.
+    On a terminal the view is redrawn in place; elsewhere a line is printed when the counts change, and the rest of the
+    view at the end.
     """
     watcher, console = _watcher(name, reports), Console(highlight=False)
     status = (_redraw if console.is_terminal else _print_changes)(watcher, console, every_s)
@@ -66,7 +66,7 @@ def _print_changes(watcher: Watcher, console: Console, every_s: float) -> RunSta
 
 
 def _looks(watcher: Watcher, every_s: float) -> Iterator[tuple[Submission, RunStatus]]:
-    """Looks at a run, the last one when nothing more will come of itself."""
+    """Look at a run repeatedly; the last look is the one after which nothing more will happen by itself."""
     while True:
         submission, status = watcher.look()
         yield submission, status
@@ -82,7 +82,7 @@ def _print_next_step(console: Console, run: RunFolder, status: RunStatus) -> Non
 
 
 def _document(run: RunFolder, status: RunStatus) -> dict[str, Any]:
-    """The run as it stands, for programs."""
+    """JSON document of the run's status."""
     return {
         "run": str(run.path),
         "is_going": status.is_going,
@@ -114,9 +114,9 @@ def _document(run: RunFolder, status: RunStatus) -> dict[str, Any]:
 
 
 def _watcher(name: str | None, reports: Path) -> Watcher:
-    """What looks at the run that `name` means.
+    """Return the watcher of the run that `name` selects.
 
-    Raises UserError: there is none.
+    Raises UserError if there is none.
     """
     try:
         return Watcher(RunFolder(find_run(name, reports)))

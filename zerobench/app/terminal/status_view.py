@@ -1,7 +1,7 @@
-"""How `zerobench status` looks: one line of counts, then a table for each thing that a person may want to act on.
+"""Layout of `zerobench status`: one line of counts, then a table for each thing a person may act on.
 
-Everything fits 80 columns. Names, reasons and node lists are data from elsewhere: all of them are put into rich as
-Text, without control characters.
+Fits 80 columns. Names, reasons and node lists come from elsewhere: all are passed to rich as Text, without control
+characters.
 """
 
 import shlex
@@ -23,9 +23,9 @@ from zerobench.report.figures.notes import listed
 from zerobench.report.words.column_units import MISSING, plain
 
 MOST_ROWS = 20
-"""Of one table; what is left out is counted."""
+"""Rows of one table; further ones are counted."""
 SILENT_S = 600.0
-"""From here on a running trial's silence is marked: compiling DeepSpeed's C++ ops takes minutes, not ten."""
+"""A running trial silent for this long is marked: compiling DeepSpeed's C++ ops takes minutes, not ten."""
 
 _STYLES = {
     Standing.COMPLETED: "green",
@@ -53,11 +53,11 @@ _WAITS = {
     "QOSJobLimit": "the QOS's limit of jobs",
     "launch_failed_requeued_held": "launch failed, held: scontrol release JOB",
 }
-"""What Slurm's words for why a job waits come to (squeue(1), section JOB REASON CODES), the common ones."""
+"""Meaning of Slurm's common reason codes of waiting jobs (squeue(1), section JOB REASON CODES)."""
 
 
 Names = Mapping[str, str]
-"""Of trials, as other tables have them, by their ids."""
+"""Trial names of other tables by trial id."""
 
 
 def status_view(run: RunFolder, submission: Submission, status: RunStatus, names: Names) -> RenderableType:
@@ -65,7 +65,7 @@ def status_view(run: RunFolder, submission: Submission, status: RunStatus, names
 
 
 def details(submission: Submission, status: RunStatus, names: Names) -> RenderableType:
-    """What stands below the line of counts."""
+    """The tables below the line of counts."""
     parts = list(_about_slurm(submission, status))
     trials = (_running(status, names), _waiting(status), _failed(status, names), _undone(status, names))
     for section in (_jobs(status), *trials):
@@ -74,7 +74,7 @@ def details(submission: Submission, status: RunStatus, names: Names) -> Renderab
 
 
 def headline(run: RunFolder, status: RunStatus) -> Text:
-    """The run, and how many of its trials stand where."""
+    """The run and its number of trials by standing."""
     counts = status.counts
     line = Text(plain(f"{run.run_id}: {counted(len(status.trials), 'trial')}"))
     for standing in Standing:
@@ -177,7 +177,7 @@ def _undone(status: RunStatus, names: Names) -> Iterator[RenderableType]:
 
 
 def next_step(run: RunFolder, status: RunStatus) -> str | None:
-    """What to type for trials that nobody will do unless told to; None where there is nothing to do, or to wait for."""
+    """Command that continues the run; None if there is nothing to do, or only to wait."""
     counts = status.counts
     if not any(counts[standing] for standing in UNDONE) and (status.is_going or not counts[Standing.FAILED]):
         return None
@@ -187,7 +187,7 @@ def next_step(run: RunFolder, status: RunStatus) -> str | None:
 
 
 def _verb(run: RunFolder, status: RunStatus) -> str:
-    """How the run was begun: it goes on the same way."""
+    """The command that started the run, which also continues it."""
     if not run.slurm.exists():
         return "run"
     is_local = bool(status.jobs) and all(job.job.job_id is None for job in status.jobs)
@@ -197,7 +197,7 @@ def _verb(run: RunFolder, status: RunStatus) -> str:
 def _section(
     title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int] | set[int] = frozenset()
 ) -> Iterator[RenderableType]:
-    """A titled table; nothing where it has no rows."""
+    """A titled table; nothing without rows."""
     if not rows:
         return
     yield Text()

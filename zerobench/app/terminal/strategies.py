@@ -1,4 +1,4 @@
-"""The text of `zerobench strategies`: a line for each strategy, or all that its entry and an optimizer's say."""
+"""Text of `zerobench strategies`: a line per strategy, or all facts of strategies and optimizers."""
 
 import textwrap
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _COLUMN = max(map(len, STRATEGIES)) + 2
 
 
 def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
-    """A line for each strategy, those that cannot run here, and the optimizers: on 80 columns less than 24 lines."""
+    """One line per strategy, then the unavailable ones and the optimizers: fewer than 24 lines on 80 columns."""
     room = width - _COLUMN
     why_not = {info.name: unavailable(info, machine) for info in STRATEGIES.values()}
     sizes = (f"{info.name} {info.state_bytes:.3g}".replace(" ", "\xa0") for info in OPTIMIZERS.values())
@@ -36,7 +36,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def listing(machine: Machine, name: str | None = None) -> str:
-    """All that is known of the strategy or optimizer `name`, or of each. Raises UserError: it is neither."""
+    """All facts of the strategy or optimizer `name`, or of each. Raises UserError if it is neither."""
     known = [*STRATEGIES, *OPTIMIZERS]
     if name is not None and name not in known:
         raise unknown_choice("NAME", name, known, "zerobench strategies")
@@ -46,7 +46,7 @@ def listing(machine: Machine, name: str | None = None) -> str:
 
 
 def as_plain(machine: Machine, name: str | None = None) -> dict[str, Any]:
-    """The same facts of `name`, or of each, for programs."""
+    """Facts of the strategy or optimizer `name`, or of each, as plain values."""
     strategies = [
         {
             "strategy": info.name,
@@ -61,7 +61,7 @@ def as_plain(machine: Machine, name: str | None = None) -> dict[str, Any]:
 
 
 def entry(info: StrategyInfo, machine: Machine) -> Topic:
-    """One strategy: what it is, what it needs, whether it can run, its worlds, its own axes, its losses."""
+    """Describe one strategy: requirements, availability, evidence, axes, losses, checkpoints."""
     return optimizers.facts_topic(info.name, info.summary, _facts(info, machine))
 
 

@@ -1,4 +1,4 @@
-"""What `zerobench submit` does: from the command line's words to a run folder and the jobs that fill it."""
+"""`zerobench submit`: read the request, lay out the run folder, and submit its jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from zerobench.report.documents.terminal import in_width
 
 @dataclass(frozen=True)
 class SubmissionPlan:
-    """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
+    """A new sweep's plan or an earlier run, and the arrays that run its missing trials."""
 
     options: SubmitOptions
     limits: Limits
@@ -69,7 +69,7 @@ class SubmissionPlan:
 
 
 def submit(request: SubmitRequest) -> Answer:
-    """Lay out what is asked for and hand it to Slurm, or run it here."""
+    """Lay out the requested run and submit it to Slurm, or run it here."""
     with no_collection():
         asked = read(request)
     try:
@@ -87,7 +87,7 @@ def submit(request: SubmitRequest) -> Answer:
 
 
 def show(request: SubmitRequest) -> Answer:
-    """What would be submitted."""
+    """Show the submission without making it."""
     asked = read(request)
 
     def lines() -> None:
@@ -98,14 +98,14 @@ def show(request: SubmitRequest) -> Answer:
 
 
 def _notes(asked: SubmissionPlan) -> Iterator[str]:
-    """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
+    """Notes on unread configuration keys and on a precision chosen for the machine."""
     yield from (f"note: {note}" for note in notes_of(asked.planned))
     if asked.machine is not None:
         yield from precision_notes(running(asked.planned), asked.machine)
 
 
 def read(request: SubmitRequest) -> SubmissionPlan:
-    """All that can be wrong in a request is found here, before anything is written or submitted."""
+    """Read and check the whole request, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
     asked = _resumed(request) if request.resume else _planned(request)
     if request.local:
@@ -157,7 +157,7 @@ def _resumed(request: SubmitRequest) -> SubmissionPlan:
 
 
 def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
-    """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
+    """Options of this request over `kept` ones of an earlier submission; without Slurm, only one launcher applies."""
     asked = {name: getattr(request, name) for name in SubmitOptions.model_fields}
     given = {name: value for name, value in asked.items() if value not in (None, [])}
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
@@ -170,16 +170,16 @@ def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
 
 
 def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:
-    """The nodes that trials run on; of a sweep that is run `here` they are this machine, unless more is said of it."""
+    """The nodes that trials run on; for a sweep that runs `here`, this machine unless options describe the nodes."""
     if here is None:
         return cluster_machine(options)
     return tried(detect_machine() if options.gpus_per_node is None else cluster_machine(options), here)
 
 
 def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> None:
-    """Raises UserError where trials would run under this interpreter and it lacks what they need: a login node's.
+    """Raise UserError if trials would run under this interpreter and it lacks their packages, as on a login node.
 
-    Simulations run outside of any container.
+    Simulations run outside any container.
     """
     if options.container is not None:
         simulated = [trial for trial in trials if trial.evidence.is_forked]
@@ -220,7 +220,7 @@ def _submit(run: RunFolder, asked: SubmissionPlan) -> Answer:
 
 
 def _run_here(run: RunFolder, asked: SubmissionPlan) -> Answer:
-    """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
+    """Run the jobs here; exit status 1 if one failed, 130 if interrupted."""
     options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
     failed, jobs = False, []
     with stop_on_signals() as stop:
@@ -240,7 +240,7 @@ def _taken(job: SubmittedJob) -> str:
 
 
 def _document(asked: SubmissionPlan) -> dict[str, Any]:
-    """What would be submitted, for programs."""
+    """JSON document of a submission that was not made."""
     arrays = [
         {
             "kind": str(array.kind),
@@ -256,7 +256,7 @@ def _document(asked: SubmissionPlan) -> dict[str, Any]:
 
 
 def _lines(asked: SubmissionPlan) -> Iterator[str]:
-    """An array a line, then what is asked for at most."""
+    """One line per array, then the totals."""
     run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
     names = array_names(run, asked.arrays)
     width = max(map(len, [*names, "report"]), default=0)
@@ -271,7 +271,7 @@ def _lines(asked: SubmissionPlan) -> Iterator[str]:
 
 
 def _warn(asked: SubmissionPlan) -> None:
-    """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
+    """Print notes, and warn about jobs too short for any trial before they wait in the queue for nothing."""
     typer.echo(in_width(_notes(asked)), nl=False)
     for array in asked.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:

@@ -1,7 +1,7 @@
-"""What `zerobench validate` does: a sweep in every world, or an earlier run, and how far its predictions are off.
+"""`zerobench validate`: run a sweep measured and predicted, or read an earlier run, and show the prediction errors.
 
-Evidence is an axis like any other, so this is `zerobench run` with that axis set, and another report at its end. The
-run it leaves is an ordinary one: `zerobench show` has its tables, `errors.csv` every cell, `--run` the report again.
+Evidence is an ordinary axis, so this is `zerobench run` with that axis set and another report at the end. Its run is an
+ordinary one: `zerobench show` has its tables, `errors.csv` every cell, `--run` prints the report again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from zerobench.report.documents.markdown import document
 from zerobench.report.documents.terminal import print_parts
 
 PREDICTING: list[Evidence] = [world for world in Evidence if world is not Evidence.MEASURED]
-"""The worlds that a sweep may be held against its measurement in."""
+"""Kinds of prediction that can be compared with a measurement."""
 
 
 def validate(request: ValidateRequest) -> Answer:
-    """Run what is asked for, or read it: the errors of its predictions.
+    """Run the sweep, or read an earlier run, and show its prediction errors.
 
-    The exit status is 0, or 1 where a trial failed; 130 where someone stopped the run.
+    Exit status 0, 1 if a trial failed, 130 if the run was interrupted.
 
-    Raises UserError: a mistake in the request, a run without anything to compare, or a torn record.
+    Raises UserError for a mistake in the request, a run without comparable trials, or a torn record.
     """
     sets = _sets(request)
     if request.markdown is not None:
@@ -48,7 +48,7 @@ def validate(request: ValidateRequest) -> Answer:
 
 
 def _sets(request: ValidateRequest) -> list[str]:
-    """The `--set` options with the axes of the worlds added; none for an earlier run."""
+    """`--set` options plus the evidence axis; none for an earlier run."""
     if request.run is not None:
         given = {"SWEEP": request.sweep, "--set": request.sets, "--only": request.only, "--worlds": request.worlds}
         for name, value in given.items():
@@ -65,7 +65,7 @@ def _sets(request: ValidateRequest) -> list[str]:
 
 
 def _worlds(written: str | None) -> list[Evidence]:
-    """The predicting worlds that `--worlds` names; without it all that need no emulator."""
+    """Predictions that `--worlds` names; without it all that need no emulator."""
     if written is None:
         return [world for world in PREDICTING if world is not Evidence.EMULATED]
     names = list(dict.fromkeys(part.strip() for part in written.split(",") if part.strip()))
@@ -78,7 +78,7 @@ def _worlds(written: str | None) -> list[Evidence]:
 
 
 def _report(path: Path, request: ValidateRequest) -> Answer:
-    """The errors of the run at `path`, its tables and the Markdown file written."""
+    """Report the errors of the run at `path`; writes its tables and the Markdown file."""
     from zerobench.report.export.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
 
     validation = library.validate(path)

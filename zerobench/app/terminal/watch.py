@@ -1,9 +1,9 @@
-"""What `zerobench watch` does: the command with its output, a line below that moves, then the run's tables.
+"""`zerobench watch`: the command with its output, a moving line below, then the run's tables.
 
-On a terminal the command's output scrolls above that line; elsewhere it is passed on byte for byte and nothing is
-added until the command has ended, except for removed locks of compilations. What zerobench says itself goes to standard
-error, so that a pipe behind the command gets the command's output alone. With `--json` the document has standard output
-to itself, and all else goes to standard error.
+On a terminal the command's output scrolls above that line; elsewhere it is passed on byte for byte and nothing is added
+until the command has ended, except notes on removed compilation locks. zerobench's own messages go to standard error,
+so a pipe gets the command's output alone. With `--json` the document has standard output to itself, and everything else
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHORTEST_S = 0.001
 def watch_command(
     command: Sequence[str], name: str | None, interval: str, reports: Path, *, as_json: bool, quiet: bool
 ) -> int:
-    """Run and watch `command`; its own exit status."""
+    """Run and watch `command`; returns its exit status."""
     console = Console(stderr=True, highlight=False, quiet=quiet)
     is_live = console.is_terminal and sys.stdout.isatty() and not (as_json or quiet)
 
@@ -65,9 +65,9 @@ def watch_command(
 
 
 def seconds(text: str) -> float:
-    """`10ms`, `0.5s` or a plain number of seconds; at least a millisecond.
+    """Read `10ms`, `0.5s` or a plain number of seconds.
 
-    Raises UserError: anything else.
+    Raises UserError for anything else, or less than a millisecond.
     """
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)?", text.strip())
     value = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
@@ -77,20 +77,20 @@ def seconds(text: str) -> float:
 
 
 class PassThrough:
-    """No terminal: the command's output, untouched."""
+    """Passes the command's output on untouched; for output that is not a terminal."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to give back."""
+        pass
 
     def out(self, chunk: bytes) -> None:
-        """What the command printed."""
+        """Pass on standard output."""
         _write(sys.stdout.buffer, chunk)
 
     def err(self, chunk: bytes) -> None:
-        """What it printed as errors."""
+        """Pass on standard error."""
         _write(sys.stderr.buffer, chunk)
 
     def progress(self, watching: CommandProgress) -> None:
@@ -98,7 +98,7 @@ class PassThrough:
 
 
 class LiveScreen(PassThrough):
-    """A terminal: whole lines of the command above, a line that moves below."""
+    """Whole lines of the command above a moving line, for terminals."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -116,15 +116,15 @@ class LiveScreen(PassThrough):
         self._live.stop()
 
     def out(self, chunk: bytes) -> None:
-        """Print the lines that are whole."""
+        """Print complete lines of standard output."""
         self._lines(chunk, is_error=False)
 
     def err(self, chunk: bytes) -> None:
-        """The same for errors."""
+        """Print complete lines of standard error."""
         self._lines(chunk, is_error=True)
 
     def progress(self, watching: CommandProgress) -> None:
-        """Repaint, unless that was just done."""
+        """Repaint, at most every REPAINT_S seconds."""
         now_s = time.monotonic()
         if now_s - self._painted_s >= REPAINT_S:
             self._painted_s = now_s
@@ -144,7 +144,7 @@ class LiveScreen(PassThrough):
 
 
 def line(watching: CommandProgress) -> str:
-    """How the command goes, in one line."""
+    """Progress of the command in one line."""
     speaking = [rank for rank in watching.ranks if rank.phase != "done"]
     tracked = f"tracked: {describe(speaking)}" if speaking else ("tracked steps done" if watching.ranks else "")
     ranks = counted(watching.num_ranks, "rank") if watching.num_ranks else ""
@@ -154,13 +154,13 @@ def line(watching: CommandProgress) -> str:
 
 
 def _devices(nvml: NvmlSummary | None) -> str:
-    """The device on which most was used so far."""
+    """Peak of the fullest device so far."""
     peaks = [device.peak_used_bytes for device in (nvml.devices if nvml else []) if device.peak_used_bytes is not None]
     return f"GPU peak {format_bytes(max(peaks))}" if peaks else ""
 
 
 def _write(stream: object, chunk: bytes) -> None:
-    """Pass bytes on; a reader that went away is the command's affair and not ours."""
+    """Write and flush; a reader that has gone is the command's concern, not ours."""
     try:
         stream.write(chunk)  # type: ignore[attr-defined] # a binary stream, whatever stands in its place
         stream.flush()  # type: ignore[attr-defined] # as above
@@ -169,7 +169,7 @@ def _write(stream: object, chunk: bytes) -> None:
 
 
 def _show(watched: WatchedRun, console: Console) -> None:
-    """The tables, then where the run lies; all on standard error."""
+    """Print the tables and the run's folder on standard error."""
     from zerobench.records.store import load_run  # noqa: PLC0415 -- as above
     from zerobench.report.documents.show import show_run  # noqa: PLC0415 -- as above
     from zerobench.report.export.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which the command need not wait for
