@@ -30,15 +30,15 @@ def baseline(
         set_baseline(name, find_run(run, reports), reports)
     elif name is not None:
         raise UserError(f"NAME: {name!r}: list takes no name")
-    kept = [
+    entries = [
         {"baseline": baseline_name, "run_id": load_run(path).run_id, "folder": str(path)}
         for baseline_name, path in baselines(reports).items()
     ]
 
     def show() -> None:
-        for entry in kept:
+        for entry in entries:
             typer.echo(f"{entry['baseline']}: {entry['run_id']}, in {entry['folder']}")
-        if not kept:
+        if not entries:
             typer.echo("no baseline yet; keep one with: zerobench baseline set NAME RUN")
 
-    return Answer(lambda: {"baselines": kept}, show)
+    return Answer(lambda: {"baselines": entries}, show)

@@ -46,10 +46,10 @@ def explain(
             autocompletion=completion.runs,
         ),
     ],
-    asked: ExplainRequest,
-    of_log: Annotated[PlanRequest, _LOG],
+    options: ExplainRequest,
+    log: Annotated[PlanRequest, _LOG],
 ) -> Answer:
     """Explain why a trial takes its memory and time. Also two trials' difference, or an out-of-memory log."""
     from zerobench.app.terminal.explain import explain
 
-    return explain(run, asked, of_log)
+    return explain(run, options, log)

@@ -66,8 +66,8 @@ def _preset(name: str) -> dict[str, Any]:
     from zerobench.config.models.presets import family_of, resolve_model
 
     spec = resolve_model(name)
-    told = {"model": name, "family": family_of(name), "parameters": num_parameters(spec)} | asdict(dimensions(spec))
-    return {field: told[field] for field in _HEADERS.values()}
+    facts = {"model": name, "family": family_of(name), "parameters": num_parameters(spec)} | asdict(dimensions(spec))
+    return {field: facts[field] for field in _HEADERS.values()}
 
 
 def _gpus() -> Answer:

@@ -23,5 +23,5 @@ def setup(
     """Set up the environment of a strategy or of the emulated GPU. Resumes where it was interrupted."""
     from zerobench.launch.setup.environment_setup import set_up
 
-    made = set_up(name, folder, typer.echo, jobs, is_verified=not unverified)
-    return Answer(lambda: {"environment": name, "folder": str(made.path)})
+    environment = set_up(name, folder, typer.echo, jobs, is_verified=not unverified)
+    return Answer(lambda: {"environment": name, "folder": str(environment.path)})

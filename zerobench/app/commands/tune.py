@@ -12,12 +12,12 @@ from zerobench.app.terminal import completion
 from zerobench.app.terminal.answer import Answer, answering
 from zerobench.app.terminal.options import GPU, GPUS, PLAN
 
-_OF_PLAN = (
+_PLAN_OPTIONS = (
     "global_batch tokens_per_step gpus_per_node host_memory host_bandwidth nvme blocks sequence_length precision lora "
     "stage tokens price evidence write write_for fine_tune"
 )
 _TUNE = {
-    **{name: PLAN[name] for name in _OF_PLAN.split()},
+    **{name: PLAN[name] for name in _PLAN_OPTIONS.split()},
     "measure": typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest."),
     "details": PLAN["details"],
     "reports": PLAN["reports"],

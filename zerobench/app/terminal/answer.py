@@ -45,42 +45,44 @@ def answering(command: Callable[..., Answer]) -> Callable[..., int]:
     annotates the parameter.
     """
     signature = inspect.signature(command, eval_str=True)
-    asked = {name: _made_of(parameter) for name, parameter in signature.parameters.items()}
+    constructors = {name: _constructor(parameter) for name, parameter in signature.parameters.items()}
 
     @wraps(command)
-    def answered(*, as_json: bool = False, quiet: bool = False, **words: Any) -> int:
-        with _aside(as_json=as_json, quiet=quiet):
-            answer = command(**{name: make(*(words[one.name] for one in of)) for name, (make, of) in asked.items()})
+    def run(*, as_json: bool = False, quiet: bool = False, **values: Any) -> int:
+        with _redirected_output(as_json=as_json, quiet=quiet):
+            answer = command(
+                **{name: make(*(values[one.name] for one in of)) for name, (make, of) in constructors.items()}
+            )
             if not as_json:
                 answer.show()
         if as_json:
             print_document(command.__name__, answer.document())
         return answer.exit_code
 
-    parameters = [parameter for _, of in asked.values() for parameter in of]
-    added = [inspect.Parameter(name, _KEYWORD, default=False, annotation=kind) for name, kind in _OPTIONS.items()]
-    answered.__signature__ = signature.replace(parameters=[*parameters, *added], return_annotation=int)  # type: ignore[attr-defined] # inspect reads it
-    return answered
+    parameters = [parameter for _, of in constructors.values() for parameter in of]
+    common = [inspect.Parameter(name, _KEYWORD, default=False, annotation=kind) for name, kind in _OPTIONS.items()]
+    run.__signature__ = signature.replace(parameters=[*parameters, *common], return_annotation=int)  # type: ignore[attr-defined] # inspect reads it
+    return run
 
 
-def _made_of(parameter: inspect.Parameter) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
+def _constructor(parameter: inspect.Parameter) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
     """Return the constructor of a command parameter and the options that supply its arguments."""
     kind, *options = get_args(parameter.annotation) or [parameter.annotation]
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return (lambda word: word), [parameter.replace(kind=_KEYWORD)]
     hints = get_type_hints(kind)
     of = options[0] if options else {field.name: field.metadata["option"] for field in fields(kind)}
-    made = [
+    parameters = [
         inspect.Parameter(name, _KEYWORD, default=getattr(kind, name), annotation=Annotated[hints[name], option])
         for name, option in of.items()
     ]
-    return (lambda *words: kind(**dict(zip(of, words, strict=True)))), made
+    return (lambda *words: kind(**dict(zip(of, words, strict=True)))), parameters
 
 
 def print_document(command: str, document: Mapping[str, Any]) -> None:
     """Print the JSON document of `command`."""
-    whole = {"zerobench": __version__, "command": command, **document}
-    print(json.dumps(plain_value(whole), indent=1, allow_nan=False))  # noqa: T201 -- what was asked for
+    envelope = {"zerobench": __version__, "command": command, **document}
+    print(json.dumps(plain_value(envelope), indent=1, allow_nan=False))  # noqa: T201 -- what was asked for
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
@@ -91,7 +93,7 @@ _OPTIONS = {"as_json": AsJson, "quiet": Quiet}
 
 
 @contextmanager
-def _aside(*, as_json: bool, quiet: bool) -> Iterator[None]:
+def _redirected_output(*, as_json: bool, quiet: bool) -> Iterator[None]:
     """Redirect everything printed meanwhile: to nowhere if `quiet`, to standard error if `as_json`."""
     if quiet:
         with (

@@ -37,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     141, without a message, if the reader of the output has gone: a shell's status of a program ended by SIGPIPE.
     """
-    _open_what_is_closed()
+    _open_closed_streams()
     try:
         _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
         code = app(args=arguments, prog_name="zerobench", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        code = _complain(_in_no_working_directory(str(error)))
+        code = _complain(_explain_missing_cwd(str(error)))
     except _UsageError as error:
         code = _complain(_usage(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(_failed_operation(error))
     except MemoryError:
         code = _complain("out of host memory; check ulimit -v, the cgroup limit and free memory")
-    _let_go_of_output()
+    _drop_output()
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _in_no_working_directory(message: str) -> str:
+def _explain_missing_cwd(message: str) -> str:
     """The message, behind what explains why relative paths lead nowhere."""
     if message.startswith(WORKING_DIRECTORY_GONE) or not is_working_directory_gone():
         return message
@@ -77,7 +77,7 @@ def _failed_operation(error: OSError) -> str:
     return failure_of(error)
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Open closed standard streams on /dev/null: otherwise the next file opened would get their descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -97,7 +97,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
             raise UserError(f"{argument!a}: not valid UTF-8") from None
 
 
-def _let_go_of_output() -> None:
+def _drop_output() -> None:
     """Print what is still buffered, or let it go: the interpreter would fail at it once more when it ends."""
     try:
         sys.stdout.flush()

@@ -13,7 +13,7 @@ REPORTS = Path("reports")
 """Default folder of runs."""
 
 
-def _beginning(names: Callable[[], Iterable[str]]) -> Complete:
+def _prefixed(names: Callable[[], Iterable[str]]) -> Complete:
     """Complete with those of `names` that start with the typed text; without a match the shell completes files."""
 
     def complete(incomplete: str) -> list[str]:
@@ -22,12 +22,12 @@ def _beginning(names: Callable[[], Iterable[str]]) -> Complete:
     return complete
 
 
-def _listed(module: str, name: str) -> Callable[[], Iterable[str]]:
+def _listed_names(module: str, name: str) -> Callable[[], Iterable[str]]:
     """Names in a list of zerobench; its module is imported on completion only."""
     return lambda: getattr(import_module(f"zerobench.{module}"), name)
 
 
-def _made(module: str, name: str, *arguments: Any) -> Callable[[], Iterable[str]]:
+def _returned_names(module: str, name: str, *arguments: Any) -> Callable[[], Iterable[str]]:
     """Names returned by a function of zerobench; its module is imported on completion only."""
     return lambda: getattr(import_module(f"zerobench.{module}"), name)(*arguments)
 
@@ -51,15 +51,15 @@ def _predictions() -> Iterable[str]:
     return [evidence for evidence in Evidence if evidence.is_predicted]
 
 
-_sweeps = _made("config.sweep.sweep", "shipped_sweeps")
+_sweeps = _returned_names("config.sweep.sweep", "shipped_sweeps")
 
 _VALUES: dict[str, Callable[[], Iterable[str]]] = {
-    "strategy": _listed("config.derived.strategy", "STRATEGIES"),
-    "optimizer": _listed("config.trial.optimizers", "OPTIMIZERS"),
-    "model": _listed("config.models.presets", "PRESETS"),
+    "strategy": _listed_names("config.derived.strategy", "STRATEGIES"),
+    "optimizer": _listed_names("config.trial.optimizers", "OPTIMIZERS"),
+    "model": _listed_names("config.models.presets", "PRESETS"),
     "gpu": _gpus,
-    "evidence": _listed("config.trial.trial", "Evidence"),
-    "precision": _listed("config.trial.trial", "Precision"),
+    "evidence": _listed_names("config.trial.trial", "Evidence"),
+    "precision": _listed_names("config.trial.trial", "Precision"),
 }
 """Possible values of the axes whose values are names."""
 
@@ -73,13 +73,13 @@ def axis_values(incomplete: str) -> list[str]:
     return [f"{written}{name}" for name in names if name.startswith(last) and name not in before]
 
 
-models = _beginning(_VALUES["model"])
-gpus = _beginning(_gpus)
-sweeps = _beginning(_sweeps)
-models_and_sweeps = _beginning(lambda: [*_VALUES["model"](), *_sweeps()])
-runs = _beginning(_runs)
-baselines = _beginning(_made("records.baselines", "baselines", REPORTS))
-blocks = _beginning(_listed("config.trial.trial", "Blocks"))
-precisions = _beginning(_VALUES["precision"])
-predictions = _beginning(_predictions)
-strategies = _beginning(lambda: [*_VALUES["strategy"](), *_VALUES["optimizer"]()])
+models = _prefixed(_VALUES["model"])
+gpus = _prefixed(_gpus)
+sweeps = _prefixed(_sweeps)
+models_and_sweeps = _prefixed(lambda: [*_VALUES["model"](), *_sweeps()])
+runs = _prefixed(_runs)
+baselines = _prefixed(_returned_names("records.baselines", "baselines", REPORTS))
+blocks = _prefixed(_listed_names("config.trial.trial", "Blocks"))
+precisions = _prefixed(_VALUES["precision"])
+predictions = _prefixed(_predictions)
+strategies = _prefixed(lambda: [*_VALUES["strategy"](), *_VALUES["optimizer"]()])

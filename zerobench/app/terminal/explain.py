@@ -17,8 +17,6 @@ from zerobench.app.terminal.live_predictions import prediction_view
 from zerobench.app.terminal.requests import ExplainRequest
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Status
-from zerobench.config.derived.cluster import Cluster
-from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.time.predicted_speed import work_of
 from zerobench.records import store
 from zerobench.records.trials import Trial
@@ -41,26 +39,26 @@ _WIDTHS = (40, 100)
 """Narrowest and widest line in columns, whatever the terminal's width."""
 
 
-_OF_LOGS = (
+_LOG_OPTIONS = (
     *("model", "ds_config", "gpus", "gpu", "micro_batch", "gradient_accumulation", "sequence_length"),
     *("activation_checkpointing", "lora"),
 )
 """Options that describe a log's training."""
-_BESIDE = 3
+_HINT_ROWS = 3
 """Screen rows for the hint about details and the prompt that follows."""
-_MOST_LOG_BYTES = 64 * 2**20
+_LOG_TAIL_BYTES = 64 * 2**20
 """Bytes read from the end of a log, where the failure is."""
 
 
-def explain(run: str, asked: ExplainRequest, of_log: PlanRequest) -> Answer:
+def explain(run: str, options: ExplainRequest, log: PlanRequest) -> Answer:
     """Explain the memory and time of a trial of `run`, its difference from another trial, or a log.
 
-    Both trials may be given as `RUN:TRIAL`. `of_log` describes the training of a log, whose fitting changes are
+    Both trials may be given as `RUN:TRIAL`. `log` describes the training of a log, whose fitting changes are
     predicted, and has the folder of runs. Raises UserError if there is no such run or trial, or several, or the log
     says nothing about memory.
     """
-    trial, other, what_if, reports = asked.trial, asked.other, asked.what_if, of_log.reports
-    is_told = _is_told(of_log, trial)
+    trial, other, what_if, reports = options.trial, options.other, options.what_if, log.reports
+    is_told = _describes_log(log, trial)
     if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
         (run, _, trial), other = run.rpartition(":"), trial
     if trial is None:
@@ -70,19 +68,19 @@ def explain(run: str, asked: ExplainRequest, of_log: PlanRequest) -> Answer:
         logged = logged_training(text)
         topics = [*explain_log(text, Path(run).name), *versions_topic(logged)]
         if is_told:
-            topics += _of_file(of_log, logged)
+            topics += _log_changes(log, logged)
         return _answer(topics, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    topics = [*([] if second else _of_own_log(base, trial)), *topics_of(base, trial, second)]
+    topics = [*([] if second else _stderr_topics(base, trial)), *topics_of(base, trial, second)]
     if what_if is not None:
         topics = [what_if_topic(find_trial(trial, named_trials(base)).trial, what_if)]
     named = find_trial(trial, named_trials(base)).trial
-    if asked.changes:
+    if options.changes:
         topics += _changes_of(named, base.environment, reports)
     elif second is None and what_if is None and _has_changes(named):
         topics.append(Topic("Changes that fit", says("With their cost in time: the same command with --changes.")))
-    return _answer(topics, details=asked.details)
+    return _answer(topics, details=options.details)
 
 
 def _has_changes(trial: Trial) -> bool:
@@ -96,45 +94,41 @@ def _changes_of(trial: Trial, environment: Environment, reports: Path) -> list[T
     node_bytes = memory_of_node(environment)
     if runs_on_cpu(trial):
         simulated = changes_on_cpu(trial, reports, prediction_view())
-        made = judged_on_cpu(trial, simulated, node_bytes, cores_of_node(environment))
+        judged = judged_on_cpu(trial, simulated, node_bytes, cores_of_node(environment))
         return [
-            *unchanged_on_cpu(made.unchanged, made.room),
-            changes_topic(made.changes, made.cost_basis),
+            *unchanged_on_cpu(judged.unchanged, judged.room),
+            changes_topic(judged.changes, judged.cost_basis),
         ]
     on_host = trial.record.status is Status.OUT_OF_HOST_MEMORY
-    return _changes(trial.spec, cluster_of(trial, node_bytes), reports, of_host=on_host)
+    cluster = cluster_of(trial, node_bytes)
+    changes = predict_changes(trial.spec, cluster, reports, prediction_view(), of_host=on_host)
+    return [*unchanged_topic(changes.unchanged), changes_topic(changes.changes)]
 
 
-def _changes(trial: TrialSpec, cluster: Cluster, reports: Path, *, of_host: bool) -> list[Topic]:
-    """Predict the memory that `trial` needs, and the changes that make it fit."""
-    made = predict_changes(trial, cluster, reports, prediction_view(), of_host=of_host)
-    return [*unchanged_topic(made.unchanged), changes_topic(made.changes)]
-
-
-def _of_file(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
+def _log_changes(request: PlanRequest, logged: LoggedTraining) -> list[Topic]:
     """Changes to a log's training: predicted if the request is complete, else those that its configuration allows.
 
     The GPU's capacity is the one in the log's error message; the catalogue's is the fallback.
     """
-    told = {"of_host": logged.of_host, "has_activations": logged.has_activations}
+    failure = {"of_host": logged.of_host, "has_activations": logged.has_activations}
     missing = [f"--{name}" for name in ("model", "gpus", "gpu") if getattr(request, name) is None]
     if missing and request.ds_config is not None:
-        untried = changes_of_file(request.ds_config, **told)
+        untried = changes_of_file(request.ds_config, **failure)
         lines = says(*untried, f"To have each predicted, with its cost in time, add {listed(missing)}.")
         return [Topic("Changes to try (not predicted)", lines, {"untried": untried})]
-    wanted = read_plan(request)
-    catalogued = wanted.cluster.gpu
+    plan = read_plan(request)
+    catalogued = plan.cluster.gpu
     gpu = catalogued.model_copy(update={"usable_memory_bytes": logged.capacity_bytes or catalogued.capacity_bytes})
-    cluster = replace(wanted.cluster, gpu=gpu)
-    made = predict_changes(wanted.planned[0].trial, cluster, request.reports, prediction_view(), **told)
-    releases = dict(versions(store.load_run(made.run).environment))
-    contradictions = contradictions_topic(logged, made.unchanged, catalogued.capacity_bytes, releases)
-    return [*unchanged_topic(made.unchanged), *contradictions, changes_topic(made.changes)]
+    cluster = replace(plan.cluster, gpu=gpu)
+    predicted = predict_changes(plan.planned[0].trial, cluster, request.reports, prediction_view(), **failure)
+    releases = dict(versions(store.load_run(predicted.run).environment))
+    contradictions = contradictions_topic(logged, predicted.unchanged, catalogued.capacity_bytes, releases)
+    return [*unchanged_topic(predicted.unchanged), *contradictions, changes_topic(predicted.changes)]
 
 
-def _is_told(request: PlanRequest, trial: str | None) -> bool:
+def _describes_log(request: PlanRequest, trial: str | None) -> bool:
     """Return True if options describe a log's training. Raises UserError if they do not go together."""
-    given = [name for name in _OF_LOGS if getattr(request, name)]
+    given = [name for name in _LOG_OPTIONS if getattr(request, name)]
     if given and trial is not None:
         raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
     if given and request.ds_config is None:
@@ -151,7 +145,7 @@ def _log_text(name: str, reports: Path) -> str:
     return _end_of(path)
 
 
-def _of_own_log(run: store.Run, name: str) -> list[Topic]:
+def _stderr_topics(run: store.Run, name: str) -> list[Topic]:
     """Explain the memory errors in a crashed trial's stderr, if any: without a tracker, a user's script records them
     nowhere else.
     """
@@ -167,12 +161,12 @@ def _of_own_log(run: store.Run, name: str) -> list[Topic]:
 
 def _end_of(path: Path) -> str:
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+        file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace")
 
 
 def _answer(topics: Sequence[Topic], *, details: bool) -> Answer:
-    rows = shutil.get_terminal_size((80, 24)).lines - _BESIDE
+    rows = shutil.get_terminal_size((80, 24)).lines - _HINT_ROWS
     text = as_text(topics, _width())
     brief = text if details else as_text(in_brief(topics, rows, _width()), _width())
     more = "" if brief == text else "\n\n--details for the arithmetic"

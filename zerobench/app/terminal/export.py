@@ -44,8 +44,8 @@ def export(request: ExportRequest) -> Iterator[str]:
 
     Raises UserError if no tool is given, a tool's library is missing or refuses, or a record is torn.
     """
-    asked = {option: getattr(request, option.replace("-", "_")) for option in _TOOLS}
-    wanted = {option: to for option, to in asked.items() if to is not None}
+    destinations = {option: getattr(request, option.replace("-", "_")) for option in _TOOLS}
+    wanted = {option: to for option, to in destinations.items() if to is not None}
     if not wanted:
         choices = ", ".join(f"--{option} {metavar}" for option, (metavar, _, _) in _TOOLS.items())
         raise UserError(f"export: destination missing; choices: {choices}")

@@ -193,7 +193,7 @@ class LiveView(PlainView):
     def _screen(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
         console = self.console
         name = Text(self.called(self._trial.trial_id) if self._trial is not None else "", "bold", overflow="fold")
-        parts: list[RenderableType] = [self._how_far(ranks, spent_s), name]
+        parts: list[RenderableType] = [self._progress_bars(ranks, spent_s), name]
         if ranks:
             parts.append(ranks_view(ranks, max(1, min(MOST_RANKS, console.height - _OTHER_LINES))))
         groups = {**dict.fromkeys(group for trial in self._ended for group, _ in trial.groups), **groups_of(ranks)}
@@ -208,7 +208,7 @@ class LiveView(PlainView):
             ]
         return Group(*parts)
 
-    def _how_far(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
+    def _progress_bars(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
         """Progress bars of the sweep and of the trial."""
         left_s = self.time_left_s(self._to_do - self._number + 1, spent_s)
         left = f"about {format_spent(left_s)} left" if left_s is not None else ""

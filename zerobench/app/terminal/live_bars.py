@@ -58,7 +58,11 @@ def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Tabl
     """Draw a row per trial on one scale: the device's capacity if a trial comes near it, else the largest peak."""
     label = min(_MOST_LABEL, max(map(len, names)), max(_SHORTEST, width - _FIGURES - _SHORTEST - 4))
     room = max(_SHORTEST, width - label - _FIGURES - 4)
-    scale = _scale([trial.total_bytes for trial in trials], [trial.capacity_bytes for trial in trials])
+    # One scale for all: a bar is compared with the others, and with the device if it comes near it.
+    peaks = [trial.total_bytes for trial in trials]
+    capacities = [trial.capacity_bytes for trial in trials]
+    largest, capacity = max(peaks, default=0), max((size for size in capacities if size), default=0)
+    scale = max(capacity if largest > capacity / 4 else 0, largest, 1)
     table = Table.grid(padding=(0, 1))
     table.add_column(width=label, overflow="fold")
     table.add_column(width=room, no_wrap=True)
@@ -67,12 +71,6 @@ def bars(trials: Sequence[EndedTrial], names: Sequence[str], width: int) -> Tabl
         style = "" if trial.groups else "bold red"
         table.add_row(Text(name), stack(trial.groups, scale, room), Text(trial.figures, style))
     return table
-
-
-def _scale(peaks: Sequence[int], capacities: Sequence[int | None]) -> int:
-    """Bytes of a full bar."""
-    largest, capacity = max(peaks, default=0), max((size for size in capacities if size), default=0)
-    return max(capacity if largest > capacity / 4 else 0, largest, 1)
 
 
 def columns_of(num_bytes: int, scale: int, room: int) -> int:

@@ -78,14 +78,14 @@ class _PredictingStillView(_CountingView):
     def trial_ended(self, record: TrialRecord) -> None:
         super().trial_ended(record)
         self._in_hand = [pair for pair in self._in_hand if pair[0].trial_id != record.trial_id]
-        self._say_how_far()
+        self._report_progress()
 
     def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
         """Report progress, at most every SAID_EVERY_S seconds."""
         self._in_hand = trials
-        self._say_how_far()
+        self._report_progress()
 
-    def _say_how_far(self) -> None:
+    def _report_progress(self) -> None:
         now = time.monotonic()
         if now - self._said_s >= SAID_EVERY_S and self._done < self._of:
             self._said_s = now

@@ -102,7 +102,12 @@ def _table(ranks: Sequence[Progress]) -> Table:
     table.add_column("", justify="right", overflow="fold")
     table.add_column("now" if on_gpu else "process", justify="right", overflow="fold")
     for rank, name in zip(ranks, _names(ranks), strict=True):
-        table.add_row(Text(plain(name)), _Bar(rank, scale), Text(_figures(rank)), _now(rank))
+        table.add_row(
+            Text(plain(name)),
+            _Bar(rank, scale),
+            Text(_figures(rank)),
+            "" if rank.memory_bytes is None else format_bytes(rank.memory_bytes),
+        )
     return table
 
 
@@ -139,10 +144,6 @@ def _figures(rank: Progress) -> str:
         return describe([rank]) if rank.phase != "compile" else rank.phase
     of = f" of {format_bytes(rank.capacity_bytes)}" if rank.capacity_bytes else ""
     return f"{format_bytes(_peak_bytes(rank))}{of}"
-
-
-def _now(rank: Progress) -> str:
-    return "" if rank.memory_bytes is None else format_bytes(rank.memory_bytes)
 
 
 def _peak_bytes(rank: Progress) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from zerobench.config.trial.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
+from zerobench.config.trial.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace
 from zerobench.report.explain.topic import Topic, says
 
 
@@ -54,11 +54,9 @@ def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
 def _states(info: OptimizerInfo) -> str:
     if not info.states:
         return "none"
-    parts = (_state(state) for state in info.states)
+    parts = (
+        f"{state.category.replace('_', ' ')} {state.bytes_per_element:g}{' of some parameters' * state.is_partial}"
+        for state in info.states
+    )
     least = "at least " if info.has_partial_states else ""
     return f"{least}{info.state_bytes:g} bytes per parameter ({', '.join(parts)})"
-
-
-def _state(state: State) -> str:
-    of_some = " of some parameters" if state.is_partial else ""
-    return f"{state.category.replace('_', ' ')} {state.bytes_per_element:g}{of_some}"

@@ -10,7 +10,7 @@ from zerobench.app.terminal import completion
 from zerobench.common.errors import UserError
 
 
-def _can_be(path: Path) -> Path:
+def _check_folder(path: Path) -> Path:
     """Raise UserError for a path that cannot be a folder: a link to itself, a name that is too long."""
     try:
         path.stat()
@@ -23,7 +23,7 @@ def _can_be(path: Path) -> Path:
 
 
 _LONGEST = 100
-REPORTS_OPTION = typer.Option("--reports", metavar="DIR", help="Folder of runs.", callback=_can_be)
+REPORTS_OPTION = typer.Option("--reports", metavar="DIR", help="Folder of runs.", callback=_check_folder)
 Reports = Annotated[Path, REPORTS_OPTION]
 RUN = typer.Argument(metavar="RUN", help="Run folder or name (newest run).", autocompletion=completion.runs)
 RunName = Annotated[str | None, RUN]

@@ -12,12 +12,11 @@ from typing import Any
 
 import typer
 
-from zerobench.app.search.measured_best import MeasuredBest, check_measurable, measure_best
+from zerobench.app.search.measured_best import check_measurable, measure_best
 from zerobench.app.search.outcome import outcome
 from zerobench.app.search.plan import Plan, read_plan
 from zerobench.app.search.plan_request import PlanRequest
 from zerobench.app.search.predicted import frontier_rows, plan_frontiers
-from zerobench.app.search.searched import SearchOutcome
 from zerobench.app.terminal.answer import Answer
 from zerobench.app.terminal.live import screen
 from zerobench.app.terminal.live_predictions import ANSWERS, prediction_view
@@ -55,24 +54,25 @@ def plan(request: PlanRequest) -> Answer:
     if request.tunes and request.global_batch is None and request.tokens_per_step is None:
         raise UserError("--global-batch is missing: sequences per step (or --tokens-per-step)")
     training = read_training(request.tokens, request.price)
-    asked = read_plan(request)
+    requested = read_plan(request)
     if request.frontier is not None:
-        return _frontier(asked, frontier_axis(request.frontier), request.reports)
+        return _frontier(requested, frontier_axis(request.frontier), request.reports)
     machine = None if request.measure is None else detect_machine()
     if machine is not None:
-        check_measurable(asked.cluster, machine)
-    made = outcome(asked, request.reports, prediction_view())
-    result, search, proved = made.result, made.search, None
+        check_measurable(requested.cluster, machine)
+    solution = outcome(requested, request.reports, prediction_view())
+    result, search, proved = solution.result, solution.search, None
     if result.interrupted:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
     if search is not None and machine is not None and request.measure is not None:
         proved = measure_best(search, request.measure, machine, request.reports, screen())
-        made = made.measured(proved)
-    decision, best = made.keep(), made.best
+        solution = solution.measured(proved)
+    decision, best = solution.keep(), solution.best
     if search is not None:
-        _keep(result.folder.path, search, best, proved)
-    view = plan_view(result.folder.path, asked.cluster, training, made.decided)
-    notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
+        evidence = search.document(best) | ({} if proved is None else {"measured": proved.document})
+        write_whole(result.folder.path / _SEARCH, json.dumps(evidence, indent=2) + "\n")
+    view = plan_view(result.folder.path, requested.cluster, training, solution.decided)
+    notes = [*([requested.world.note] if requested.world.note else []), *notes_of(requested.planned)]
     written = None if best is None else _written(result, best, request)
 
     def show() -> None:
@@ -90,27 +90,21 @@ def plan(request: PlanRequest) -> Answer:
         _show(view, _next(best, written, request), last, details=request.details)
 
     def document() -> dict[str, Any]:
-        if asked.varied is None:
-            known = plan_document(result.folder.path, asked.cluster, made.decided, decision, training)
+        if requested.varied is None:
+            known = plan_document(result.folder.path, requested.cluster, solution.decided, decision, training)
             return {**known, "notes": notes}
         return {
             "run": str(result.folder.path),
             **decision_values(decision),
             "ds_config": None if written is None else str(written),
-            "configurations": [configuration_values(row, asked.cluster, training) for row in made.decided.rows],
-            "versions": releases(row.trial for row in made.decided.rows),
+            "configurations": [configuration_values(row, requested.cluster, training) for row in solution.decided.rows],
+            "versions": releases(row.trial for row in solution.decided.rows),
             "search": str(result.folder.path / _SEARCH),
             "measured": None if proved is None else proved.document,
             "notes": notes,
         }
 
     return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
-
-
-def _keep(folder: Path, search: SearchOutcome, best: PlanRow | None, proved: MeasuredBest | None) -> None:
-    """The evidence beside the run."""
-    document = search.document(best) | ({} if proved is None else {"measured": proved.document})
-    write_whole(folder / _SEARCH, json.dumps(document, indent=2) + "\n")
 
 
 def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, details: bool) -> None:
@@ -123,14 +117,10 @@ def _show(view: PlanView, next_step: Sequence[str], last: Sequence[str], *, deta
         print_parts(view.details, console)
     head, table = view.answer.with_next(next_step, last), view.table
     if console.is_terminal and not details:
-        table = _fitting(table, console.height - _height(head, console) - 1, console)  # the prompt comes below
+        room = console.height - _height(head, console) - 1  # the prompt comes below
+        candidates = [table, *(shortened(table, most) for most in range(len(table.lines) - 1, 0, -1))]
+        table = next((candidate for candidate in candidates if _height(candidate, console) <= room), candidates[-1])
     print_parts([head, table], console)
-
-
-def _fitting(table: Table[PlanRow], room: int, console: Console) -> Table[PlanRow]:
-    """The table with as many of its rows as `room` lines of a screen take."""
-    tables = [table, *(shortened(table, most) for most in range(len(table.lines) - 1, 0, -1))]
-    return next((candidate for candidate in tables if _height(candidate, console) <= room), tables[-1])
 
 
 def _height(part: Part | Table[PlanRow], console: Console) -> int:
@@ -173,14 +163,14 @@ def _call_in_width(lead: str, function: str, arguments: Sequence[str]) -> list[s
     return [f"{lead}{function}(", *(f"    {line}".replace("\xa0", " ") for line in lines)]
 
 
-def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
+def _frontier(requested: Plan, axis: FrontierAxis, reports: Path) -> Answer:
     """Predict the frontier along `axis` into one folder; exit status 1 if a prediction failed."""
-    folder = reports / f"{slug(asked.name)}-frontier-{axis.name}_{time.strftime(STAMP)}"
-    answer = plan_frontiers(asked, axis, folder, prediction_view())
-    rows = frontier_rows(asked, answer)
+    folder = reports / f"{slug(requested.name)}-frontier-{axis.name}_{time.strftime(STAMP)}"
+    answer = plan_frontiers(requested, axis, folder, prediction_view())
+    rows = frontier_rows(requested, answer)
 
     def show() -> None:
-        print_parts([frontier_part(axis, rows, asked.cluster)])
+        print_parts([frontier_part(axis, rows, requested.cluster)])
         for name, reason in answer.given_up.items():
             typer.echo(f"no answer: {name}: {reason}")
         typer.echo(f"Runs: {folder}")

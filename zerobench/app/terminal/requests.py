@@ -11,20 +11,20 @@ from zerobench.app.terminal import completion
 from zerobench.app.terminal.options import REPORTS, REPORTS_OPTION, RUN
 
 
-def _asked(option: Any, default: Any = None) -> Any:
+def _declared(option: Any, default: Any = None) -> Any:
     return field(default=default, metadata={"option": option})
 
 
 def _option(metavar: str, about: str, *names: str, **more: Any) -> Any:
-    return _asked(typer.Option(*names, metavar=metavar, help=about, **more))
+    return _declared(typer.Option(*names, metavar=metavar, help=about, **more))
 
 
 def _argument(metavar: str, about: str, **more: Any) -> Any:
-    return _asked(typer.Argument(metavar=metavar, help=about, **more))
+    return _declared(typer.Argument(metavar=metavar, help=about, **more))
 
 
 def _flag(name: str, about: str) -> Any:
-    return _asked(typer.Option(name, help=about), default=False)
+    return _declared(typer.Option(name, help=about), default=False)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RunRequest(SweepRequest):
     repeats: int | None = _option("N", "Run each trial N times.", min=1)
     dry_run: bool = _flag("--dry-run", "List the trials without running them.")
     resume: str | None = _option("RUN", "Run missing and failed trials of an earlier run.")
-    reports: Path = _asked(REPORTS_OPTION, REPORTS)
+    reports: Path = _declared(REPORTS_OPTION, REPORTS)
     hostfile: Path | None = _option("FILE", "Nodes, one `name slots=N` per line.")
     frontier: str | None = _option("AXIS", "Measure the largest that fits: model, micro-batch or sequence-length.")
     capacity: str | None = _option("SIZE", "Memory limit per rank (the GPU's memory).")
@@ -83,7 +83,7 @@ class SubmitRequest(SweepRequest):
     dry_run: bool = _flag("--dry-run", "Show what would be submitted; write nothing.")
     local: bool = _flag("--local", "Run the same scripts here, without Slurm.")
     resume: str | None = _option("RUN", "Submit missing trials of an earlier run.")
-    reports: Path = _asked(REPORTS_OPTION, REPORTS)
+    reports: Path = _declared(REPORTS_OPTION, REPORTS)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ValidateRequest(SweepRequest):
     worlds: str | None = _option("WORLD,...", "Predictions: solo, simulated, formula, emulated (all but emulated).")
     run: str | None = _option("RUN", "Read an earlier run instead of running.")
     details: bool = _flag("--details", "Show the errors of each phase, and every mistake by name.")
-    reports: Path = _asked(REPORTS_OPTION, REPORTS)
+    reports: Path = _declared(REPORTS_OPTION, REPORTS)
     markdown: Path | None = _option("FILE", "Write the tables as Markdown too.")
 
 
@@ -114,21 +114,21 @@ class CompareRequest:
     markdown: Path | None = _option("FILE", "Write Markdown for a pull request too.")
     html: Path | None = _option("FILE", "Write the page with charts too.")
     details: bool = _flag("--details", "Show each peak's difference by category, and its causes.")
-    reports: Path = _asked(REPORTS_OPTION, REPORTS)
+    reports: Path = _declared(REPORTS_OPTION, REPORTS)
 
 
 @dataclass(frozen=True)
 class ExportRequest:
     """Options of `zerobench export`: the tools and their destinations."""
 
-    run: str | None = _asked(RUN)
+    run: str | None = _declared(RUN)
     prometheus: Path | None = _option("FILE", ".prom file for node_exporter's textfile collector.")
     tensorboard: Path | None = _option("DIR", "TensorBoard log folder, one run per trial.")
     wandb: str | None = _option("PROJECT", "Weights & Biases project; WANDB_MODE applies.")
     step_timeline: Path | None = _option("FILE", "Streams over each expected step, for ui.perfetto.dev.")
     memory_viz: Path | None = _option("DIR", "Memory by category for pytorch.org/memory_viz, a file a trial.")
     perfetto: Path | None = _option("FILE", "Memory by category and phases for ui.perfetto.dev.")
-    reports: Path = _asked(REPORTS_OPTION, REPORTS)
+    reports: Path = _declared(REPORTS_OPTION, REPORTS)
 
 
 @dataclass(frozen=True)

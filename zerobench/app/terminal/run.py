@@ -54,7 +54,10 @@ def start(request: RunRequest) -> RunResult:
     """Run the requested sweep with progress on the screen."""
     plan = read(request)
     executor = executor_of(plan.machine, request)
-    return _resume(plan.earlier, plan.planned, executor) if plan.earlier else _run_new(plan, request.reports, executor)
+    if plan.earlier is None:
+        return _run_new(plan, request.reports, executor)
+    environment = capture_environment()
+    return resume_run(plan.earlier, environment=environment, executor=executor, observer=screen(), planned=plan.planned)
 
 
 def executor_of(machine: Machine, request: RunRequest) -> LocalExecutor:
@@ -142,10 +145,6 @@ def _run_new(plan: RunPlan, reports: Path, executor: LocalExecutor) -> RunResult
     for note in notes_of(plan.planned):
         view.say(f"note: {note}")
     return start_sweep(plan.sweep, plan.planned, plan.machine, reports=reports, executor=executor, observer=view)
-
-
-def _resume(earlier: Path, planned: Sequence[PlannedTrial], executor: LocalExecutor) -> RunResult:
-    return resume_run(earlier, environment=capture_environment(), executor=executor, observer=screen(), planned=planned)
 
 
 def _write_tables(result: RunResult) -> None:

@@ -101,11 +101,11 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
         why = "GPU memory unknown to the driver" if on_gpu else "CPU ranks have no device limit"
         raise UserError(f"--capacity is missing: {why}; give the limit per rank, for example --capacity 2GiB")
     ranks = 1 if on_gpu else max(1 if trial.evidence.plays_one_rank else trial.gpus_per_node for trial in cells)
-    there_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes
-    if there_bytes is not None and ranks * given_bytes > there_bytes:
+    total_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes
+    if total_bytes is not None and ranks * given_bytes > total_bytes:
         each = f"{ranks} ranks of {format_bytes(given_bytes)}" if ranks > 1 else format_bytes(given_bytes)
         where = "the GPU" if on_gpu else "the machine"
-        raise UserError(f"--capacity: {each} are more than {where} has: {format_bytes(there_bytes)}")
+        raise UserError(f"--capacity: {each} are more than {where} has: {format_bytes(total_bytes)}")
     return Limit(given_bytes, is_given=True)
 
 

@@ -106,7 +106,15 @@ def _job_cells(job: JobStatus) -> list[str]:
 def _running(status: RunStatus, names: Names) -> Iterator[RenderableType]:
     open_trials = [trial for trial in status.trials if trial.standing in {Standing.RUNNING, Standing.BEGUN}]
     open_trials.sort(key=lambda trial: -(trial.silence_s or 0.0))
-    rows = [[_name(trial, names), _task(trial), describe(trial.ranks), _silence(trial)] for trial in open_trials]
+    rows = [
+        [
+            _name(trial, names),
+            _task(trial),
+            describe(trial.ranks),
+            f"{_rounded(trial.silence_s)}{' !' if _is_long_silent(trial) else ''}",
+        ]
+        for trial in open_trials
+    ]
     runs = any(trial.standing is Standing.RUNNING for trial in open_trials)
     title = "Running" if runs else "Started, without a record"
     yield from _section(title, ("trial", "task", "phase", "silent for"), rows, numbers={3})
@@ -123,17 +131,13 @@ def _task(trial: TrialStatus) -> str:
     return f"{trial.job.job_id}_{trial.task_id}" if trial.job and trial.job.job_id is not None else MISSING
 
 
-def _silence(trial: TrialStatus) -> str:
-    return f"{_rounded(trial.silence_s)}{' !' if _is_long_silent(trial) else ''}"
-
-
 def _is_long_silent(trial: TrialStatus) -> bool:
     return trial.silence_s is not None and trial.silence_s >= SILENT_S
 
 
 def _waiting(status: RunStatus) -> Iterator[RenderableType]:
     groups = Counter(
-        (trial.job.name, _why(trial))
+        (trial.job.name, _waiting_reason(trial))
         for trial in status.trials
         if trial.job is not None and trial.standing in {Standing.QUEUED, Standing.SUBMITTED}
     )
@@ -141,7 +145,7 @@ def _waiting(status: RunStatus) -> Iterator[RenderableType]:
     yield from _section("Waiting", ("job", "trials", "reason"), rows, numbers={1})
 
 
-def _why(trial: TrialStatus) -> str:
+def _waiting_reason(trial: TrialStatus) -> str:
     if trial.standing is Standing.SUBMITTED:
         return "unknown"
     if not trial.reason:

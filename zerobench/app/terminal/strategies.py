@@ -19,20 +19,19 @@ _COLUMN = max(map(len, STRATEGIES)) + 2
 def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
     """One line per strategy, then the unavailable ones and the optimizers: fewer than 24 lines on 80 columns."""
     room = width - _COLUMN
+    summaries = [
+        textwrap.shorten(info.summary, room, placeholder=" ...", break_on_hyphens=False) for info in STRATEGIES.values()
+    ]
     why_not = {info.name: unavailable(info, machine) for info in STRATEGIES.values()}
     sizes = (f"{info.name} {info.state_bytes:.3g}".replace(" ", "\xa0") for info in OPTIMIZERS.values())
     optimizer_lines = textwrap.wrap(f"Optimizers, bytes of states per parameter: {', '.join(sizes)}", width)
     return [
-        *(f"{info.name:<{_COLUMN}}{_shortened(info.summary, room)}" for info in STRATEGIES.values()),
+        *(f"{info.name:<{_COLUMN}}{summary}" for info, summary in zip(STRATEGIES.values(), summaries, strict=True)),
         "",
         *(line for name, why in why_not.items() if why for line in textwrap.wrap(f"{name} not here: {why}", width)),
         *(line.replace("\xa0", " ") for line in optimizer_lines),
         "All about one: zerobench strategies NAME; about each: --details",
     ]
-
-
-def _shortened(text: str, width: int) -> str:
-    return textwrap.shorten(text, width, placeholder=" ...", break_on_hyphens=False)
 
 
 def listing(machine: Machine, name: str | None = None) -> str:

@@ -31,7 +31,7 @@ from zerobench.launch.run.mending import mend_skipped
 from zerobench.launch.run.runner import mend_run, refuse_own_script
 from zerobench.launch.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.launch.run.stop import stop_on_signals
-from zerobench.launch.slurm.jobs import JobKind, SubmittedJob, read_submission
+from zerobench.launch.slurm.jobs import JobKind, read_submission
 from zerobench.launch.slurm.options import (
     Launcher,
     SubmitOptions,
@@ -71,46 +71,46 @@ class SubmissionPlan:
 def submit(request: SubmitRequest) -> Answer:
     """Lay out the requested run and submit it to Slurm, or run it here."""
     with no_collection():
-        asked = read(request)
+        plan = read(request)
     try:
-        if asked.earlier:
-            mend_skipped(asked.earlier)
-        if not asked.arrays:
+        if plan.earlier:
+            mend_skipped(plan.earlier)
+        if not plan.arrays:
             typer.echo("no trials missing")
-            return Answer(lambda: {"run": str(asked.earlier and asked.earlier.folder.path), "jobs": []})
-        _warn(asked)
-        run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
-        keep_options(run, asked.options)
-        return _run_here(run, asked) if request.local else _submit(run, asked)
+            return Answer(lambda: {"run": str(plan.earlier and plan.earlier.folder.path), "jobs": []})
+        _warn(plan)
+        run = plan.earlier.folder if plan.earlier else _lay_out(plan, request.reports)
+        keep_options(run, plan.options)
+        return _run_here(run, plan) if request.local else _submit(run, plan)
     except OSError as error:
         raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
 
 
 def show(request: SubmitRequest) -> Answer:
     """Show the submission without making it."""
-    asked = read(request)
+    plan = read(request)
 
     def lines() -> None:
-        typer.echo(in_width(_lines(asked)), nl=False)
-        _warn(asked)
+        typer.echo(in_width(_lines(plan)), nl=False)
+        _warn(plan)
 
-    return Answer(lambda: _document(asked), lines)
+    return Answer(lambda: _document(plan), lines)
 
 
-def _notes(asked: SubmissionPlan) -> Iterator[str]:
+def _notes(plan: SubmissionPlan) -> Iterator[str]:
     """Notes on unread configuration keys and on a precision chosen for the machine."""
-    yield from (f"note: {note}" for note in notes_of(asked.planned))
-    if asked.machine is not None:
-        yield from precision_notes(running(asked.planned), asked.machine)
+    yield from (f"note: {note}" for note in notes_of(plan.planned))
+    if plan.machine is not None:
+        yield from precision_notes(running(plan.planned), plan.machine)
 
 
 def read(request: SubmitRequest) -> SubmissionPlan:
     """Read and check the whole request, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
-    asked = _resumed(request) if request.resume else _planned(request)
+    plan = _resumed(request) if request.resume else _planned(request)
     if request.local:
-        refuse_several_nodes(asked.arrays)
-    return asked
+        refuse_several_nodes(plan.arrays)
+    return plan
 
 
 def _planned(request: SubmitRequest) -> SubmissionPlan:
@@ -158,8 +158,8 @@ def _resumed(request: SubmitRequest) -> SubmissionPlan:
 
 def _options(request: SubmitRequest, kept: Mapping[str, Any]) -> SubmitOptions:
     """Options of this request over `kept` ones of an earlier submission; without Slurm, only one launcher applies."""
-    asked = {name: getattr(request, name) for name in SubmitOptions.model_fields}
-    given = {name: value for name, value in asked.items() if value not in (None, [])}
+    values = {name: getattr(request, name) for name in SubmitOptions.model_fields}
+    given = {name: value for name, value in values.items() if value not in (None, [])}
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
     refused = sorted(elsewhere & set(given))
     if refused:
@@ -197,34 +197,35 @@ def _limits(options: SubmitOptions, *, required: bool) -> Limits:
     return limits or Limits()
 
 
-def _lay_out(asked: SubmissionPlan, reports: Path) -> RunFolder:
-    if asked.sweep is None:
+def _lay_out(plan: SubmissionPlan, reports: Path) -> RunFolder:
+    if plan.sweep is None:
         raise UserError("SWEEP is missing")
     with no_collection():
-        configs = resolved_configs(asked.planned)
-        run = new_run_folder(reports, asked.sweep.name)
-        slowdown = None if asked.machine is None else asked.machine.bf16_slowdown
+        configs = resolved_configs(plan.planned)
+        run = new_run_folder(reports, plan.sweep.name)
+        slowdown = None if plan.machine is None else plan.machine.bf16_slowdown
         environment = capture_environment() | {"bf16_slowdown": slowdown}
-        lay_out(run, asked.planned, configs, asked.sweep.document, environment, make_folders=False)
+        lay_out(run, plan.planned, configs, plan.sweep.document, environment, make_folders=False)
     return run
 
 
-def _submit(run: RunFolder, asked: SubmissionPlan) -> Answer:
+def _submit(run: RunFolder, plan: SubmissionPlan) -> Answer:
     jobs = []
-    for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
-        typer.echo(_taken(job))
+    for job in submit_jobs(run, plan.arrays, plan.options, plan.limits):
+        tasks = f", {job.num_tasks} tasks" if job.num_tasks > 1 else ""
+        typer.echo(f"submitted {job.name}: job {job.job_id}{tasks}")
         jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
     typer.echo(f"Run: {shortest(run.path)}")
     typer.echo(f"watch with: zerobench status {shlex.quote(str(shortest(run.path)))}")
     return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
 
-def _run_here(run: RunFolder, asked: SubmissionPlan) -> Answer:
+def _run_here(run: RunFolder, plan: SubmissionPlan) -> Answer:
     """Run the jobs here; exit status 1 if one failed, 130 if interrupted."""
-    options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
+    options = plan.options.model_copy(update={"launcher": Launcher.LOCAL})
     failed, jobs = False, []
     with stop_on_signals() as stop:
-        for ended in run_here(run, asked.arrays, options, asked.limits, stop):
+        for ended in run_here(run, plan.arrays, options, plan.limits, stop):
             failed |= ended.exit_code != 0
             jobs.append({"name": ended.job.name, "task_id": ended.task_id, "exit_code": ended.exit_code})
             task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
@@ -234,12 +235,7 @@ def _run_here(run: RunFolder, asked: SubmissionPlan) -> Answer:
     return Answer(lambda: {"run": str(run.path), "jobs": jobs}, exit_code=130 if stop.asked else int(failed))
 
 
-def _taken(job: SubmittedJob) -> str:
-    tasks = f", {job.num_tasks} tasks" if job.num_tasks > 1 else ""
-    return f"submitted {job.name}: job {job.job_id}{tasks}"
-
-
-def _document(asked: SubmissionPlan) -> dict[str, Any]:
+def _document(plan: SubmissionPlan) -> dict[str, Any]:
     """JSON document of a submission that was not made."""
     arrays = [
         {
@@ -250,30 +246,30 @@ def _document(asked: SubmissionPlan) -> dict[str, Any]:
             "time_limit_s": array.time_limit_s,
             "node_hours": array.node_hours,
         }
-        for array in asked.arrays
+        for array in plan.arrays
     ]
-    return {"arrays": arrays, "skipped": asked.num_skipped}
+    return {"arrays": arrays, "skipped": plan.num_skipped}
 
 
-def _lines(asked: SubmissionPlan) -> Iterator[str]:
+def _lines(plan: SubmissionPlan) -> Iterator[str]:
     """One line per array, then the totals."""
-    run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
-    names = array_names(run, asked.arrays)
+    run = plan.earlier.folder if plan.earlier else RunFolder(Path("new"))
+    names = array_names(run, plan.arrays)
     width = max(map(len, [*names, "report"]), default=0)
-    for name, array in zip(names, asked.arrays, strict=True):
-        yield f"{name:<{width}}  {_of_array(array)}"
-    if asked.arrays:
+    for name, array in zip(names, plan.arrays, strict=True):
+        yield f"{name:<{width}}  {_array_line(array)}"
+    if plan.arrays:
         yield f"{'report':<{width}}  after them"
-    trials = sum(array.num_trials for array in asked.arrays)
-    skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
-    hours = sum(array.node_hours for array in asked.arrays)
+    trials = sum(array.num_trials for array in plan.arrays)
+    skipped = f", {plan.num_skipped} skipped" if plan.num_skipped else ""
+    hours = sum(array.node_hours for array in plan.arrays)
     yield f"{counted(trials, 'trial')}{skipped}; {hours:,.1f} node-hours at most"
 
 
-def _warn(asked: SubmissionPlan) -> None:
+def _warn(plan: SubmissionPlan) -> None:
     """Print notes, and warn about jobs too short for any trial before they wait in the queue for nothing."""
-    typer.echo(in_width(_notes(asked)), nl=False)
-    for array in asked.arrays:
+    typer.echo(in_width(_notes(plan)), nl=False)
+    for array in plan.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
             typer.echo(
@@ -284,7 +280,7 @@ def _warn(asked: SubmissionPlan) -> None:
             )
 
 
-def _of_array(array: JobArray) -> str:
+def _array_line(array: JobArray) -> str:
     nodes, time = counted(array.num_nodes, "node"), time_text(array.time_limit_s)
     return f"{nodes}, {_tasks(array)}, {time} each, {array.node_hours:,.1f} node-hours"
 

@@ -29,7 +29,6 @@ from zerobench.common.units import counted, format_bytes, format_spent
 from zerobench.common.vocabulary import Status
 from zerobench.launch.tracking.command import CommandProgress, Show
 from zerobench.launch.tracking.watch import WatchedRun, watch
-from zerobench.records.records import NvmlSummary
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHORTEST_S = 0.001
@@ -149,14 +148,14 @@ def line(watching: CommandProgress) -> str:
     tracked = f"tracked: {describe(speaking)}" if speaking else ("tracked steps done" if watching.ranks else "")
     ranks = counted(watching.num_ranks, "rank") if watching.num_ranks else ""
     host = f"host {format_bytes(watching.rss_bytes)}" if watching.rss_bytes else ""
-    parts = [format_spent(watching.spent_s), ranks, host, _devices(watching.nvml), tracked]
+    peaks = [
+        device.peak_used_bytes
+        for device in (watching.nvml.devices if watching.nvml else [])
+        if device.peak_used_bytes is not None
+    ]
+    gpu_peak = f"GPU peak {format_bytes(max(peaks))}" if peaks else ""
+    parts = [format_spent(watching.spent_s), ranks, host, gpu_peak, tracked]
     return " | ".join(part for part in parts if part)
-
-
-def _devices(nvml: NvmlSummary | None) -> str:
-    """Peak of the fullest device so far."""
-    peaks = [device.peak_used_bytes for device in (nvml.devices if nvml else []) if device.peak_used_bytes is not None]
-    return f"GPU peak {format_bytes(max(peaks))}" if peaks else ""
 
 
 def _write(stream: object, chunk: bytes) -> None:

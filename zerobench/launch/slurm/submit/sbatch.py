@@ -10,7 +10,7 @@ from zerobench.common.errors import UserError
 
 TIMEOUT_S = 120.0
 
-_SAYS_WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
+_CONTROLLER_VARIABLES = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
 """Variables that tell Slurm's programs which controller to ask."""
 _VARIABLES = {
     "array": "SBATCH_ARRAY_INX",
@@ -57,5 +57,5 @@ def sbatch_environment(environment: Mapping[str, str], options: Collection[str])
     return {
         name: value
         for name, value in environment.items()
-        if name not in ours and (not name.startswith("SLURM_") or name in _SAYS_WHERE)
+        if name not in ours and (not name.startswith("SLURM_") or name in _CONTROLLER_VARIABLES)
     }
