@@ -1,4 +1,4 @@
-"""What this machine's processor is fast at: asked of torch in a process of its own, since no runner imports torch."""
+"""Speed of bf16 on this machine's processor, measured by torch in a separate process: the runner imports no torch."""
 
 import math
 import subprocess
@@ -11,13 +11,13 @@ from zerobench.config.sweep.precision import needs_bf16_speed
 from zerobench.config.sweep.sweep import Sweep
 
 PATIENCE_S = 300.0
-"""Importing torch takes two seconds on an idle machine, and a minute on one that swaps."""
+"""Seconds. Importing torch takes two on an idle machine, and a minute on one that swaps."""
 
 
 def tried(machine: Machine, sweep: Sweep) -> Machine:
-    """`machine`, which is this one, with what `sweep` asks of its processor.
+    """Return `machine`, which is this one, with the measurements that `sweep` needs.
 
-    Raises UserError: torch does not answer.
+    Raises UserError if torch does not answer.
     """
     if package_folder("torch") is None or not needs_bf16_speed(sweep, machine):
         return machine
@@ -25,9 +25,9 @@ def tried(machine: Machine, sweep: Sweep) -> Machine:
 
 
 def bf16_slowdown() -> float:
-    """How many times longer a product in bf16 takes here than in fp32 (zerobench.rank.loop.probe_bf16).
+    """Return the time of a bf16 product on this CPU divided by that in fp32 (zerobench.rank.loop.probe_bf16).
 
-    Raises UserError: torch does not answer.
+    Raises UserError if torch does not answer.
     """
     command = [sys.executable, "-m", "zerobench.rank.loop.probe_bf16"]
     try:

@@ -1,10 +1,10 @@
-"""The lock files under which torch compiles DeepSpeed's kernels, which a process that is killed leaves behind.
+"""Lock files under which torch compiles DeepSpeed's kernels; a process that is killed leaves its lock behind.
 
-Whoever finds such a file waits until it is gone, for ever (torch/utils/file_baton.py): one compilation that was killed
-would hang every later trial. Who compiles keeps the file open, and the kernel of the machine knows who has a file open,
-in containers too: it gives a write lease (fcntl(2), F_SETLEASE) on a file that nobody else has. Only such a lock is
-taken, and only on a file system of this machine's own: elsewhere another machine may hold it, of which a lease need not
-know, and it is only told of.
+A process that finds such a file waits until it is gone, forever (torch/utils/file_baton.py): one killed compilation
+would hang every later trial. The compiling process keeps the file open, and the operating system knows which files are
+open, in containers too: it grants a write lease (fcntl(2), F_SETLEASE) only on a file that nobody else has open. Only
+such a lock is removed, and only on a local file system: elsewhere another machine may hold it without the lease
+noticing, so it is only reported.
 """
 
 import errno
@@ -21,7 +21,7 @@ from zerobench.config.deepspeed.kernels import build_root
 
 
 class Holder(Enum):
-    """Who has a lock file open."""
+    """Process that has a lock file open."""
 
     ALIVE = "a running process"
     DEAD = "no running process"
@@ -29,14 +29,14 @@ class Holder(Enum):
 
 
 _REMOVAL_S = 0.2
-"""How long a process may take from closing its lock to removing it."""
+"""Longest time in seconds between closing a lock and removing it."""
 _LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
-"""File systems that one machine alone mounts."""
+"""File systems that a single machine mounts."""
 
 
 def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> list[str]:
-    """Remove the locks, of any age, whose holders are dead; a line for each, and with `tell_unknown` for each that may
-    be left over.
+    """Remove the locks, of any age, whose holders are dead. Returns a line for each, and with `tell_unknown` for each
+    whose holder is unknown.
     """
     lines = []
     for lock in locks(environ):
@@ -54,9 +54,10 @@ def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> 
 
 
 def take_over(lock: Path) -> int | None:
-    """Hold the lock of a dead compilation in its place: the descriptor that keeps it, None where its holder may live.
+    """Hold the lock of a dead compilation in its place; returns the descriptor that keeps it, None if its holder may
+    live.
 
-    The file stays, so that no other process finds it gone and takes the kernel for compiled.
+    The file stays: if it vanished, another process would take the kernel for compiled.
     """
     if not stays_dead(lock):
         return None
@@ -65,7 +66,7 @@ def take_over(lock: Path) -> int | None:
 
 
 def stays_dead(lock: Path) -> bool:
-    """Whether the holder is dead, and not about to remove the lock: torch closes it first, and removes it then."""
+    """Return True if the holder is dead and not about to remove the lock: torch closes it first, then removes it."""
     if holder_of(lock) is not Holder.DEAD:
         return False
     time.sleep(_REMOVAL_S)
@@ -73,20 +74,20 @@ def stays_dead(lock: Path) -> bool:
 
 
 def locks(environ: Mapping[str, str]) -> list[Path]:
-    """`<kernel>/lock`, or `<python>_<cuda>/<kernel>/lock` in torch's default folder."""
+    """List the locks: `<kernel>/lock`, or `<python>_<cuda>/<kernel>/lock` in torch's default folder."""
     root = build_root(environ)
     return [path for pattern in ("*/lock", "*/*/lock") for path in root.glob(pattern)]
 
 
 def holder_of(lock: Path) -> Holder:
-    """Who holds it; nothing is changed."""
+    """Return the lock's holder, without side effects."""
     with _holder_of(lock) as holder:
         return holder
 
 
 @contextmanager
 def _holder_of(lock: Path) -> Iterator[Holder]:
-    """Who holds it; where nobody does, nobody else can come to believe the same within."""
+    """Yield the holder. While it is DEAD, no other process can come to the same conclusion."""
     with _opened_with_holder(lock) as (_, holder):
         yield holder
 
@@ -108,7 +109,7 @@ def _opened_with_holder(lock: Path) -> Iterator[tuple[int, Holder]]:
 
 
 def _is_local(path: Path) -> bool:
-    """Whether `path` lies on a file system that no other machine can reach (proc_pid_mountinfo(5))."""
+    """Return True if `path` is on a file system that no other machine can reach (proc_pid_mountinfo(5))."""
     whole = os.path.realpath(path)
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()

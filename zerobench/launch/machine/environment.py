@@ -1,6 +1,7 @@
-"""What a run ran on: versions, driver, GPUs and their links, machine, limits, git commits, variables without secrets.
+"""The software and hardware of a run: versions, driver, GPUs and links, machine, limits, git commits, variables without
+secrets.
 
-Versions come from the packages' metadata: nothing heavy is imported, and what is written is what the ranks will import.
+Versions come from package metadata: nothing heavy is imported, and they are the ones the ranks will import.
 """
 
 import importlib.metadata
@@ -39,13 +40,15 @@ PACKAGES = (
     "pyarrow",
     "psutil",
 )
-"""Packages whose versions bear on the figures or on their reading; NVIDIA's own libraries are added to them."""
+"""Packages whose versions affect the figures or their interpretation; NVIDIA's own libraries are added."""
 
 _GIT_PATIENCE_S = 10.0
 
 
 def capture_environment() -> dict[str, Any]:
-    """All of it as plain values, ready for environment.json; what is not available is None, with a reason beside it."""
+    """Capture the environment as plain values for environment.json; unavailable facts are None, with a reason next to
+    them.
+    """
     listing = list_devices()
     return {
         "captured_at_s": time.time(),
@@ -66,7 +69,7 @@ def capture_environment() -> dict[str, Any]:
 
 
 def emulated_torch() -> str | None:
-    """Version of the CUDA build that emulated ranks run; None where no emulator is made."""
+    """Return the version of the CUDA build that emulated ranks run; None if no emulator is set up."""
     made = environment(ENVIRONMENT)
     try:
         torch = usable_torch(made.path)
@@ -78,7 +81,7 @@ def emulated_torch() -> str | None:
 
 
 def packages() -> dict[str, str | None]:
-    """Versions of PACKAGES and of NVIDIA's libraries as installed; None for what is not."""
+    """Return the installed versions of PACKAGES and of NVIDIA's libraries; None for missing ones."""
     versions = {name: version_of(name) for name in PACKAGES}
     names = {
         str(distribution.metadata["Name"]).lower()
@@ -89,9 +92,9 @@ def packages() -> dict[str, str | None]:
 
 
 def _own_commit() -> dict[str, Any] | None:
-    """The commit of the checkout that zerobench runs from; None for an installed package.
+    """Return the commit of the checkout that zerobench runs from; None for an installed package.
 
-    An installed package may lie inside somebody's checkout (a virtual environment there): only a file that git tracks
+    An installed package may be inside someone's checkout (a virtual environment there), so only a file that git tracks
     counts.
     """
     package = Path(zerobench.__file__).parent
@@ -101,7 +104,9 @@ def _own_commit() -> dict[str, Any] | None:
 
 
 def git_commit(folder: Path) -> dict[str, Any] | None:
-    """`commit` and `dirty` (tracked files that differ from it) of the checkout around `folder`; None outside of one."""
+    """Return `commit` and `dirty` (tracked files that differ from it) of the checkout around `folder`; None outside
+    one.
+    """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -110,7 +115,7 @@ def git_commit(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says of `folder`, None where it fails or is not there; it takes no lock and runs no monitor."""
+    """Run git on `folder`, without locks or monitors; None if it fails or is not installed."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
     # A caller's GIT_DIR, as hooks have it, would answer for another checkout.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

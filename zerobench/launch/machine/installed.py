@@ -1,7 +1,7 @@
-"""Whether what a trial needs is installed here, said before anything starts.
+"""Check for the packages that trials need, before anything starts.
 
-A login node has no torch and no DeepSpeed, and needs none to plan by formula, to submit, to watch and to report. Where
-a trial would run on it all the same, one line says what is missing, instead of every trial ending with a traceback.
+A login node has no torch and no DeepSpeed, and needs none to plan by formula, submit, watch and report. If a trial
+would still run there, one line names the missing packages, instead of every trial ending in a traceback.
 """
 
 import importlib.metadata
@@ -17,10 +17,10 @@ from zerobench.emulator.emulator import find_emulator
 
 
 def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> None:
-    """Refuse, before anything is started, `trials` that the packages of this environment do not do for.
+    """Refuse, before anything is started, `trials` whose packages are not installed here.
 
-    Raises UserError, one line: what is missing, be it the emulator, and what to do `instead`; by default how to get it
-    or do without.
+    Raises UserError, one line: the missing packages or emulator, and the remedy: `instead`, by default how to install
+    or avoid them.
     """
     chosen = list(trials)
     if any(trial.evidence is Evidence.EMULATED for trial in chosen):

@@ -1,4 +1,4 @@
-"""The machine under a run: processor, memory, NUMA nodes, kernel, and what a container or a limit leaves of them."""
+"""The machine under a run: processor, memory, NUMA nodes, kernel, and the limits of containers and processes."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from zerobench.common.processor import processor_name
 
 
 def machine(root: Path = Path("/")) -> dict[str, Any]:
-    """What the machine is, in plain values; None where it does not tell. `root` stands for / in recorded trees."""
+    """Describe the machine in plain values; None for unavailable ones. `root` replaces / for recorded trees."""
     return {
         "cpu": {
             "model": processor_name(root),
@@ -33,14 +33,14 @@ def machine(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _sockets(root: Path) -> int | None:
-    """Processors as the kernel counts packages."""
+    """Count processor packages as the kernel numbers them."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
     packages = {next(control_groups.lines(path), "") for path in files}
     return len(packages) or None
 
 
 def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
-    """Each node's cores, as the kernel lists them, and its memory; None where the kernel shows no nodes."""
+    """List each NUMA node's cores and memory in bytes; None if the kernel shows no nodes."""
     folders = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
     return [
         {
@@ -53,7 +53,7 @@ def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
 
 
 def _node_memory(folder: Path) -> int | None:
-    """`Node 0 MemTotal:  65780200 kB`."""
+    """Read bytes from a line such as `Node 0 MemTotal:  65780200 kB`."""
     words = (line.split() for line in control_groups.lines(folder / "meminfo"))
     return next((int(word[3]) * 1024 for word in words if word[2:3] == ["MemTotal:"]), None)
 
@@ -66,7 +66,7 @@ def _os_name() -> str | None:
 
 
 def limits(root: Path) -> dict[str, Any]:
-    """What is left of the machine to this process."""
+    """Limits on this process: container, control group, locked memory, open files, shared memory."""
     shared_memory = root / "dev/shm"
     shared = os.statvfs(shared_memory) if shared_memory.is_dir() else None
     # The kind of container that we run in, by the file that each leaves; None for none that we know.
@@ -82,6 +82,6 @@ def limits(root: Path) -> dict[str, Any]:
 
 
 def _resource_limit(which: int) -> int | None:
-    """None for no limit."""
+    """Return the soft limit; None if unlimited."""
     soft, _ = resource.getrlimit(which)
     return None if soft == resource.RLIM_INFINITY else soft

@@ -1,6 +1,4 @@
-"""The machine at hand, as sweeps are laid out for it, found out without importing torch, which asks the driver for
-seconds and device memory.
-"""
+"""The current machine as sweep rules see it, detected without torch, whose import takes seconds and device memory."""
 
 import os
 import platform
@@ -30,7 +28,7 @@ _NO_FP16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNN
 
 
 def detect_machine(num_nodes: int = 1, devices: Sequence[DeviceInfo] | None = None) -> Machine:
-    """The machine we are on, one of `num_nodes` alike; `devices` are its GPUs, by default those the driver lists."""
+    """Detect this machine, one of `num_nodes` equal nodes. `devices`: its GPUs, by default the driver's list."""
     gpus = visible_devices(list_devices().devices if devices is None else devices, os.environ)
     on_cuda = bool(gpus) and torch_has_cuda() and os.environ.get("DS_ACCELERATOR") != "cpu"
     gpus = gpus if on_cuda else []
@@ -61,10 +59,10 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[DeviceInfo] | None = No
 
 
 def visible_devices(devices: Sequence[DeviceInfo], environ: Mapping[str, str]) -> list[DeviceInfo]:
-    """The devices that CUDA_VISIBLE_DEVICES leaves, by index or UUID, up to the first name that is none.
+    """Return the devices that CUDA_VISIBLE_DEVICES selects, by index or UUID, up to the first invalid name.
 
-    CUDA C++ Programming Guide, "CUDA Environment Variables". Only how many matters here, not which: CUDA's order
-    may differ from the driver's.
+    CUDA C++ Programming Guide, "CUDA Environment Variables". Only their number matters here: CUDA's order may differ
+    from the driver's.
     """
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
@@ -79,11 +77,11 @@ def visible_devices(devices: Sequence[DeviceInfo], environ: Mapping[str, str]) -
 
 
 def cpu_supports_fp16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether DeepSpeed takes fp16 on this CPU: x86-64 with AVX512-FP16 or AVX-NE-CONVERT.
+    """Return True if DeepSpeed takes fp16 on this CPU: x86-64 with AVX512-FP16 or AVX-NE-CONVERT.
 
-    deepspeed/accelerator/cpu_accelerator.py, is_fp16_supported, asks torch.ops.mkldnn._is_mkldnn_fp16_supported,
-    which asks oneDNN for these two (ATen/native/mkldnn/Utils.h; cpu_isa avx512_core_fp16 and avx2_vnni_2) and
-    says no elsewhere.
+    deepspeed/accelerator/cpu_accelerator.py, is_fp16_supported, calls torch.ops.mkldnn._is_mkldnn_fp16_supported, which
+    asks oneDNN for these two (ATen/native/mkldnn/Utils.h; cpu_isa avx512_core_fp16 and avx2_vnni_2) and is False
+    elsewhere.
     """
     if platform.machine() not in {"x86_64", "AMD64"} or os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper() in _NO_FP16:
         return False

@@ -1,7 +1,7 @@
-"""Which environment variables a run keeps: named ones that change memory or speed, and never a secret.
+"""Environment variables stored with a run: those that change memory or speed, never secrets.
 
-Only names on the list are kept. Even then a value is refused when its name or its text looks like a secret: some
-clusters put tokens anywhere, and a run's folder is made to be shared. To refuse too much is the lesser fault.
+Only names on the list are stored. Even then a value is refused if its name or text looks like a secret: some clusters
+put tokens anywhere, and a run's folder is made to be shared. Refusing too much is the lesser fault.
 """
 
 import fnmatch
@@ -37,7 +37,7 @@ KEPT = (
     "SLURM_CPUS_PER_TASK",
     "SLURM_MEM_PER_NODE",
 )
-"""Names and patterns of the variables that are kept."""
+"""Names and patterns of the stored variables."""
 
 REFUSED = "(not kept: it may hold a secret)"
 
@@ -53,16 +53,16 @@ _NO_SPACE = re.compile(r"\S+")
 _DEVICE = re.compile(
     r"(GPU-|MIG-)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(en|ib|wl)p\d+s\d+(f\d+)?(np\d+|d\d+)?\b", re.IGNORECASE
 )
-"""UUIDs of GPUs and the kernel's names of network interfaces: not secrets, though they look like some."""
+"""UUIDs of GPUs and kernel names of network interfaces, which look like secrets but are none."""
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{8,}")
 _WORD = re.compile(r"(?!.{16})([A-Z]?[a-z]*([A-Z][a-z]{2,})*|[A-Z]+|[0-9]+)")
-"""Words as they are written, camelCase among them, and numbers; none has more than 15 characters."""
+"""Words, camelCase included, and numbers; none longer than 15 characters."""
 _MODEL = re.compile(r"[a-z0-9]{1,6}|[A-Z0-9]{1,6}")
-"""Short names with a number in them: `mlx5`, `h100`, `x86`."""
+"""Short names with a digit: `mlx5`, `h100`, `x86`."""
 
 
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that are kept, by name; a suspicious value is replaced by REFUSED."""
+    """Return the variables of `environ` to store, by name; suspicious values are replaced by REFUSED."""
     return {name: safe_value(name, value) for name, value in sorted(environ.items()) if _is_kept(name)}
 
 
@@ -71,13 +71,13 @@ def _is_kept(name: str) -> bool:
 
 
 def untold(environ: Mapping[str, str]) -> set[str]:
-    """What of `environ` is to be taken out of logs: `secret_values`, and refused values of the variables above."""
+    """Return the values of `environ` to mask in logs: `secret_values`, and refused values of stored variables."""
     refused = {name: value for name, value in environ.items() if _is_kept(name) and safe_value(name, value) == REFUSED}
     return secret_values(environ) | long_lines(refused.values())
 
 
 def safe_value(name: str, value: str) -> str:
-    """`value` without the user and password of URLs, or REFUSED where `name` or what is left looks like a secret."""
+    """Return `value` without URL users and passwords, or REFUSED if `name` or the rest looks like a secret."""
     if _SECRET_WORDS.search(name):
         return REFUSED
     stripped = replace_url_users(value, "", _NO_SPACE)
@@ -93,16 +93,16 @@ def safe_value(name: str, value: str) -> str:
 
 
 def _holds_user_info(text: str) -> bool:
-    """Return whether `text` has a `user:password@`."""
+    """Return True if `text` contains `user:password@`."""
     *before_ats, _ = text.split("@")
     words = (part.split()[-1] for part in before_ats if part and not part[-1].isspace())
     return any(_NAME_AND_PASSWORD.search(word) for word in words)
 
 
 def _random(run: str) -> bool:
-    """Whether a run of characters looks drawn at random, and not made of words and numbers.
+    """Return True if a run of characters looks random rather than made of words and numbers.
 
-    Of a path, only what lies below the folders that are there is looked at.
+    In a path, only the part below existing folders is judged.
     """
     if run.startswith("/"):
         folder = next(str(folder) for folder in (Path(run), *Path(run).parents) if folder.is_dir())

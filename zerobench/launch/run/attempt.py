@@ -1,4 +1,4 @@
-"""One trial, from its folder to its record: start it, watch it, end it, say how it ended."""
+"""One trial from its folder to its record: start, watch, end, classify."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ TAIL_BYTES = 8192
 def run_trial(
     trial: TrialSpec, folder: TrialFolder, run_id: str, executor: Executor, stop: Stop, observer: Observer
 ) -> TrialRecord:
-    """Run `trial`, whose spec lies in `folder`; its record, which is also written there.
+    """Run `trial`, whose spec is in `folder`, and return its record, which is also written there.
 
-    Raises OSError: the folder cannot be written.
-    Raises UserError: the devices or hosts that the user named do not do.
+    Raises OSError if the folder cannot be written. Raises UserError if the user's devices or hosts are not enough.
     """
 
     def launch(spec: TrialSpec, where: TrialFolder) -> TrialRecord:
@@ -52,7 +51,7 @@ def run_trial(
 def _launch_once(
     trial: TrialSpec, folder: TrialFolder, run_id: str, executor: Executor, stop: Stop, observer: Observer
 ) -> TrialRecord:
-    """Start the ranks of `trial` once, and say how they ended."""
+    """Start the ranks of `trial` once and return the record of how they ended."""
     expected = launched_processes(trial)
     launch = _launch(trial, folder, executor)
     launched = LaunchedTrial(launch, folder)
@@ -95,16 +94,16 @@ def _launch_once(
 
 
 def _launch(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Launch:
-    """How the trial is started; the command line and what its environment has more go to its folder too."""
+    """Return the launch of the trial; its command line and added variables are also written to its folder."""
     launch = executor.launch(trial, folder)
     write_whole(folder.command, command_text(launch.argv, launch.added))
     return launch
 
 
 def note_start(trial: TrialSpec, folder: TrialFolder, executor: Executor, started_at_s: float) -> None:
-    """Write down who began the trial: where its runner is killed, the next one knows whom to ask why.
+    """Write down the runner of the trial: if the runner is killed, the next one knows where to look for the cause.
 
-    Raises OSError: the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     start = Start(
         trial_id=trial.trial_id,
@@ -118,14 +117,16 @@ def note_start(trial: TrialSpec, folder: TrialFolder, executor: Executor, starte
 
 
 def _remove_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
-    """Delete what DeepSpeed swapped to this node's disk: it leaves it behind, and the next trial would read it."""
+    """Delete the files DeepSpeed swapped to this node's disk: it leaves them behind, and the next trial would read
+    them.
+    """
     path = swap_folder(trial, folder)
     if path is not None:
         remove_outside(Path(path))
 
 
 def not_started(trial: TrialSpec, folder: TrialFolder, run_id: str, failure: Failure) -> TrialRecord:
-    """The record, which is also written, of a trial that would have crashed by what is known beforehand."""
+    """Write and return the record of a trial that is known beforehand to crash."""
     now_s = time.time()
     outcome = Status.CRASH, failure
     record = trial_record(trial, run_id, outcome, launched_processes(trial), started_at_s=now_s, ended_at_s=now_s)
@@ -156,7 +157,7 @@ def _record(
 
 
 def last_lines(folder: TrialFolder) -> str:
-    """The end of what the launcher and each rank printed, told to people when a trial fails."""
+    """Return the end of the output of the launcher and of each rank, for people."""
     parts = []
     for path in [folder.stderr, *sorted((folder.path / "logs").glob("*.log"))]:
         lines = _tail(path)

@@ -1,7 +1,7 @@
-"""How a trial is started whose ranks run in an environment of their own: pure functions of the trial.
+"""Launch command of ranks in a separate environment: pure functions of the trial.
 
-That environment has no DeepSpeed, so not its launcher either: its Python runs a small one that knows what the engine's
-ranks need to find each other, and starts them on this machine (zerobench.common.rank_processes).
+That environment has no DeepSpeed and so no deepspeed launcher: its Python runs a small launcher that sets the variables
+by which ranks find each other, and starts them on this machine (zerobench.common.rank_processes).
 """
 
 import sys
@@ -17,27 +17,27 @@ LAUNCHERS: Mapping[str, str] = {
     "horovod": "zerobench.rank.loop.horovod_launcher",
     "tensorflow": "zerobench.rank.tensorflow.launcher",
 }
-"""The module that starts the ranks, by environment."""
+"""Launcher module by environment."""
 
 
 def environment_argv(python: Path, name: str, folder: TrialFolder) -> list[str]:
-    """The command that runs the trial in `folder` by the interpreter of the environment `name`.
+    """Return the command that runs the trial in `folder` with the interpreter of environment `name`.
 
-    Where that has no torch, ours draws the weights.
+    If that has no torch, our interpreter draws the weights.
     """
     start = ["--start-python", sys.executable] if name == "tensorflow" else []
     return [str(python), "-u", "-m", LAUNCHERS[name], "--trial-folder", str(folder.path), *start]
 
 
 def environment_variables(code: Path, port: int) -> dict[str, str]:
-    """What its processes have beyond launch_environment: zerobench's code, and where torch's own group meets."""
+    """Variables added to launch_environment: zerobench's code, and the meeting point of torch's process group."""
     return {"PYTHONPATH": str(code), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def made_environment(name: str) -> tuple[Environment, Path]:
-    """The environment `name`, and the folder by which its Python finds zerobench.
+    """Return the environment `name` and the folder from which its Python imports zerobench.
 
-    Raises UserError: it is not made, or cannot be written.
+    Raises UserError if it is not set up or cannot be written.
     """
     wanted = environment(name)
     if wanted.is_made:

@@ -1,8 +1,8 @@
-"""Where trials run, and by what their ranks are started: this machine and its hostfile, or the nodes of a Slurm job.
+"""Executors start trials: on this machine and the hosts of a hostfile, or on the nodes of a Slurm job.
 
-A runner knows its executor by this protocol alone, so that a trial is watched, ended and judged in one way wherever it
-runs. `LocalExecutor` is the deepspeed launcher on this machine, or over ssh on the nodes of a hostfile; the nodes of a
-Slurm job are zerobench.launch.slurm.job.executor.
+A runner uses this protocol alone, so trials are watched, ended and classified in one way everywhere. `LocalExecutor`
+uses the deepspeed launcher on this machine, or over ssh on the hosts of a hostfile; the nodes of a Slurm job are
+zerobench.launch.slurm.job.executor.
 """
 
 import os
@@ -30,107 +30,110 @@ from zerobench.records.folder import TrialFolder
 from zerobench.records.records import Start
 
 Elsewhere = Callable[[str, str], list[str]]
-"""Does a verb of zerobench.launch.run.remote for the trial with a mark, on all of its nodes; a line for each fault."""
+"""Applies a verb of zerobench.launch.run.remote to the trial with a mark on all of its nodes; returns a line per
+failure.
+"""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How the ranks of one trial are started."""
+    """Command and environment that start the ranks of one trial."""
 
     argv: Sequence[str]
     added: Mapping[str, str]
-    """What its environment has more than ours."""
+    """Variables added to ours."""
     elsewhere: Elsewhere | None = None
-    """Reaches its processes on other nodes; None where there are none."""
+    """Reaches its processes on other nodes; None without other nodes."""
     needs_env_file: bool = False
-    """Whether ranks on other nodes get `added` through the file that DS_ENV_FILE names."""
+    """True if ranks on other nodes get `added` through the file that DS_ENV_FILE names."""
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """What took the machine from a trial, which is not of the trial's making."""
+    """An event outside the trial that took the machine from it."""
 
     status: Status
     message: str
-    """One line for a person."""
+    """One line for people."""
     evidence: str | None = None
 
 
 def without_a_word(start: Start | None) -> Interruption:
-    """What is said of a trial of whose runner nothing is known but that it is gone."""
+    """Describe the end of a runner that left no trace but its start."""
     runner = "its runner" if start is None else f"its runner ({start.runner})"
     return Interruption(Status.INTERRUPTED, f"{runner} ended first, without a message")
 
 
 class Executor(Protocol):
-    """Where trials run."""
+    """Starts trials on some machine."""
 
     @property
     def num_cpus(self) -> int:
-        """Cores of one node."""
+        pass
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of one node."""
+        pass
 
     @property
     def settle_s(self) -> float:
-        """How long the launcher may take to end once a rank failed or all are done."""
+        """Seconds the launcher may take to end once a rank failed or all are done."""
 
     @property
     def job(self) -> str | None:
-        """The job of a cluster in which trials run; None outside of any."""
+        """Cluster job in which trials run; None outside any."""
 
     @property
     def job_ends_at_s(self) -> float | None:
-        """When the job's time limit comes, Unix time."""
+        """Unix time of the job's time limit."""
 
     def check(self, trial: TrialSpec) -> None:
-        """Refuse what the executor cannot give to `trial`. Raises UserError."""
+        """Raise UserError if the executor cannot run `trial`."""
 
     def nodes(self, trial: TrialSpec) -> list[str]:
-        """The names of the nodes that `trial` takes, by the index of the node; empty where it is this machine."""
+        """Return the names of the nodes that `trial` takes, by node index; empty for this machine."""
 
     def compiles_for(self, trial: TrialSpec) -> bool:
-        """Whether kernels that are compiled here are those that `trial` loads: its ranks are here, as our Python."""
+        """Return True if kernels compiled here are those `trial` loads: its ranks run here, under our Python."""
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
-        """How `trial`, whose files lie in `folder`, is started. Raises UserError."""
+        """Return the launch of `trial`, whose files are in `folder`. Raises UserError."""
 
     def first_rank_exit(self, code: int | None) -> int | None:
-        """What the launcher's exit status `code` says of the first rank that it found dead, as in subprocess."""
+        """Convert the launcher's exit status `code` to that of the first dead rank, as in subprocess."""
 
     def interruption(self) -> Interruption | None:
-        """Whether the machine is being taken from us, and by what; asked after a trial that did not complete."""
+        """Return what is taking the machine from us, if anything; called after a trial that did not complete."""
 
     def lost(self, start: Start | None) -> Interruption:
-        """What ended a trial that was begun here earlier, whose runner left no word of it."""
+        """Return what ended an earlier trial whose runner left no record of it."""
 
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """The machine we are on, or the nodes of a hostfile: ranks are started by the deepspeed launcher."""
+    """Starts ranks by the deepspeed launcher, on this machine or the hosts of a hostfile."""
 
     num_cpus: int
     """Cores of one node."""
     num_gpus: int
     """GPUs of one node."""
     hostfile: Path | None = None
-    """The nodes, for trials on several."""
+    """Hosts for trials on several nodes."""
     worker_module: str = WORKER_MODULE
     settle_s: float = 60.0
-    """How long the launcher may take to end once a rank failed or all are done: it ends a node's other ranks itself,
-    within some 30 s, but knows nothing of other nodes."""
+    """Seconds the launcher may take to end once a rank failed or all are done: it ends a node's other ranks itself,
+    within some 30 s, but does not know of other nodes.
+    """
     job: str | None = field(default=None, init=False)
     job_ends_at_s: float | None = field(default=None, init=False)
 
     def check(self, trial: TrialSpec) -> None:
-        """Refuse a hostfile, or CUDA_VISIBLE_DEVICES, that will not do for `trial`. Raises UserError."""
+        """Raise UserError if the hostfile or CUDA_VISIBLE_DEVICES is not enough for `trial`."""
         self.nodes(trial)
         self._devices(trial)
 
     def nodes(self, trial: TrialSpec) -> list[str]:
-        """The first hosts of the hostfile, for a trial on several; none where this machine does. Raises UserError."""
+        """Return the first hosts of the hostfile for a multi-node trial, else none. Raises UserError."""
         if trial.num_nodes == 1 or launched_processes(trial) == 1:
             return []
         if self.hostfile is None:
@@ -141,11 +144,11 @@ class LocalExecutor:
         return hosts[: trial.num_nodes]
 
     def compiles_for(self, trial: TrialSpec) -> bool:
-        """Not on the nodes of a hostfile: each compiles its own at first use."""
+        """False on the hosts of a hostfile: each compiles its own kernels at first use."""
         return self.worker_module == WORKER_MODULE and not self.nodes(trial)
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
-        """The deepspeed launcher's command, or that of the strategy's own environment. Raises UserError."""
+        """Use the deepspeed launcher, or the launcher of the strategy's own environment. Raises UserError."""
         environment_name = strategy_info(trial.strategy).environment
         if environment_name is not None:
             return self._launch_in(environment_name, trial, folder)
@@ -159,7 +162,7 @@ class LocalExecutor:
         return Launch(argv, added, lambda verb, mark: remote.on_all(hosts, verb, mark), needs_env_file=True)
 
     def _launch_in(self, name: str, trial: TrialSpec, folder: TrialFolder) -> Launch:
-        """The command of the environment `name`; ranks are on this machine, and on its CPU."""
+        """Return the launch in environment `name`; its ranks run on this machine's CPU."""
         environment, code = made_environment(name)
         added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=0)
         return Launch(
@@ -167,15 +170,15 @@ class LocalExecutor:
         )
 
     def first_rank_exit(self, code: int | None) -> int | None:
-        """launch.py exits with a rank's negative status, of which eight bits arrive."""
+        """launch.py exits with a rank's negative status, truncated to eight bits."""
         return code - 256 if code is not None and code > 128 else code
 
     def interruption(self) -> Interruption | None:
-        """Nobody takes a machine from a runner that is its user's own."""
+        """None: nobody takes a machine from its own user's runner."""
         return None
 
     def lost(self, start: Start | None) -> Interruption:
-        """Its runner was killed, or the machine went down: from here it looks the same."""
+        """Its runner was killed, or the machine went down; the two cannot be told apart here."""
         return without_a_word(start)
 
     def _devices(self, trial: TrialSpec) -> list[int] | None:
@@ -183,7 +186,7 @@ class LocalExecutor:
 
 
 def check_trials(trials: Iterable[TrialSpec], executor: Executor) -> None:
-    """Refuse, before anything is started, what `executor` cannot give to one of `trials`. Raises UserError."""
+    """Raise UserError, before anything is started, if `executor` cannot run one of `trials`."""
     for trial in trials:
         if trial.evidence in {Evidence.MEASURED, Evidence.SOLO}:
             executor.check(trial)

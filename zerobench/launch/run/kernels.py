@@ -1,7 +1,7 @@
-"""DeepSpeed's kernels, compiled before the first trial: once, in sight, and out of every trial's time.
+"""Compile DeepSpeed's kernels before the first trial: once, visibly, and outside every trial's time.
 
-In a process of its own, since the runner imports neither torch nor DeepSpeed. A kernel that cannot be compiled fails
-the trials that need it, and no other.
+In a separate process, since the runner imports neither torch nor DeepSpeed. A kernel that cannot be compiled fails the
+trials that need it, and no others.
 """
 
 import contextlib
@@ -32,20 +32,20 @@ from zerobench.records.store import TornError, read_json
 MODULE = "zerobench.rank.loop.compile_kernels"
 POLL_S = 0.5
 _GRACE_S = 10.0
-"""How long a compilation that was asked to end may take to remove its lock."""
+"""Seconds an interrupted compilation may take to remove its lock."""
 _WORDS_BYTES = 4096
 _KILLED = "signal terminated program"
-"""What GCC's driver says of a compiler that somebody killed: as a rule the kernel, for want of memory."""
+"""GCC's message about a killed compiler: usually the kernel's doing, out of memory."""
 _ONE_AT_A_TIME = "host memory ran out? set MAX_JOBS=1 to compile one file at a time"
 
 Failures = Mapping[str, Failure]
-"""Why a kernel could not be compiled, by the kernel's name."""
+"""Failed compilations by kernel name."""
 
 
 def compile_first(
     trials: Sequence[tuple[TrialSpec, TrialFolder]], executor: Executor, stop: Stop, observer: Observer
 ) -> Failures:
-    """Compile what `trials`, whose files lie in their folders, need and is not there yet; `observer` hears of it."""
+    """Compile the missing kernels of `trials`, whose files are in their folders; `observer` is informed."""
     wanted = dict.fromkeys(name for trial, folder in trials for name in kernels_of(trial, folder, executor))
     if not wanted:
         return {}
@@ -61,7 +61,7 @@ def compile_first(
 
 
 def kernels_of(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> list[str]:
-    """The kernels that the ranks of a trial load on this machine; none where they are elsewhere."""
+    """Return the kernels that the ranks of a trial load on this machine; none if they run elsewhere."""
     if not folder.ds_config.exists() or not executor.compiles_for(trial):
         return []
     try:
@@ -73,20 +73,20 @@ def kernels_of(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> lis
 
 @dataclass
 class _Compilation:
-    """The process that compiles, and what it said."""
+    """The compiling process and its results."""
 
     executor: Executor
     stop: Stop
     observer: Observer
     failures: dict[str, Failure] = field(default_factory=dict)
     freed: bool = False
-    """Whether a lock was left over since it began."""
+    """True if a stale lock was removed since it started."""
     _told: set[str] = field(default_factory=set)
     _began_s: float = 0.0
-    """When the kernel in hand was begun, on the monotonic clock."""
+    """Start of the current kernel, on the monotonic clock."""
 
     def run(self, names: Sequence[str]) -> None:
-        """Compile `names`, until all are done or someone stops it."""
+        """Compile `names` until all are done or the runner is stopped."""
         self.failures, self.freed = {}, False
         waiting = list(names)
         with TemporaryFile() as errors:
@@ -102,7 +102,9 @@ class _Compilation:
             self._note_end(name, f"the compilation {how_ended(process.returncode)}\n{words}")
 
     def free_locks(self, *, tell_unknown: bool = False) -> None:
-        """Take the locks of dead holders; say so, once for each line, with `tell_unknown` also of those that may be."""
+        """Remove the locks of dead holders and report each line once; with `tell_unknown` also locks whose holder is
+        unknown.
+        """
         for line in free_left_over(os.environ, tell_unknown=tell_unknown):
             self.freed = True
             self._tell_once(line)
@@ -113,7 +115,7 @@ class _Compilation:
             self.observer.note(line)
 
     def _next(self, process: subprocess.Popen[bytes], waiting: Sequence[str]) -> bytes | None:
-        """The next line that it says, None where it says no more or must end; what it is at is heard meanwhile."""
+        """Return the process's next line, None if it has ended or must end; reports progress while waiting."""
         if process.stdout is None:
             return None
         self._began_s = time.monotonic()
@@ -139,7 +141,7 @@ class _Compilation:
 
     @contextlib.contextmanager
     def _process(self, names: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-        """In a session of its own with the compilers that it starts, of which none is left, nor a lock."""
+        """Run the process in a session of its own; on exit neither it, its compilers nor their locks remain."""
         environ = dict(os.environ)
         if self.executor.num_gpus:
             for line in name_architectures(environ):
@@ -164,7 +166,7 @@ class _Compilation:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Asked first, so that it takes its lock away; then with all that it started."""
+    """End the process: SIGTERM first, so that it removes its lock, then SIGKILL to its whole group."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.1)
     for number in (signal.SIGTERM, signal.SIGKILL):

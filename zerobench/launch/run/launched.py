@@ -1,4 +1,4 @@
-"""One trial's process tree, from the launcher's start to the last process's end."""
+"""Process tree of one trial, from the launcher's start to the last process's end."""
 
 import json
 import os
@@ -26,17 +26,17 @@ from zerobench.records.progress import Progress
 
 POLL_S = 0.25
 LAST_WORDS_S = 3.0
-"""How long helpers, such as the sampler, may take to end after the launcher."""
+"""Seconds that helpers, such as the sampler, may outlive the launcher."""
 STACKS_S = 5.0
-"""How long ranks may take to dump their stacks."""
+"""Seconds ranks may take to dump their stacks."""
 STACKS_BYTES = 65536
-"""Most that is kept of one rank's stacks."""
+"""Longest dump stored of one rank's stacks."""
 
 
 class LaunchedTrial:
-    """A trial that runs: a context manager out of which no process of it escapes.
+    """A running trial: a context manager that leaves no process of it behind.
 
-    Its processes on other nodes are reached by what the launch says.
+    Its processes on other nodes are reached through the launch.
     """
 
     def __init__(self, launch: Launch, folder: TrialFolder) -> None:
@@ -45,9 +45,9 @@ class LaunchedTrial:
         self._folder = folder
         self._settled_at: float | None = None
         self.seen_at_s: dict[Path, float] = {}
-        """When each rank's record was first seen, Unix time."""
+        """First sighting of each rank's record, Unix time."""
         self.outlived_by: list[int] = []
-        """Ranks whose processes were there when the launcher ended, which by itself it does after them."""
+        """Ranks still running when the launcher ended; normally it ends after them."""
         self.notes: list[str] = []
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class LaunchedTrial:
         return self._process.poll()
 
     def members(self) -> list[psutil.Process]:
-        """The trial's living processes on this node."""
+        """Return the trial's living processes on this node."""
         return tree.members(self._mark, self._process.pid)
 
     def wait(
@@ -94,10 +94,11 @@ class LaunchedTrial:
         settle_s: float,
         seen: Callable[[Sequence[Progress]], None],
     ) -> Stopped | None:
-        """Return when the launcher has ended (None), or why it must be ended; `seen` hears of progress.
+        """Wait until the launcher has ended (returns None) or must be ended (returns the reason); `seen` gets the
+        progress.
 
-        `timeout_s` is how long all ranks may say nothing new, `settle_s` how long the launcher may take to end once one
-        failed or all are done.
+        `timeout_s` is how long all ranks may make no progress, `settle_s` how long the launcher may take to end after a
+        failure or after all ranks are done.
         """
         quiet = Quiet()
         while True:
@@ -116,7 +117,7 @@ class LaunchedTrial:
                 return Stopped.SETTLED
 
     def _overdue(self, ranks_expected: int, settle_s: float) -> bool:
-        """Whether nothing more can come of the trial and the launcher has had its time to see so."""
+        """Return True if the outcome is settled and the launcher has had `settle_s` to end."""
         for path in set(self._folder.rank_records()) - self.seen_at_s.keys():
             self.seen_at_s[path] = time.time()
             if _failed(path) or len(self.seen_at_s) == ranks_expected:
@@ -124,12 +125,12 @@ class LaunchedTrial:
         return self._settled_at is not None and time.monotonic() - self._settled_at > settle_s
 
     def deaths(self) -> tuple[RankDeath, ...]:
-        """The ranks that are known to have ended."""
+        """Return the ranks known to have ended."""
         self.watch.look()
         return tuple(self.watch.deaths.values())
 
     def dump_stacks(self, stop: Stop) -> dict[str, str]:
-        """Each rank's Python stacks, by rank; ranks that could not answer are left out."""
+        """Return the Python stacks by rank; ranks that could not answer are missing."""
         pids = {progress.pid for progress in self.watch.look()}
         signalled = tree.request_stacks([process for process in self.members() if process.pid in pids])
         self._on_all_nodes("stacks")
@@ -146,7 +147,7 @@ class LaunchedTrial:
         return {str(p.rank): text for p in self.watch.look() if (text := _read_stacks(self._folder, p.rank))}
 
     def end(self) -> None:
-        """End what is left of the trial everywhere, and say in `notes` what outlived the launcher."""
+        """End the rest of the trial everywhere; `notes` names processes that outlived the launcher."""
         if self.exit_code is None:
             if self._launch.elsewhere:
                 # The launcher goes first, and unasked: asked politely it would `pkill` on each node.
@@ -167,10 +168,10 @@ class LaunchedTrial:
 
 @contextmanager
 def _env_file(launch: Launch) -> Iterator[dict[str, str]]:
-    """The variable that names the file from which ranks on other nodes get what the launch adds.
+    """Yield the variable naming the file from which ranks on other nodes read the launch's variables.
 
-    The file repeats the user's ~/.deepspeed_env, which may hold secrets: so it lies outside the run folder, readable by
-    its owner alone, for as long as the trial runs.
+    The file repeats the user's ~/.deepspeed_env, which may hold secrets: so it is outside the run folder, readable by
+    its owner alone, and exists only while the trial runs.
     """
     if not launch.needs_env_file:
         yield {}

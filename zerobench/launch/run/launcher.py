@@ -26,17 +26,19 @@ WORKER_MODULE = "zerobench.rank.loop"
 MARK = TRIAL_VARIABLE
 
 NO_HOSTFILE = "/dev/null"
-"""DeepSpeed takes a hostfile that is no regular file for "local resources only" (runner.py, fetch_hostfile)."""
+"""DeepSpeed takes a hostfile that is not a regular file for "local resources only" (runner.py, fetch_hostfile)."""
 
 PINNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
-"""Without these glibc keeps freed memory and resident size says nothing about tensors (mallopt(3))."""
+"""Without these glibc keeps freed memory and resident size does not reflect tensors (mallopt(3))."""
 
 _HOST = re.compile(r"\w[\w.:%@-]*", re.ASCII)
-"""A name or address as ssh takes it. What begins with a dash would be one of ssh's options, which can run commands."""
+"""A name or address as ssh takes it. A leading dash would make it one of ssh's options, which can run commands."""
 
 
 def launched_processes(trial: TrialSpec) -> int:
-    """Processes that leave a record: every rank, or the one that plays a rank alone or holds all replicas."""
+    """Count the processes that leave a record: every rank, or the single one that plays a rank alone or holds all
+    replicas.
+    """
     return 1 if trial.evidence.plays_one_rank and not trial.prediction.all_ranks else processes_of(trial)
 
 
@@ -50,10 +52,10 @@ def deepspeed_argv(
     worker_module: str = WORKER_MODULE,
     program: Sequence[str] | None = None,
 ) -> list[str]:
-    """The command that runs `trial`, whose files lie in `folder`, under the deepspeed launcher.
+    """Return the command that runs `trial`, whose files are in `folder`, under the deepspeed launcher.
 
-    `devices` are the device indices of a single node, where not simply the first ones. `program` is the launcher,
-    by default the one of this interpreter's environment.
+    `devices` are device indices of a single node, if not simply the first ones. `program` is the launcher, by default
+    that of this interpreter's environment.
     """
     return [
         *(program or deepspeed_program()),
@@ -67,7 +69,7 @@ def deepspeed_argv(
 
 
 def _where(trial: TrialSpec, hostfile: Path | None, devices: Sequence[int] | None) -> list[str]:
-    """The options that choose nodes and devices; `--include` excludes the counts (runner.py, main)."""
+    """Return the options that choose nodes and devices; `--include` excludes the counts (runner.py, main)."""
     if trial.num_nodes > 1 and launched_processes(trial) > 1:
         counts = ["--num_nodes", str(trial.num_nodes), "--num_gpus", str(trial.gpus_per_node)]
         return ["--hostfile", str(hostfile), *counts]
@@ -77,7 +79,7 @@ def _where(trial: TrialSpec, hostfile: Path | None, devices: Sequence[int] | Non
 
 
 def deepspeed_program() -> list[str]:
-    """The `deepspeed` program beside this interpreter, or the module it stands for where it is not there."""
+    """Return the `deepspeed` program next to this interpreter, or its module if there is none."""
     beside = Path(sys.executable).with_name("deepspeed")
     if beside.is_file() and os.access(beside, os.X_OK):
         return [str(beside)]
@@ -85,9 +87,9 @@ def deepspeed_program() -> list[str]:
 
 
 def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
-    """What a trial's processes have in their environment beyond the caller's.
+    """Return the variables added to the caller's for a trial's processes.
 
-    `num_cpus` and `num_gpus` are those of one node.
+    `num_cpus` and `num_gpus` are per node.
     """
     added = {
         MARK: str(folder.path),
@@ -108,9 +110,9 @@ def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, 
 
 
 def visible_devices(trial: TrialSpec, environ: Mapping[str, str]) -> list[int] | None:
-    """The devices for a single-node `trial` that the user's CUDA_VISIBLE_DEVICES allows; None where it is not set.
+    """Return the devices that CUDA_VISIBLE_DEVICES allows a single-node `trial`; None if it is not set.
 
-    Raises UserError: the variable names devices by UUID, which DeepSpeed's launcher cannot, or too few.
+    Raises UserError if the variable names devices by UUID, which DeepSpeed's launcher cannot, or too few.
     """
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if not value or trial.num_nodes > 1:
@@ -127,22 +129,22 @@ def visible_devices(trial: TrialSpec, environ: Mapping[str, str]) -> list[int] |
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on now."""
+    """Return a TCP port that nothing listens on now."""
     return free_ports(1)[0]
 
 
 def command_text(argv: Sequence[str], added: Mapping[str, str]) -> str:
-    r"""cmd.txt: the environment's additions, then the command, one argument a line.
+    r"""Return cmd.txt: the added variables, then the command, one argument per line.
 
-    It runs the trial again by hand with `xargs -d '\n' -a cmd.txt env`.
+    Run the trial again by hand with `xargs -d '\n' -a cmd.txt env`.
     """
     return "".join(f"{line}\n" for line in [*(f"{name}={value}" for name, value in added.items()), *argv])
 
 
 def read_hosts(hostfile: Path) -> list[str]:
-    """The hosts of an MPI-style hostfile (`name slots=N` a line), in order.
+    """Read the hosts of an MPI-style hostfile (`name slots=N` per line), in order.
 
-    Raises UserError: the file cannot be read, names no host or holds a line of another form.
+    Raises UserError if the file cannot be read, names no host or has a line of another form.
     """
     try:
         lines = hostfile.read_text(encoding="utf-8").splitlines()
@@ -164,7 +166,7 @@ def read_hosts(hostfile: Path) -> list[str]:
 
 
 def remote_environment_text(added: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """What the file at DS_ENV_FILE must say: the user's own variables for remote ranks, then `added`."""
+    """Return the text for the file at DS_ENV_FILE: the user's own variables for remote ranks, then `added`."""
     name = environ.get("DS_ENV_FILE", ".deepspeed_env")
     lines: list[str] = []
     for place in (Path.home(), Path()):

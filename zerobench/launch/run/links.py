@@ -1,4 +1,4 @@
-"""Nothing of a run that goes on leads out of its folder: one that somebody sent may hold links to other files."""
+"""Refuse links that lead out of a run folder: one received from others may link to any file."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,9 @@ from zerobench.records.folder import RunFolder
 
 
 def refuse_links(run: RunFolder, trial_ids: Iterable[str]) -> None:
-    """Raises UserError where the run, or the folder of a trial that is to run, holds a link that leads out of it.
+    """Raise UserError if the run, or the folder of a trial to run, contains a link that leads out of it.
 
-    Ranks write there, logs are added to and files moved, by their names alone. A link within the run is the user's.
+    Ranks, logs and moves use these names directly. Links within the run are the user's.
     """
     inside = Path(os.path.realpath(run.path))
     for path in _links(run, trial_ids):

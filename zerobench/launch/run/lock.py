@@ -1,9 +1,9 @@
-"""Who may work in a run folder: one runner that takes the whole run, or several that take it a trial at a time.
+"""Locks of a run folder: one runner takes the whole run, or several take it trial by trial.
 
-`zerobench run` holds the run alone. Jobs of a cluster share it, each holding the trial that it runs. The kernel lets a
-lock go when its holder ends, however it ends (flock(2)); on NFS and Lustre it is the file server that does, where they
-are mounted with locks. Where they are not, runners go on without: Slurm starts a
-job's tasks once, and `zerobench submit --resume` leaves those alone that are still in the queue.
+`zerobench run` holds the run alone. Jobs of a cluster share it, each holding the trial that it runs. The operating
+system releases a lock when its holder ends, however it ends (flock(2)); on NFS and Lustre the file server does, if
+mounted with locks. Without locks runners go on: Slurm starts a job's tasks once, and `zerobench submit --resume` leaves
+queued ones alone.
 """
 
 import errno
@@ -23,7 +23,7 @@ _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 def locked(run: RunFolder) -> AbstractContextManager[None]:
     """Hold the run alone.
 
-    Raises UserError: another runner is in it.
+    Raises UserError if another runner is in it.
     """
     return _run_held(run, fcntl.LOCK_EX)
 
@@ -31,7 +31,7 @@ def locked(run: RunFolder) -> AbstractContextManager[None]:
 def shared(run: RunFolder) -> AbstractContextManager[None]:
     """Hold the run together with other jobs of a cluster.
 
-    Raises UserError: a runner holds it alone.
+    Raises UserError if a runner holds it alone.
     """
     return _run_held(run, fcntl.LOCK_SH)
 
@@ -46,14 +46,14 @@ def _run_held(run: RunFolder, how: int) -> Iterator[None]:
 
 @contextmanager
 def trial_locked(folder: TrialFolder) -> Iterator[bool]:
-    """Hold one trial; whether it could: another job may be running it."""
+    """Hold one trial; yields False if another job holds it."""
     with _held(folder.lock, fcntl.LOCK_EX) as holder:
         yield holder is None
 
 
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[str | None]:
-    """Hold the lock at `path`; None, or the words of whoever holds it instead."""
+    """Hold the lock at `path`; yields None, or the text its present holder wrote."""
     descriptor = _opened(path)
     try:
         try:
@@ -72,11 +72,11 @@ def _held(path: Path, how: int) -> Iterator[str | None]:
 
 
 def _opened(path: Path) -> int:
-    """The lock file at `path`, made where it is not there.
+    """Open the lock file at `path`, creating it if missing.
 
-    It is written to, so it must be the run's own: a folder that somebody sent may hold a link to another file.
+    It is written to, so it must be the run's own: a folder received from others may hold a link to another file.
 
-    Raises UserError: it is a link, or no plain file of one name.
+    Raises UserError if it is a link, or not a regular file with a single name.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)

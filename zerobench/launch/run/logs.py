@@ -1,7 +1,7 @@
-"""What programs printed, once they have ended: of a trial with its secrets taken out.
+"""Logs of finished programs, with secrets masked.
 
 DeepSpeed's launcher prints every variable with NCCL in its name (deepspeed/launcher/launch.py, main), and libraries
-print URLs with what they were given. While the trial runs, and where the runner itself is killed, logs are as printed.
+print URLs as given. While a trial runs, and after a runner is killed, logs are as printed.
 """
 
 import os
@@ -13,9 +13,9 @@ from zerobench.records.folder import TrialFolder
 
 
 def redact_logs(folder: TrialFolder) -> None:
-    """Take the secrets out of what the launcher, the simulator and the ranks of an ended trial printed.
+    """Mask the secrets in the logs of the launcher, the simulator and the ranks of a finished trial.
 
-    Raises OSError: a log cannot be replaced.
+    Raises OSError if a log cannot be replaced.
     """
     known = untold(os.environ)
     for path in (folder.stdout, folder.stderr, *sorted((folder.path / "logs").glob("*.log"))):
@@ -23,6 +23,6 @@ def redact_logs(folder: TrialFolder) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a program that failed said last, as a rule why."""
+    """Return the last line of a failed program's log, usually the cause."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1][:300] if lines else "no output"

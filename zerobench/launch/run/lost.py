@@ -1,7 +1,7 @@
-"""Trials that were begun and never ended in a record: typed by what can still be known, and made ready to run again.
+"""Classify trials that started and left no record, and make them ready to run again.
 
-A runner writes how a trial ended. One that is killed with its trial (a node that went down, a preempted job) cannot, so
-whoever comes next does it in its place, from the ranks' records and from what the executor knows of the machine's end.
+A runner records how a trial ended. One that is killed with its trial (a node that went down, a preempted job) cannot,
+so the next one does it, from the ranks' records and from what the executor knows of the machine's end.
 """
 
 import shutil
@@ -25,19 +25,19 @@ from zerobench.records.store import Run
 
 
 def is_begun(folder: TrialFolder) -> bool:
-    """Whether the trial was begun, whether or not it ended."""
+    """Return True if the trial was started, finished or not."""
     return folder.command.exists() or folder.start.exists()
 
 
 def read_start(folder: TrialFolder) -> Start | None:
-    """Who began the trial; None where nobody did, or the word of it is torn."""
+    """Return the runner's note of the trial's start; None if missing or torn."""
     return read_or_none(folder.start, Start)
 
 
 def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start | None], Interruption]) -> TrialRecord:
-    """Write how a trial ended whose runner did not, by what `lost` knows; the caller holds the trial.
+    """Record the end of a trial whose runner did not, with the cause from `lost`; the caller holds the trial.
 
-    Raises OSError: the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     start = read_start(folder)
     ranks = readable_ranks(folder)
@@ -63,9 +63,9 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
 
 
 def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]) -> TrialRecord:
-    """`record` of a prediction, typed by what took the machine from it where it was stopped, as a measured trial's is.
+    """Return the record of a stopped prediction with the interruption that `taken` reports, as for measured trials.
 
-    Raises OSError: the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     cause = taken() if record.status is Status.INTERRUPTED else None
     if cause is None:
@@ -76,9 +76,10 @@ def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interr
 
 
 def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -> None:
-    """Where the trial was begun before, end what still runs of it and move what it left aside, typed.
+    """If the trial was started before, end its remaining processes and move its files aside, with a record.
 
-    The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
+    The command file moves last: as long as it exists, the trial counts as started, and an interrupted move is finished
+    later.
     """
     if not is_begun(folder) and not folder.record.exists():
         return
@@ -96,7 +97,7 @@ def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -
 
 
 def _aside(run: RunFolder, trial_id: str) -> Path:
-    """A fresh folder under the run's `set_aside`."""
+    """Create the next folder of the trial under the run's `set_aside`."""
     shelf = run.path / "set_aside"
     taken = len(list(shelf.glob(f"{trial_id}.*")))
     path = shelf / f"{trial_id}.{taken + 1}"
@@ -105,7 +106,7 @@ def _aside(run: RunFolder, trial_id: str) -> Path:
 
 
 def _last_sign_of_life_s(folder: TrialFolder) -> float | None:
-    """When anything of the trial was last written; no later than now, whatever clock the file system has."""
+    """Return the last modification time of the trial's files; at most now, whatever the file system's clock."""
     paths = [*folder.path.glob("*"), *(folder.path / "logs").glob("*")]
     last_s = max((path.stat().st_mtime for path in paths if path != folder.lock), default=None)
     return None if last_s is None else min(last_s, time.time())

@@ -1,8 +1,7 @@
-"""Writes again what of a run that goes on is torn: its own documents, what was asked of a trial, what DeepSpeed gets.
+"""Restore torn files of a run that is resumed: its documents, its trials' specs, their DeepSpeed configurations.
 
-A folder that was copied in part, or a machine that lost power, leaves files cut short. The run has in one list what was
-asked of each trial, and its plan says why trials were skipped, as their records do: so nothing but measurements must be
-done again.
+A folder copied in part, or a machine that lost power, leaves truncated files. The run has one list of all requested
+trials, and its plan repeats why trials were skipped: so nothing but measurements must be repeated.
 """
 
 import json
@@ -36,9 +35,9 @@ from zerobench.records.store import (
 
 
 def has_torn_documents(run: RunFolder) -> bool:
-    """Whether one of the run's own documents is there and torn, of a run that can go on.
+    """Return True if one of the documents of a resumable run is torn.
 
-    With a user's own script none does, so that its machine is not the one at hand.
+    A run of a user's own script cannot be resumed, and its machine is not this one.
     """
     if _is_torn(run.sweep, read_sweep):
         return True
@@ -47,12 +46,12 @@ def has_torn_documents(run: RunFolder) -> bool:
 
 
 def mend_documents(run: RunFolder, environment: Mapping[str, Any]) -> None:
-    """Write the run's own documents again that are torn, which stay beside them as `<name>.torn`.
+    """Rewrite the torn documents of the run; the torn ones stay as `<name>.torn`.
 
-    The plan is made of the list of what was asked and of the records of skipped trials. Of the sweep only its name is
-    known then, and the machine is the one that goes on with the run: `environment`.
+    The plan comes from the list of requests and the records of skipped trials. Only the sweep's name can be restored,
+    and the machine becomes the one that resumes the run: `environment`.
 
-    Raises OSError: one cannot be written. Raises UserError: no list says any more what was asked.
+    Raises OSError if one cannot be written. Raises UserError if no list of requests is left.
     """
     if _is_torn(run.plan):
         _write_anew(run.plan, _plan_as_asked(run).model_dump_json(indent=1))
@@ -63,7 +62,7 @@ def mend_documents(run: RunFolder, environment: Mapping[str, Any]) -> None:
 
 
 def _plan_as_asked(run: RunFolder) -> Plan:
-    """Raises UserError: no list says any more what was asked, or the record of a skipped trial is torn, too."""
+    """Rebuild the plan. Raises UserError if no list of requests is left, or a skipped record is torn too."""
     asked = [{"trial_id": trial_id} for trial_id in read_asked(run)]
     if not asked:
         raise TornError(f"{run.plan}: torn or corrupt, and {run.asked.name}, which it could be made of, is not there")
@@ -81,7 +80,7 @@ def _plan_as_asked(run: RunFolder) -> Plan:
 
 
 def _record(run: RunFolder, trial_id: str) -> TrialRecord | None:
-    """How the trial ended; None: it did not, or it ran and its record is torn, so that it runs again."""
+    """Read the trial's record; None if it has none, or if it ran and its record is torn, so that it runs again."""
     folder = run.trial(trial_id)
     if not folder.record.exists() or (_is_torn(folder.record) and folder.rank_records()):
         return None
@@ -94,9 +93,9 @@ def _write_anew(path: Path, text: str) -> None:
 
 
 def mend_skipped(run: Run) -> None:
-    """Write the files of skipped trials again that are torn or lost: list and plan know all that they say.
+    """Rewrite torn or lost files of skipped trials from the list of requests and the plan.
 
-    Raises OSError: one cannot be written. Raises UserError: nothing says any more what one was.
+    Raises OSError if one cannot be written. Raises UserError if nothing is left that describes a trial.
     """
     for entry in run.plan.trials:
         if entry.reason is None or run.status(entry.trial_id) is not None:
@@ -110,9 +109,9 @@ def mend_skipped(run: Run) -> None:
 
 
 def mend_trial(run: Run, trial_id: str, executor: Executor) -> None:
-    """Make the folder of a trial that is to run readable for its ranks; what it left goes aside with its torn spec.
+    """Make the folder of a trial to run readable for its ranks; its results move aside with a torn spec.
 
-    Raises OSError: a file cannot be written or moved. Raises UserError: nothing says any more what the trial was.
+    Raises OSError if a file cannot be written or moved. Raises UserError if nothing is left that describes the trial.
     """
     folder = run.folder.trial(trial_id)
     if _is_torn(folder.spec):
@@ -123,7 +122,7 @@ def mend_trial(run: Run, trial_id: str, executor: Executor) -> None:
 
 
 def _is_torn(path: Path, read: Callable[[Path], Document] = read_json) -> bool:
-    """Whether something lies at `path` that is no JSON object, or none of what `read` reads."""
+    """Return True if the file at `path` exists and `read` cannot read it."""
     if not path.exists():
         return False
     try:

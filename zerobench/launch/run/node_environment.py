@@ -1,11 +1,11 @@
-"""The environment and topology of each node, one document a node in a folder that all of them share.
+"""Environment and topology of each node: one document per node in a shared folder.
 
     python -m zerobench.launch.run.node_environment FOLDER NAME
 
-A job runs it on each of its nodes, before the ranks; a runner with a hostfile has it run on each host over ssh. NAME is
-what the scheduler or the hostfile calls the node: it tells nodes apart where their hostnames do not. The first capture
-stays, put in place by rename, so that nodes and jobs that come at once do no harm. What a login over ssh has in its
-environment is not all that ranks get: of those nodes the variables are the login's.
+A job runs it on each of its nodes before the ranks; a runner with a hostfile runs it on each host over ssh. NAME is the
+node's name in the scheduler or the hostfile, which differs even if hostnames do not. The first capture stays, put in
+place by rename, so concurrent nodes and jobs do no harm. A login over ssh may not have all variables of the ranks: for
+those nodes the login's are recorded.
 """
 
 import json
@@ -23,9 +23,9 @@ from zerobench.records.store import read_json
 
 
 def record_node(folder: Path, name: str) -> Path:
-    """Capture this node into `folder` as `name`, unless it is there; where it lies.
+    """Capture this node into `folder` as `name`, unless it is there; returns the path.
 
-    Raises UserError: `name` is no name of a file, or the folder cannot be written.
+    Raises UserError if `name` is not a file name, or the folder cannot be written.
     """
     path = node_file(folder, name)
     if is_captured(path):
@@ -35,11 +35,11 @@ def record_node(folder: Path, name: str) -> Path:
 
 
 def record_hosts(folder: Path, hosts: Iterable[str]) -> None:
-    """Have each of `hosts` that is not in `folder` capture itself, all at once, over ssh.
+    """Capture each of `hosts` that is missing in `folder`, all at once, over ssh.
 
-    A host that fails is no error: its document says why, and the next call tries again.
+    A failing host is no error: its document has the reason, and the next call tries again.
 
-    Raises UserError: a host's name is no name of a file, or the folder cannot be written.
+    Raises UserError if a host's name is not a file name, or the folder cannot be written.
     """
     missing = [host for host in dict.fromkeys(hosts) if not is_captured(node_file(folder, host))]
     commands = {host: ("zerobench.launch.run.node_environment", str(folder.resolve()), host) for host in missing}
@@ -54,14 +54,14 @@ def _write(folder: Path, name: str, document: Mapping[str, Any]) -> None:
 
 
 def node_file(folder: Path, name: str) -> Path:
-    """The document of node `name`. Raises UserError: `name` is no name of a file."""
+    """Return the document's path of node `name`. Raises UserError if `name` is not a file name."""
     if not name or Path(name).name != name or name.startswith(".") or not name.isprintable():
         raise UserError(f"NAME: {name!r} is not a node name; choices: no '/', no leading dot")
     return folder / f"{name}.json"
 
 
 def is_captured(path: Path) -> bool:
-    """Whether the document at `path` holds an environment, and not why there is none."""
+    """Return True if the document at `path` holds an environment rather than the reason for its absence."""
     try:
         return "fault" not in read_json(path)
     except UserError:
@@ -69,7 +69,7 @@ def is_captured(path: Path) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Capture this node; 2 and a line where that cannot be."""
+    """Capture this node; exit status 2 and a line on failure."""
     try:
         folder, name = arguments
     except ValueError:

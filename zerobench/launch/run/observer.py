@@ -1,4 +1,4 @@
-"""What a runner tells whoever watches it: the screen, a test, nobody."""
+"""Events of a runner for its observers: the screen, a job's log, tests."""
 
 from collections.abc import Sequence
 
@@ -9,31 +9,31 @@ from zerobench.records.records import TrialRecord
 
 
 class Observer:
-    """Watches nothing: whoever watches overrides what it wants to hear of.
+    """Ignores every event; subclasses override those they show.
 
-    Called from the runner's thread, a few times a second at most; it must return at once.
+    Called from the runner's thread, a few times a second at most; must return at once.
     """
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """A run begins: `to_do` trials will be started, `kept` are there already, `skipped` cannot run."""
+        """A run begins: `to_do` trials will start, `kept` are there already, `skipped` cannot run."""
 
     def compiling(self, kernel: str, spent_s: float) -> None:
-        """One of DeepSpeed's kernels is being compiled before the first trial, for `spent_s` seconds now."""
+        """A DeepSpeed kernel has been compiling for `spent_s` seconds, before the first trial."""
 
     def note(self, line: str) -> None:
-        """Something happened that a person may want to know."""
+        """A line for people."""
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Trial `number` of `to_do` (from 1) begins."""
 
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
-        """The latest word of each rank of the trial in hand that has spoken."""
+        """The latest progress of each rank of the current trial that has reported."""
 
     def playing(self, trials: Sequence[tuple[TrialSpec, Progress | None]]) -> None:
-        """The predicted trials in hand, several at a time, each with its latest word, if it has said one."""
+        """The current predicted trials, several at a time, each with its latest progress."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        """The trial in hand ended and is on disk."""
+        """The current trial ended and its record is on disk."""
 
     def run_ended(self) -> None:
-        """No trial will be started any more."""
+        """No further trial will start."""

@@ -1,8 +1,8 @@
-"""The kernel's own count of processes it killed for want of memory: the evidence of `out_of_host_memory`.
+"""The kernel's counters of processes killed for lack of memory: the evidence of `out_of_host_memory`.
 
-A process that the kernel kills leaves no word of its own, and SIGKILL alone may come from anyone. So the counters are
-read before and after each trial: the whole machine's (`oom_kill` in /proc/vmstat), and that of the control group we run
-in (`memory.events` in version 2, `memory.oom_control` in version 1; Documentation/admin-guide/cgroup-v2.rst).
+A killed process leaves no message, and SIGKILL alone may come from anyone. So the counters are read before and after
+each trial: the machine's (`oom_kill` in /proc/vmstat) and that of our control group (`memory.events` in version 2,
+`memory.oom_control` in version 1; Documentation/admin-guide/cgroup-v2.rst).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from zerobench.common import control_groups
 
 @dataclass(frozen=True)
 class OomCounters:
-    """Kills counted so far, by the file that counts them; a file that cannot be read is not in it."""
+    """Kills so far by counter file; unreadable files are missing."""
 
     kills: dict[str, int]
 
     def since(self, before: OomCounters) -> str | None:
-        """What was counted since `before`, in words; None where no counter rose."""
+        """Describe the counters that rose since `before`; None if none did."""
         grown = {
             source: count - before.kills[source]
             for source, count in self.kills.items()
@@ -30,7 +30,7 @@ class OomCounters:
 
 
 def read_oom_counters(root: Path = Path("/")) -> OomCounters:
-    """The counters as they stand; `root` stands for / where recorded files are read."""
+    """Read the counters; `root` replaces / for recorded files."""
     kills = {}
     for path in [root / "proc/vmstat", *_group_files(root)]:
         count = _oom_kill(path)
@@ -40,7 +40,7 @@ def read_oom_counters(root: Path = Path("/")) -> OomCounters:
 
 
 def _group_files(root: Path) -> list[Path]:
-    """Where our control group keeps its counter: the innermost file that is there."""
+    """Return the innermost existing counter file of our control group."""
     names = ("memory.events", "memory.oom_control")
     candidates = (folder / name for folder in control_groups.folders(root, "memory") for name in names)
     return [path for path in candidates if path.is_file()][:1]

@@ -1,8 +1,8 @@
-"""How a trial ended, typed from evidence: rank records, deaths, the kernel's counters; never from words in a log.
+"""Classify a trial's end from evidence: rank records, deaths, the kernel's counters; never from log text.
 
-Where several ranks failed, the first one's reason is the trial's: the others fell with it. A killed rank leaves no
-record, and its peers may record "connection closed" before we hear of the death; so a death by a signal that no peer
-can cause comes before any crash that a peer recorded within `NEWS_DELAY_S`.
+If several ranks failed, the first one's reason is the trial's: the others fell with it. A killed rank leaves no record,
+and its peers may record "connection closed" before we notice the death; so a death by a signal that no peer can cause
+precedes any crash that a peer recorded within `NEWS_DELAY_S`.
 """
 
 import signal
@@ -20,64 +20,66 @@ from zerobench.records.records import Failure, HostStanding, RankRecord
 Outcome = tuple[Status, Failure | None]
 
 NEWS_DELAY_S = 2.0
-"""How late, on a loaded machine, we may hear of a death that a peer's socket told at once."""
+"""Seconds by which we may notice a death later than a peer's socket, on a loaded machine."""
 
 _OWN_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
-"""Signals that a rank meets by itself. SIGABRT is left out: NCCL's watchdog aborts a rank when its peer dies; and
-SIGTERM: with it the launcher ends the others."""
+"""Signals caused by the rank itself. Not SIGABRT: NCCL's watchdog aborts a rank when its peer dies. Not SIGTERM: the
+launcher ends the other ranks with it.
+"""
 
 _MAY_HIDE_A_KILL = {None, 0, -signal.SIGKILL, -signal.SIGTERM}
-"""Exit statuses behind which the kernel's SIGKILL may stand: nobody's; 0, which deepspeed's launcher has where the
-process below it was killed; and SIGTERM, with which the others are ended, and which srun tells since it is higher.
-Whoever ended otherwise was not killed, whatever the kernel did to others meanwhile."""
+"""Exit statuses compatible with the kernel's SIGKILL: none; 0, deepspeed's launcher's if the process below it was
+killed; and SIGTERM, which ends the other ranks and which srun reports since it is higher. Any other status means the
+process was not killed, whatever the kernel did to others meanwhile.
+"""
 
 
 class Stopped(StrEnum):
-    """Why the runner ended a trial that had not ended by itself."""
+    """The runner's reason for ending a trial."""
 
     TIMEOUT = "timeout"
     INTERRUPTED = "interrupted"
     SETTLED = "settled"
-    """Its outcome was known from its records, and the launcher still did not end."""
+    """Its records decide the outcome, and the launcher still did not end."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """All that is known once a trial's processes are gone."""
+    """All evidence, once a trial's processes are gone."""
 
     ranks_expected: int
     exit_code: int | None
-    """The launcher's; None where the runner ended it."""
+    """The launcher's; None if the runner ended it."""
     first_rank_exit: int | None = None
-    """What that says of the first rank to end, as in subprocess."""
+    """The first ended rank's status derived from it, as in subprocess."""
     records: Sequence[RankRecord] = ()
     written_at_s: Mapping[int, float] = field(default_factory=dict)
-    """When each rank's record was written, Unix time."""
+    """Unix time of each rank's record."""
     outlived_by: Sequence[int] = ()
-    """Ranks whose processes were there when the launcher ended, which by itself it does after them."""
+    """Ranks still running when the launcher ended; normally it ends after them."""
     deaths: Sequence[RankDeath] = ()
     progress: Sequence[Progress] = ()
-    """The last word of each rank."""
+    """The last progress of each rank."""
     stopped: Stopped | None = None
     timeout_s: float = 0.0
     load: Load | None = None
-    """How busy the machine was when the runner ended the trial for want of progress."""
+    """Load of the machine when the runner ended the trial for lack of progress."""
     oom: str | None = None
-    """Which of the kernel's counters of processes killed for want of memory rose during the trial."""
+    """Out-of-memory kill counters that rose during the trial."""
     stacks: Mapping[str, str] = field(default_factory=dict)
-    """Python stacks by rank, where they were asked for."""
+    """Python stacks by rank, if requested."""
     last_lines: str = ""
-    """The end of what was printed: told to people, never judged by."""
+    """The end of the output: shown to people, never evidence."""
 
     @property
     def missing(self) -> list[int]:
-        """Ranks that left no record."""
+        """Ranks without a record."""
         held = {record.rank for record in self.records}
         return [rank for rank in range(self.ranks_expected) if rank not in held]
 
 
 def classify(ending: Ending) -> Outcome:
-    """The status of a trial and, unless it completed, why."""
+    """Return the trial's status and, unless it completed, the failure."""
     if not ending.missing and all(record.status is Status.COMPLETED for record in ending.records):
         return Status.COMPLETED, None
     if ending.stopped is Stopped.INTERRUPTED:
@@ -87,7 +89,7 @@ def classify(ending: Ending) -> Outcome:
 
 
 def first_failure(ending: Ending) -> Outcome | None:
-    """The record or the death that came first, of those that can be a cause."""
+    """Return the earliest record or death that can be a cause."""
     # Deaths that may be a cause: of ranks without a record, neither clean nor by the launcher's SIGTERM.
     innocent = {None, 0, -signal.SIGTERM}
     deaths = [d for d in ending.deaths if d.rank in ending.missing and d.exit_code not in innocent]
@@ -133,9 +135,10 @@ def _timeout(ending: Ending) -> Outcome | None:
 
 
 def _launcher_killed(ending: Ending) -> Outcome | None:
-    """It ended before ranks that had begun and did not fail: it was killed, or a process of it between it and them.
+    """Return an outcome if the launcher ended before ranks that had started and did not fail: it, or a process between
+    it and them, was killed.
 
-    The launcher's own status then says nothing: deepspeed's exits with 0 where the process below it was killed.
+    The launcher's own status is no evidence: deepspeed's is 0 if the process below it was killed.
     """
     left = [rank for rank in ending.outlived_by if rank in ending.missing]
     if not left:
@@ -153,7 +156,7 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
 
 
 def _killed_unseen(ending: Ending) -> Outcome | None:
-    """The kernel killed for want of memory, and a rank vanished without our or the launcher's seeing how."""
+    """Return an outcome if the kernel killed for lack of memory and a rank vanished with an unknown exit status."""
     if ending.first_rank_exit not in _MAY_HIDE_A_KILL:
         return None
     known = {death.rank for death in ending.deaths if death.exit_code is not None}
@@ -171,12 +174,12 @@ def _out_of_host_memory(rank: int, ending: Ending) -> Outcome:
 
 
 def _account_of(rank: int, ending: Ending) -> HostStanding | None:
-    """The last that a killed rank said: whoever killed it, and not every killer for want of memory is the kernel."""
+    """Last memory account of a killed rank. Not every out-of-memory killer is the kernel, so any SIGKILL counts."""
     return last_account(word for word in ending.progress if word.rank == rank)
 
 
 def last_account(words: Iterable[Progress]) -> HostStanding | None:
-    """What the rank that held most of the host said of it last: where the kernel kills, nobody is asked."""
+    """Last memory account of the rank that held most of the host: the kernel kills without warning."""
     accounts = [(word.host_standing, word.rank) for word in words if word.host_standing is not None]
     if not accounts:
         return None
@@ -194,9 +197,9 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
 
 
 def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Outcome:
-    """`outcome`, or what took the machine from the trial, where that may be why the trial did not complete.
+    """Return `outcome`, or the interruption that may be why the trial did not complete.
 
-    `ask` is not asked of a trial that completed or ran out of memory: an interruption causes neither.
+    `ask` is not called for a trial that completed or ran out of memory: an interruption causes neither.
     """
     status, failure = outcome
     if status in {Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}:
@@ -209,7 +212,7 @@ def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Out
 
 
 def _left_no_record(ending: Ending) -> Outcome:
-    """Ranks had begun and are gone; the launcher's exit status is that of the first it found dead."""
+    """Ranks had started and are gone; the launcher's exit status is that of the first dead one."""
     code = ending.first_rank_exit
     ranks = ", ".join(str(rank) for rank in ending.missing[:8])
     return Status.CRASH, Failure(
@@ -220,12 +223,12 @@ def _left_no_record(ending: Ending) -> Outcome:
 
 
 def as_a_shell_tells(returncode: int) -> int:
-    """The exit status of a process that subprocess knows: 128 and the signal's number where one ended it."""
+    """Return a shell's exit status for subprocess's `returncode`: 128 plus the signal's number if one ended it."""
     return 128 - returncode if returncode < 0 else returncode
 
 
 def how_ended(code: int | None) -> str:
-    """An exit status as the verb of a sentence."""
+    """Word an exit status as the verb of a sentence."""
     if code is None:
         return "ended"
     if code < 0 and -code in set(signal.Signals):
@@ -234,22 +237,22 @@ def how_ended(code: int | None) -> str:
 
 
 def _during(rank: int, ending: Ending) -> str:
-    """Where `rank` last said it was, to be put after its name; empty where it never did."""
+    """Return ` in <phase>` for the last progress of `rank`; empty if it never reported."""
     return next((f" in {where(word)}" for word in ending.progress if word.rank == rank), "")
 
 
 def where(word: Progress) -> str:
-    """Where a rank was when it said `word`."""
+    """Return the phase and step of a rank's progress."""
     in_a_step = 0 <= word.step_index < word.num_steps
     return word.phase + (f" (step {word.step_index + 1} of {word.num_steps})" if in_a_step else "")
 
 
 def _last_word(ending: Ending) -> str:
-    """The last line that was printed, as a hint for people."""
+    """Return the last output line as a hint for people."""
     lines = ending.last_lines.strip().splitlines()
     return f"; last line: {lines[-1].strip()[:200]}" if lines else ""
 
 
 def with_last_lines(fact: str, ending: Ending) -> str:
-    """`fact` and the end of what was printed, for people."""
+    """Append the end of the output to `fact`, for people."""
     return f"{fact}; last lines:\n{ending.last_lines}" if ending.last_lines else fact

@@ -1,4 +1,4 @@
-"""How long a trial has been quiet: the one measure of a hang, which a busy machine cannot be taken for."""
+"""Time without progress: the only measure of a hang, which a busy machine does not trigger."""
 
 import os
 import time
@@ -10,48 +10,48 @@ from zerobench.records.progress import Progress
 
 
 class Quiet:
-    """Counts from the last word of any rank that said something new; from its own beginning where none has."""
+    """Seconds since any rank reported something new, or since its creation."""
 
     def __init__(self) -> None:
         self._last: dict[int, Progress] = {}
         self._since = time.monotonic()
 
     def hear(self, words: Iterable[Progress]) -> None:
-        """Take the ranks' latest words."""
+        """Take the ranks' latest progress."""
         for word in words:
             if self._last.get(word.rank) != word:
                 self._last[word.rank] = word
                 self.end()
 
     def end(self) -> None:
-        """Something went on, whoever said so."""
+        """Restart the count: something progressed."""
         self._since = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Since something went on."""
+        """Seconds since the last progress."""
         return time.monotonic() - self._since
 
 
 @dataclass(frozen=True)
 class Load:
-    """How busy the runner's machine is."""
+    """Load of the runner's machine."""
 
     running: float
     """Processes that run or wait for a core, averaged over a minute (proc(5), loadavg)."""
     cores: int
-    """That we may use."""
+    """Usable cores."""
 
     def __str__(self) -> str:
         return f"the machine's load was {self.running:.1f} on {counted(self.cores, 'core')}"
 
 
 def read_load() -> Load:
-    """As it is now."""
+    """Read the present load."""
     return Load(os.getloadavg()[0], len(os.sched_getaffinity(0)))
 
 
 def no_progress(timeout_s: float, where: str, load: Load | None) -> str:
-    """Why a trial was ended that had been quiet for `timeout_s`: where it was, how busy the machine, which option."""
+    """Word the end of a trial without progress for `timeout_s`: its place, the machine's load, the option to change."""
     busy = "" if load is None else f"; {load}"
     return f"no progress for {timeout_s:g} s: {where}{busy}; --set timeout_s={2 * timeout_s:g} waits longer"

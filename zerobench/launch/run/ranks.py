@@ -1,8 +1,8 @@
-"""Watches the ranks of a running trial: where each is, and, when one dies, at what instant and of what.
+"""Watch the ranks of a running trial: their progress, and the time and exit status of each death.
 
-DeepSpeed's launcher looks at its ranks once a second, ends the others when it finds one dead, and reports one exit
-code, so it cannot say which rank died first. The kernel can: a process file descriptor (pidfd_open(2)) wakes us the
-moment a rank dies, and until the launcher collects it, /proc/<pid>/stat holds its wait status (proc(5), field 52).
+DeepSpeed's launcher polls its ranks once a second, ends the others when it finds one dead, and reports one exit code,
+so it cannot tell which rank died first. The kernel can: a process file descriptor (pidfd_open(2)) wakes us the moment a
+rank dies, and until the launcher collects it, /proc/<pid>/stat holds its wait status (proc(5), field 52).
 """
 
 import os
@@ -24,17 +24,17 @@ from zerobench.records.progress import Progress
 
 @dataclass(frozen=True)
 class RankDeath:
-    """The end of one rank's process."""
+    """End of one rank's process."""
 
     rank: int
     at_s: float
     """Unix time."""
     exit_code: int | None
-    """As in subprocess: negative for a signal; None where the launcher had collected it before we looked."""
+    """As in subprocess: negative for a signal; None if the launcher had collected it first."""
 
 
 class _Stat(NamedTuple):
-    """The fields of /proc/<pid>/stat that matter here."""
+    """The needed fields of /proc/<pid>/stat."""
 
     state: str
     session: int
@@ -51,11 +51,11 @@ class _WatchedRank:
 
 
 class RankWatch:
-    """The ranks of one trial, as their progress files and the kernel tell of them.
+    """Ranks of one trial, from their progress files and the kernel.
 
-    A process id in a progress file is believed only if its process is the trial's: it carries `mark`, or belongs to the
-    `session` that the trial's launcher leads. Of ranks on other nodes the exit statuses are known that were written to
-    the folder; what a shell's status says of a signal is 128 and the signal's number.
+    A process id in a progress file counts only if the process is the trial's: it carries `mark`, or belongs to the
+    `session` led by the trial's launcher. Exit statuses of ranks on other nodes come from files in the trial's folder,
+    as a shell's: 128 plus the signal's number.
     """
 
     def __init__(self, folder: TrialFolder, session: int, mark: str | None = None) -> None:
@@ -68,7 +68,7 @@ class RankWatch:
         self._written: dict[Path, int] = {}
         self._poll = select.poll()
         self.progress: dict[int, Progress] = {}
-        """The latest word of each rank."""
+        """The latest progress of each rank."""
         self.deaths: dict[int, RankDeath] = {}
 
     def wait(self, pidfd: int | None, timeout_s: float) -> None:
@@ -79,7 +79,7 @@ class RankWatch:
         self._note_deaths()
 
     def look(self) -> list[Progress]:
-        """Read what changed; the latest word of each rank, by rank."""
+        """Read changed files; returns the latest progress of each rank, by rank."""
         for path in self._folder.path.glob("progress_*.json"):
             progress = self._changed(path)
             if progress is not None:
@@ -95,18 +95,18 @@ class RankWatch:
         return [self.progress[rank] for rank in sorted(self.progress)]
 
     def living(self) -> list[int]:
-        """The ranks on this node whose processes are there, of those that have spoken."""
+        """Return the ranks on this node that have reported and still run."""
         self._note_deaths()
         return sorted(self._alive)
 
     def close(self) -> None:
-        """Stop watching; what was learned stays."""
+        """Stop watching; results stay."""
         for watched in self._alive.values():
             _close(watched.pidfd)
         self._alive.clear()
 
     def _changed(self, path: Path) -> Progress | None:
-        """What `path` says, where it was written since the last look."""
+        """Read the progress file at `path` if it was written since the last look."""
         try:
             written = path.stat().st_mtime_ns
             if self._written.get(path) == written:
@@ -118,7 +118,7 @@ class RankWatch:
         return progress
 
     def _watch(self, progress: Progress) -> None:
-        """Begin to watch the process of a rank on this node that we did start."""
+        """Begin to watch a rank's process on this node, if we started it."""
         rank, pid = progress.rank, progress.pid
         if rank in self._alive or rank in self.deaths or progress.hostname != self._hostname:
             return
@@ -151,7 +151,7 @@ class RankWatch:
 
 
 def _is_other(pid: int, rank: int) -> bool:
-    """Whether process `pid` says that it is another rank: `rank` is then on a node that has our hostname."""
+    """Return True if process `pid` claims another rank: `rank` is then on a node with our hostname."""
     try:
         claimed = psutil.Process(pid).environ().get("RANK")
     except psutil.Error:  # it is a zombie, and says nothing
@@ -160,7 +160,7 @@ def _is_other(pid: int, rank: int) -> bool:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A file descriptor that becomes readable when process `pid` ends; None where the kernel has none to give."""
+    """Return a descriptor that becomes readable when process `pid` ends; None if the kernel cannot provide one."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -173,7 +173,7 @@ def _close(pidfd: int | None) -> None:
 
 
 def _read_exit(path: Path, began_at_s: float) -> RankDeath | None:
-    """What `exit_<rank>.txt` says; None where it is half written, or gone."""
+    """Read `exit_<rank>.txt`; None if half written or gone."""
     try:
         at_s, code = believed_s(path.stat().st_mtime, began_at_s, time.time()), int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -182,7 +182,7 @@ def _read_exit(path: Path, began_at_s: float) -> RankDeath | None:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Fields 3, 6, 22 and 52 of /proc/<pid>/stat; None where there is no such process."""
+    """Read fields 3, 6, 22 and 52 of /proc/<pid>/stat; None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""Reads what ranks and samplers have left when a trial ends: some may have been killed while they wrote.
+"""Read the files of ranks and samplers after a trial: some may have been killed while writing.
 
 The store is strict, because a report must not silently lack a record. A runner must write the trial's own record
-whatever the others look like, and says in it what could not be read.
+whatever the others look like, and notes in it what could not be read.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def readable_ranks(folder: TrialFolder) -> list[RankRecord]:
-    """The rank records of a trial that can be read."""
+    """Return the readable rank records of a trial."""
     return read_readable(folder.rank_records(), RankRecord)[0]
 
 
 def read_readable(paths: Iterable[Path], model: type[Model]) -> tuple[list[Model], list[str]]:
-    """The documents at `paths` that can be read, and a line for each that cannot."""
+    """Return the readable documents at `paths`, and a line for each unreadable one."""
     read, unreadable = [], []
     for path in paths:
         try:

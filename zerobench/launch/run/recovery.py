@@ -1,7 +1,7 @@
-"""A trial with a checkpoint: the first launch, which saves and may be made to fail, and the second, which goes on.
+"""A trial with a checkpoint: the first launch saves, and may be made to fail; the second resumes.
 
-Both are launches as of any other trial, in fresh processes, watched and judged in the same way. The second has a folder
-of its own in the trial's, so that neither overwrites what the other measured.
+Both are ordinary launches, in fresh processes, watched and classified alike. The second has its own folder inside the
+trial's, so that neither overwrites the other's measurements.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from zerobench.records.folder import TrialFolder, remove_outside, write_plain
 from zerobench.records.records import Failure, RankRecord, Recovery, TrialRecord
 
 Launch = Callable[[TrialSpec, TrialFolder], TrialRecord]
-"""Starts the ranks of a trial once, in a folder, and says how they ended."""
+"""Starts the ranks of a trial once, in a folder, and returns the record of how they ended."""
 
 _POLL_S = 0.2
 
@@ -52,7 +52,7 @@ _POLL_S = 0.2
 def run_twice(trial: TrialSpec, folder: TrialFolder, run_id: str, launch: Launch, stop: Stop) -> TrialRecord:
     """Run `trial` until it ends or is made to fail, then resume it from its last checkpoint.
 
-    Raises OSError: a folder cannot be written.
+    Raises OSError if a folder cannot be written.
     """
     remove_checkpoints(trial, folder)
     try:
@@ -72,7 +72,7 @@ def run_twice(trial: TrialSpec, folder: TrialFolder, run_id: str, launch: Launch
 
 
 def remove_checkpoints(trial: TrialSpec, folder: TrialFolder) -> None:
-    """Delete the checkpoints that a trial left."""
+    """Delete the trial's checkpoints."""
     if trial.checkpoint is None:
         return
     with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def remove_checkpoints(trial: TrialSpec, folder: TrialFolder) -> None:
 
 
 def _begun(trial: TrialSpec, first: TrialRecord, ranks: Sequence[RankRecord], killed: RankRecord | None) -> Recovery:
-    """What is known before the second launch."""
+    """Facts known before the second launch."""
     fault = None if trial.checkpoint is None else trial.checkpoint.fault
     done = len(plan_steps(trial)) if killed is None or fault is None else fault.step
     return Recovery(
@@ -96,7 +96,7 @@ def _begun(trial: TrialSpec, first: TrialRecord, ranks: Sequence[RankRecord], ki
 
 
 def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, recovery: Recovery) -> Recovery:
-    """Load the last whole checkpoint in fresh processes, and go on to the end."""
+    """Load the last complete checkpoint in fresh processes, and run to the end."""
     checkpoint = last(checkpoints_folder(trial, folder))
     if checkpoint is None:
         return recovery.model_copy(update={"reason": "the first launch left no complete checkpoint"})
@@ -112,7 +112,7 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
 
 
 def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, universal: bool) -> None:
-    """The folder of the second launch, with what the worker reads."""
+    """Make the folder of the second launch, with the files the worker reads."""
     config = build_ds_config(trial) if uses_deepspeed(trial) else None
     if config is not None and universal:
         config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
@@ -121,17 +121,17 @@ def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, univers
 
 
 class _Conversion(NamedTuple):
-    """How making a universal checkpoint went."""
+    """Result of making a universal checkpoint."""
 
     facts: dict[str, float | int]
     reason: str | None = None
 
 
 def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop) -> _Conversion:
-    """Make of DeepSpeed's checkpoint one that any number of ranks can load, beside it and on the disk.
+    """Convert DeepSpeed's checkpoint to one that any number of ranks can load, next to it on the disk.
 
-    DeepSpeed injects what its own engine does not save of that form (`--inject_missing_state`); one worker a pass:
-    several pickle all of it to each other. It is taken for hung where it has written nothing for `timeout_s`.
+    DeepSpeed injects state that its own engine does not save in that form (`--inject_missing_state`). One worker per
+    pass: several pickle all of it to each other. The conversion counts as hung if it writes nothing for `timeout_s`.
     """
     start = time.perf_counter()
     command = [
@@ -164,7 +164,7 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
 
 
 def _written_bytes(folder: Path) -> int:
-    """Bytes of all files under `folder`, some of which may vanish meanwhile."""
+    """Return the bytes of all files under `folder`, some of which may vanish meanwhile."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -174,7 +174,7 @@ def _written_bytes(folder: Path) -> int:
 
 
 def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: Sequence[RankRecord]) -> Recovery:
-    """What the second launch measured."""
+    """Add the second launch's measurements."""
     losses = next((rank.losses for rank in ranks if rank.losses), position.losses)
     return recovery.model_copy(
         update={
@@ -191,7 +191,7 @@ def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: S
 
 
 def _step_ends(ranks: Sequence[RankRecord], from_step: int) -> list[float]:
-    """When each step from `from_step` on was over on all ranks; Unix time."""
+    """Return the Unix time at which each step from `from_step` on was over on all ranks."""
     ends: dict[int, float] = {}
     for mark in (mark for rank in ranks for mark in rank.marks):
         ends[mark.step_index] = max(mark.end_s, ends.get(mark.step_index, 0.0))
@@ -199,7 +199,7 @@ def _step_ends(ranks: Sequence[RankRecord], from_step: int) -> list[float]:
 
 
 def _both(first: TrialRecord, recovery: Recovery) -> TrialRecord:
-    """The record of the trial: completed where the second launch was, whatever the first was made to suffer."""
+    """Return the trial's record: completed if the second launch was, whatever happened to the first."""
     held: dict[str, object] = {"recovery": recovery, "ended_at_s": recovery.ended_at_s or time.time()}
     if recovery.status is Status.COMPLETED:
         return first.model_copy(update={**held, "status": Status.COMPLETED, "reason": None, "failure": None})
@@ -213,7 +213,7 @@ def _position(checkpoint: Path) -> Position:
 
 
 def _lacks_room(trial: TrialSpec, folder: TrialFolder) -> str | None:
-    """Why the checkpoints cannot lie where they are to; None where they can, or nobody knows how large they are."""
+    """Return why the checkpoints do not fit on their disk; None if they do, or if their size is unknown."""
     elements, where = num_parameters(trial.model), checkpoints_folder(trial, folder)
     where.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(where).free

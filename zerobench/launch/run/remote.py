@@ -1,9 +1,9 @@
-"""Work on the nodes of a hostfile: a trial's processes are asked for stacks and ended, by the trial's mark.
+"""Work on the hosts of a hostfile: request stacks of a trial's processes and end them, by the trial's mark.
 
-DeepSpeed's own way to stop a multi-node job is `pkill -f` on every node (deepspeed/launcher/runner.py,
-multinode_runner.py), which also ends other jobs of the same user. This module is run on each node instead, over the
-same ssh that started the ranks, and finds them as tree.py does:
-`python -m zerobench.launch.run.remote stacks|end MARK`. Another module of the package is run in the same way.
+DeepSpeed stops a multi-node job with `pkill -f` on every node (deepspeed/launcher/runner.py, multinode_runner.py),
+which also ends other jobs of the same user. This module runs on each node instead, over the same ssh that started the
+ranks, and finds them as tree.py does: `python -m zerobench.launch.run.remote stacks|end MARK`. Other modules of the
+package are run in the same way.
 """
 
 import shlex
@@ -19,21 +19,21 @@ TIMEOUT_S = 30.0
 
 
 def on_all(hosts: Sequence[str], verb: str, mark: str) -> list[str]:
-    """Do `verb` (`stacks` or `end`) for the trial `mark` on all `hosts` at once; one line for each that failed."""
+    """Apply `verb` (`stacks` or `end`) to the trial `mark` on all `hosts` at once; returns a line per failure."""
     return list(on_each(verb, dict.fromkeys(hosts, ("zerobench.launch.run.remote", verb, mark))).values())
 
 
 def on_each(what: str, commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Run on each host, all at once, the module with the arguments that `commands` has for it.
+    """Run a module with arguments, `commands` by host, on all hosts at once.
 
-    Returns a line for each that failed, which calls the work `what`.
+    Returns a line per failure by host; `what` names the work.
     """
     running = [(host, _start(host, words)) for host, words in commands.items()]
     return {host: fault for host, process in running if (fault := _fault(host, what, process))}
 
 
 def remote_command(*words: str) -> str:
-    """A module and its arguments in a remote shell: from the same folder, so that a checkout works as well."""
+    """Return the shell command of a module: in the same folder, so that a checkout works as well."""
     here = shlex.quote(str(Path.cwd()))
     return f"cd {here} && {shlex.join([sys.executable, '-m', *words])}"
 
@@ -60,7 +60,7 @@ def _fault(host: str, what: str, process: subprocess.Popen[str]) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do one verb on this node."""
+    """Apply one verb on this node."""
     verb, mark = arguments
     if verb == "stacks":
         tree.request_stacks(tree.members(mark))

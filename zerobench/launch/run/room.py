@@ -1,4 +1,4 @@
-"""Whether there is room for what a trial puts down before its first step: on the disk, and in /dev/shm."""
+"""Room for files before a trial's first step: on the disk, and in /dev/shm."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ from zerobench.records.records import Failure
 
 PLACE = Path("/dev/shm")  # noqa: S108 -- where shm_open(3) puts it
 SEGMENT_BYTES = 2 * 2**20 + 2 * 32 * 2**20 + 4096
-"""Of one rank (struct allreduce_workspace), in whole pages."""
+"""Bytes per rank (struct allreduce_workspace), in whole pages."""
 
 
 def lacks_room_for_weights(trial: TrialSpec, folder: TrialFolder) -> Failure | None:
-    """Why the files that `trial` writes and loads its weights from cannot lie in `folder`; None where they can, or
-    nobody knows how large they are. Of simulated weights there are headers alone.
+    """Return why the weight files of `trial` do not fit in `folder`; None if they do, or if their size is unknown.
+    Simulated weights are headers only.
     """
     elements = num_parameters(trial.model)
     if not trial.is_loaded or trial.evidence is Evidence.SIMULATED or elements is None:
@@ -35,10 +35,10 @@ def lacks_room_for_weights(trial: TrialSpec, folder: TrialFolder) -> Failure | N
 
 
 def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Failure | None:
-    """Why the ranks of `trial`, whose files lie in `folder`, cannot have their segments; None where they can.
+    """Return why the shared-memory segments of `trial`, whose files are in `folder`, do not fit; None if they do.
 
-    Without room they hang, or die by a signal: DeepSpeed's shared-memory all-reduce for CPU ranks makes a segment for
-    each in /dev/shm and looks at no error (csrc/cpu/comm/shm.cpp). Containers have 64 MB of it, some read-only.
+    Without room ranks hang, or die by a signal: DeepSpeed's shared-memory all-reduce for CPU ranks makes a segment for
+    each in /dev/shm and checks no error (csrc/cpu/comm/shm.cpp). Containers have 64 MB of it, some read-only.
     """
     if trial.evidence is not Evidence.MEASURED or "deepspeed_shm_comm" not in kernels_of(trial, folder, executor):
         return None
@@ -46,7 +46,7 @@ def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, executor: Executo
 
 
 def shortage(num_ranks: int, place: Path = PLACE) -> Failure | None:
-    """Why `num_ranks` ranks cannot have their segments in `place`."""
+    """Return why the segments of `num_ranks` ranks do not fit in `place`; None if they do."""
     needed_bytes = num_ranks * SEGMENT_BYTES
     try:
         file_system = os.statvfs(place)

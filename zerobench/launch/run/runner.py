@@ -1,4 +1,4 @@
-"""Runs the trials of a run one after another and goes on after each failure; resumes a run that was left."""
+"""Run the trials of a run in sequence, continuing after failures; resume interrupted runs."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ from zerobench.records.records import TrialRecord
 from zerobench.records.store import STAMP, Run, TornError, load_run
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}
-"""What a resumed run does not do again."""
+"""Statuses that a resumed run does not repeat."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended."""
+    """Result of a run."""
 
     folder: RunFolder
     statuses: Counter[Status] = field(default_factory=Counter)
-    """How many trials of the whole plan ended how; trials never started are not in it."""
+    """Number of trials of the whole plan by status; without trials never started."""
     interrupted: bool = False
 
     def whole(self) -> RunFolder:
-        """Its folder. Raises KeyboardInterrupt: someone stopped the run, and what it was made for goes no further."""
+        """Return the folder. Raises KeyboardInterrupt if the run was stopped, which also stops its caller."""
         if self.interrupted:
             raise KeyboardInterrupt
         return self.folder
 
     @property
     def exit_code(self) -> int:
-        """0 where all trials completed or were skipped, 1 where some failed, 130 where someone stopped the run."""
+        """0 if all trials completed or were skipped, 1 if some failed, 130 if the run was stopped."""
         if self.interrupted:
             return 130
         return 1 if set(self.statuses) - _KEPT else 0
@@ -80,9 +80,10 @@ def run_sweep(
 ) -> RunResult:
     """Run all of `planned` into a fresh folder under `reports`.
 
-    `sweep` is the sweep as asked, whose name the folder has, `environment` what the machine is; both are kept with it.
+    `sweep` is the requested sweep, whose name the folder gets, `environment` describes the machine; both are stored
+    with the run.
 
-    Raises UserError: a trial's config is refused, what it needs is not installed, or the folder cannot be written.
+    Raises UserError if a trial's config is refused, a package is not installed, or the folder cannot be written.
     """
     configs = resolved_configs(planned)
     to_run = [item.trial for item in planned if item.skipped is None]
@@ -103,7 +104,7 @@ def start_sweep(
     executor: Executor,
     observer: Observer,
 ) -> RunResult:
-    """Run `sweep` as it was planned for `machine`, in a new folder under `reports`. Raises UserError as `run_sweep`."""
+    """Run `sweep`, planned for `machine`, in a new folder under `reports`. Raises UserError as `run_sweep`."""
     environment = capture_environment() | {"bf16_slowdown": machine.bf16_slowdown}
     return run_sweep(
         planned, sweep.document, environment=environment, reports=reports, executor=executor, observer=observer
@@ -119,9 +120,9 @@ def extend_run(
     executor: Executor,
     observer: Observer,
 ) -> RunResult:
-    """Run those of `planned` that the run does not have yet; `planned` and `sweep` are of the run as it will be.
+    """Run those of `planned` that the run does not have yet; `planned` and `sweep` describe the extended run.
 
-    Raises UserError where `run_sweep` does.
+    Raises UserError as `run_sweep`.
     """
     there = {entry.trial_id for entry in load_run(run.path).plan.trials}
     with writing(f"{run.path}"):
@@ -139,13 +140,13 @@ def resume_run(
     observer: Observer,
     planned: Sequence[PlannedTrial] = (),
 ) -> RunResult:
-    """Run what is missing in the run at `path`, or did not complete; completed trials are kept.
+    """Run the missing and failed trials of the run at `path`; completed trials are kept.
 
-    `environment` is kept beside that of the run's start. What a trial left that is run again moves to the run's
-    folder `set_aside`: nothing measured is lost. `planned`, where the sweep was named again, says what the trials are
-    of a run that has no list of them (refuse_other_plan saw that they agree).
+    `environment` is stored next to that of the run's start. Earlier results of repeated trials move to the run's folder
+    `set_aside`: no measurement is lost. `planned`, if the sweep was named again, describes the trials of a run without
+    a list of them (refuse_other_plan has checked that they agree).
 
-    Raises UserError: `path` is no run folder, one of its documents is torn, or it cannot be written.
+    Raises UserError if `path` is not a run folder, one of its documents is torn, or it cannot be written.
     """
     run = RunFolder(path.resolve())
     mend_run(run, lambda: environment)
@@ -157,10 +158,10 @@ def resume_run(
 
 
 def mend_run(run: RunFolder, environment: Callable[[], Mapping[str, Any]]) -> None:
-    """Have the run's own documents whole before it goes on (mend_documents); nobody else may be in it meanwhile.
-    `environment` says what this machine is, where that is needed.
+    """Restore the run's torn documents before it is resumed (mend_documents), alone in the run. `environment` describes
+    this machine if needed.
 
-    Raises UserError: another runner is, one cannot be written, or nothing says what it was.
+    Raises UserError if another runner is in it, a document cannot be written, or nothing is left that describes it.
     """
     if not has_torn_documents(run):
         return
@@ -169,7 +170,7 @@ def mend_run(run: RunFolder, environment: Callable[[], Mapping[str, Any]]) -> No
 
 
 def refuse_own_script(run: Run) -> None:
-    """Raises UserError where the run is of a user's own script, which zerobench cannot start anew."""
+    """Raise UserError if the run is of a user's own script, which zerobench cannot start again."""
     if run.is_own_script:
         raise UserError(f"--resume: {run.folder.path} watched your own script; run it again with: zerobench watch")
 
@@ -201,7 +202,7 @@ def _run_pending(
 def _run(
     run: Run, to_do: Sequence[str], kept: Counter[Status], executor: Executor, stop: Stop, observer: Observer
 ) -> RunResult:
-    """Run `to_do`, which the caller holds and whose folders lead nowhere else (refuse_links)."""
+    """Run `to_do`, which the caller holds and whose folders have no links out (refuse_links)."""
     check_trials(map(run.spec, to_do), executor)
     observer.run_started(run.folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
     try:
@@ -221,10 +222,10 @@ def _run(
 def run_beside_others(
     path: Path, trial_ids: Sequence[str], *, executor: Executor, observer: Observer, stop: Stop
 ) -> RunResult:
-    """Run those of `trial_ids` that have no kept record, while other jobs may run other trials of the run at `path`.
+    """Run those of `trial_ids` without a kept record, while other jobs may run other trials of the run at `path`.
 
-    Raises UserError: `path` is no run folder or another runner holds all of it, a trial is not in its plan, `executor`
-    cannot take one, or the folder cannot be written.
+    Raises UserError if `path` is not a run folder or another runner holds all of it, a trial is not in its plan,
+    `executor` cannot run one, or the folder cannot be written.
     """
     folder = RunFolder(path.resolve())
     with shared(folder), ExitStack() as held:
@@ -243,16 +244,16 @@ def run_beside_others(
 
 
 def _hold(run: RunFolder, trial_id: str, held: ExitStack) -> bool:
-    """Hold a trial, whose folder may not be there yet, as long as `held`; whether that could be done."""
+    """Hold a trial, whose folder may not exist yet, as long as `held`; returns False if another job has it."""
     folder = run.trial(trial_id)
     folder.path.mkdir(parents=True, exist_ok=True)
     return held.enter_context(trial_locked(folder))
 
 
 def standing(run: Run, trial_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Status | None]]:
-    """Each planned trial's id, with its status where it need not run (again), None where it must.
+    """Yield each planned trial's id with its status if it need not run again, else None.
 
-    One whose record is torn must.
+    A trial with a torn record must run again.
     """
     skipped = {entry.trial_id for entry in run.plan.trials if entry.reason is not None}
     for trial_id in (entry.trial_id for entry in run.plan.trials) if trial_ids is None else trial_ids:
@@ -261,7 +262,7 @@ def standing(run: Run, trial_ids: Iterable[str] | None = None) -> Iterator[tuple
 
 
 def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
-    """Raises UserError where the run at `path` was planned otherwise than `planned`: it goes on as it began."""
+    """Raise UserError if the plan of the run at `path` differs from `planned`."""
     run = load_run(path)
     there = [entry.trial_id for entry in run.plan.trials]
     wanted = [item.trial.trial_id for item in planned]
@@ -275,7 +276,7 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
 
 
 def _is_other(trial: TrialSpec, run: Run) -> bool:
-    """Whether the run's own trial of that name is not as `trial`; of one that is torn the name alone is known."""
+    """Return True if the run's own trial of that name differs from `trial`; a torn one counts as equal."""
     try:
         return trial != run.spec_to_run(trial.trial_id)
     except TornError:
@@ -283,7 +284,7 @@ def _is_other(trial: TrialSpec, run: Run) -> bool:
 
 
 def _run_all(run: Run, to_do: Sequence[str], executor: Executor, stop: Stop, observer: Observer) -> Counter[Status]:
-    """Predicted trials first: they take seconds, and what they say may save the rest."""
+    """Run the trials, predicted ones first: they take seconds, and their results may save the rest."""
     statuses: Counter[Status] = Counter()
     for trial_id in to_do:
         make_folder(run, trial_id)

@@ -1,7 +1,7 @@
-"""A run folder is made to be shared: what a person wrote into a sweep, or names in it, must not hold a secret.
+"""Keep secrets out of run folders, which are made to be shared: those written into a sweep or its files.
 
-What a trial needs as it stands (a DeepSpeed config, a path) cannot be kept without it: so it is refused before anything
-is written. A description serves nobody but readers: there the secret alone goes.
+A trial needs its DeepSpeed config and paths unchanged, so one with a secret is refused before anything is written. A
+description is for readers only: there the secret is masked.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,13 @@ from zerobench.common.redaction import is_secret_name, redact_text
 from zerobench.config.trial.trial import TrialSpec
 
 _plain = lru_cache(maxsize=10_000)(lambda text: redact_text(text) == text)
-"""Whether a text holds no secret; trials of a sweep repeat each other."""
+"""True if a text holds no secret; cached, since trials of a sweep repeat each other."""
 
 
 def refuse_secrets(trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
-    """Raises UserError where what would be kept of `trial`, or the DeepSpeed config made for it, holds a secret.
+    """Raise UserError if the stored form of `trial`, or of its DeepSpeed config, contains a secret.
 
-    The names of a model's fields promise nothing: `eos_token` is a word of its language.
+    Names of a model's fields are no evidence: `eos_token` is an ordinary one.
     """
     for place, text in (*_texts(trial.model_dump(mode="json"), ""), *_texts(ds_config or {}, "ds_config")):
         name = place.rpartition(".")[2]
@@ -31,7 +31,7 @@ def refuse_secrets(trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> Non
 
 
 def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Each text within `value`, with where it stands."""
+    """Yield each text within `value` with its dotted path."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):

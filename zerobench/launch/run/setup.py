@@ -1,4 +1,4 @@
-"""Lays out a run before its first trial starts, so that what was planned is on disk whatever happens later."""
+"""Lay out a run before its first trial starts, so that the plan is on disk whatever happens later."""
 
 import json
 import time
@@ -27,10 +27,10 @@ from zerobench.records.swap_folder import set_swap_folder
 
 
 def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
-    """A fresh folder `<sweep>_<time>` under `reports`, for a run that starts now; what killed runs left half written in
-    `reports` and its runs is removed.
+    """Create a folder `<sweep>_<time>` under `reports` for a run that starts now, and remove half-written files of
+    killed runs in `reports`.
 
-    Raises OSError: it cannot be made.
+    Raises OSError if it cannot be made.
     """
     for folder in (reports, *(path for path in reports.glob("*") if path.is_dir())):
         remove_leftovers(folder)
@@ -46,9 +46,9 @@ def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
 
 
 def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any]]:
-    """The DeepSpeed config of each trial that will run under DeepSpeed, by trial id.
+    """Return the DeepSpeed config of each trial that will run under DeepSpeed, by trial id.
 
-    Raises UserError: a trial's config is refused, or holds a secret, or two trials are the same.
+    Raises UserError if a trial's config is refused or holds a secret, or if two trials are the same.
     """
     configs: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
@@ -73,11 +73,11 @@ def lay_out(
 ) -> None:
     """Write the run's documents and a folder for each trial; the plan last, which makes the folder a run.
 
-    What was asked of each trial stands in one list, too: by it a trial is known whose own file is torn. Without
-    `make_folders`, those that are to run get theirs when they begin (make_folder): thirty thousand files take a file
-    system longer than all else that submitting ten thousand trials takes.
+    One list repeats every trial's request, which restores torn specs. Without `make_folders`, trials to run get their
+    folders when they begin (make_folder): thirty thousand files take a file system longer than everything else about
+    submitting ten thousand trials.
 
-    Raises OSError: a file cannot be written.
+    Raises OSError if a file cannot be written.
     """
     write_whole(run.sweep, yaml.safe_dump(redact_value(sweep, by_name=False), sort_keys=False, allow_unicode=True))
     write_whole(run.environment, json.dumps(environment, indent=1))
@@ -103,15 +103,15 @@ def lay_out(
 
 
 def keep_asked(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping[str, dict[str, Any]]) -> None:
-    """Write down what is asked of each trial, skipped ones too, in one file.
+    """Write the request of each trial, skipped ones too, to one file.
 
-    Raises OSError: it cannot be written.
+    Raises OSError if it cannot be written.
     """
     write_pieces(run.asked, (_request_line(item.trial, configs) for item in planned))
 
 
 def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
-    """Make a trial's folder and put in it what the worker reads."""
+    """Make a trial's folder with the files the worker reads."""
     folder.path.mkdir(parents=True)
     write_plain(folder.spec, trial.model_dump_json(indent=1))
     if ds_config is not None:
@@ -120,9 +120,9 @@ def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str,
 
 
 def make_folder(run: Run, trial_id: str) -> None:
-    """Make the folder of a trial that was laid out without; the caller holds the trial. One that is there stays.
+    """Make the missing folder of a trial; the caller holds the trial. An existing one stays.
 
-    Raises OSError: it cannot be written. Raises UserError: what is asked of the trial is torn.
+    Raises OSError if it cannot be written. Raises UserError if the trial's request is torn.
     """
     folder = run.folder.trial(trial_id)
     if folder.spec.exists() or trial_id not in run.asked:
@@ -133,16 +133,16 @@ def make_folder(run: Run, trial_id: str) -> None:
 
 
 def write_spec(run: Run, trial_id: str) -> None:
-    """Write a trial's spec to its folder, which lacks it or has it torn, as it was asked.
+    """Write a trial's missing or torn spec as requested.
 
-    Raises OSError: it cannot be written. Raises UserError: nothing says any more what was asked.
+    Raises OSError if it cannot be written. Raises UserError if nothing is left that describes the trial.
     """
     trial = run.spec_to_run(trial_id)
     write_whole(run.folder.trial(trial_id).spec, trial.model_dump_json(indent=1))
 
 
 def write_config(run: Run, trial_id: str) -> None:
-    """The same of its DeepSpeed config, where it has one; in a run without a list, one is built as at first."""
+    """Write its DeepSpeed config, if it has one; rebuilt in a run without a list of requests."""
     trial, folder = run.spec_to_run(trial_id), run.folder.trial(trial_id)
     if trial_id in run.asked:
         config = run.asked[trial_id]["ds_config"]
@@ -154,9 +154,9 @@ def write_config(run: Run, trial_id: str) -> None:
 
 
 def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
-    """Have the config of a trial that swaps name the swap folder as it is now: a run may have been moved since.
+    """Update the swap folder in the config of a trial that swaps: a run may have been moved since.
 
-    Raises OSError: it cannot be written. Raises UserError: it is torn.
+    Raises OSError if it cannot be written. Raises UserError if it is torn.
     """
     if trial.nvme_path is None or not folder.ds_config.exists():
         return
@@ -173,5 +173,5 @@ def _request_line(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> st
 
 
 def record_of_skip(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:
-    """The record of a trial that a rule forbids."""
+    """Return the record of a trial that a rule skips."""
     return skipped_record(trial, run_id, skip.rule, skip.reason, launched_processes(trial))

@@ -1,4 +1,4 @@
-"""How a simulation ended that left no record: its exit status, its last words, the kernel's counter."""
+"""Classify a simulation that left no record: by its exit status, its last output, the kernel's counters."""
 
 import signal
 from pathlib import Path
@@ -16,7 +16,7 @@ INTERRUPTED: Outcome = Status.INTERRUPTED, Failure(message="stopped before its e
 
 
 def died(code: int, folder: TrialFolder, oom: str | None) -> Outcome:
-    """By a signal, or by itself; `oom` is what the kernel counted meanwhile of processes killed for want of memory."""
+    """Return the outcome of a fork that ended with `code`; `oom` names out-of-memory counters that rose meanwhile."""
     if code < 0:
         return _by_signal("the simulation", code, oom)
     words = _last_words(folder.stderr)
@@ -24,7 +24,7 @@ def died(code: int, folder: TrialFolder, oom: str | None) -> Outcome:
 
 
 def simulator_died(code: int, words: str, oom: str | None) -> Outcome:
-    """The process that played the trial, and others, is gone; `words` is what it said of it."""
+    """Return the outcome of a trial whose simulator ended; `words` is the simulator's error output."""
     if code >= 0 and words.strip():
         last = words.strip().splitlines()[-1]
         return Status.CRASH, Failure(message=f"the simulator {how_ended(code)}: {last}", evidence=words)
@@ -32,7 +32,7 @@ def simulator_died(code: int, words: str, oom: str | None) -> Outcome:
 
 
 def quiet_for(trial: TrialSpec, word: Progress | None) -> Outcome:
-    """It made no progress after `word` for as long as it may."""
+    """Return the outcome of a trial without progress after `word` for its whole timeout."""
     place = "no progress reported" if word is None else f"in {where(word)}"
     return Status.TIMEOUT, Failure(message=no_progress(trial.timeout_s, place, read_load()))
 

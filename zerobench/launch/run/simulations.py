@@ -1,8 +1,7 @@
-"""Runs predicted trials: formula trials in this process, simulated and emulated ones in a simulator's, several at a
-time.
+"""Run predicted trials: formula trials in this process, simulated and emulated ones in a simulator, several at a time.
 
-No launcher, no ranks, no GPU: what can go wrong is less than in a measured trial, and the record says it in the same
-types. A simulator that is killed, or stands still, takes along only the trials that it was at; another one goes on.
+No launcher, no ranks, no GPU: less can go wrong than in a measured trial, and the record has the same types. A
+simulator that is killed or hangs takes only its current trials with it; another one goes on.
 """
 
 import sys
@@ -31,14 +30,14 @@ from zerobench.records.records import RankRecord, TrialRecord, read_or_none
 
 POLL_S = 0.25
 _ANSWER_S = 5.0
-"""How long the simulator may take to tell that a fork is gone."""
+"""Seconds the simulator may take to report the end of a fork."""
 _MOST_BARREN = 2
-"""Simulators in a row that end before they have begun a trial, after which no other is started."""
+"""Consecutive simulators that may end without starting a trial; then the remaining trials fail."""
 
 Started = Callable[[TrialSpec], None]
 Ended = Callable[[TrialRecord], None]
 Playing = Callable[[Sequence[tuple[TrialSpec, Progress | None]]], None]
-"""Told a few times a second which trials are in hand, and the latest word of each."""
+"""Called a few times a second with the current trials and the latest progress of each."""
 
 
 def predict(
@@ -50,9 +49,9 @@ def predict(
     ended: Ended,
     playing: Playing = lambda _: None,
 ) -> None:
-    """Run predicted trials, whose specs lie in their folders; each leaves its record there.
+    """Run predicted trials, whose specs are in their folders; each leaves its record there.
 
-    Raises OSError: a folder cannot be written.
+    Raises OSError if a folder cannot be written.
     """
     for trial, folder in trials:
         if stop.asked:
@@ -74,7 +73,7 @@ def predict(
 
 
 def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
-    """The trial's record; a trial that no formula is known for is skipped, and those after it go on."""
+    """Record the trial by formula; one without a known formula is skipped, and later ones go on."""
     begun_s = time.time()
     try:
         record = formula_record(trial)
@@ -85,35 +84,35 @@ def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialReco
 
 
 def _skipped(trial: TrialSpec, folder: TrialFolder, run_id: str, reason: str, rule: str) -> TrialRecord:
-    """The record of a trial that cannot be predicted here."""
+    """Record a trial that cannot be predicted here."""
     return write_record(folder, skipped_record(trial, run_id, rule, reason, 1))
 
 
 @dataclass
 class _PlayedTrial:
-    """A trial that the simulator was sent."""
+    """A trial that was sent to the simulator."""
 
     trial: TrialSpec
     folder: TrialFolder
     begun_s: float
-    """Unix time; when it was sent, until its fork is there."""
+    """Unix time at which it was sent, then at which its fork began."""
     oom: OomCounters
-    """The kernel's counters as it began."""
+    """The kernel's counters at its start."""
     quiet: Quiet = field(default_factory=Quiet)
     pid: int | None = None
-    """Its fork's."""
+    """Process id of its fork."""
     word: Progress | None = None
     given_up_at: float | None = None
-    """When it was ended for want of progress, on the monotonic clock."""
+    """Time on the monotonic clock at which it was ended for lack of progress."""
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether it was ended and the simulator does not tell: it stands still itself."""
+        """True if it was ended and the simulator does not report it: the simulator hangs too."""
         patience_s = 0.0 if self.pid is None else _ANSWER_S
         return self.given_up_at is not None and time.monotonic() - self.given_up_at > patience_s
 
     def look(self) -> None:
-        """Take the latest word."""
+        """Read the latest progress."""
         latest = map(read_progress, map(self.folder.progress, self.trial.played_ranks))
         words = [word for word in latest if word is not None]
         self.word = words[0] if words else self.word
@@ -122,7 +121,7 @@ class _PlayedTrial:
 
 @dataclass
 class _Simulations:
-    """Sends a simulator as many trials as it plays at a time, and records how each ended."""
+    """Keeps a simulator busy with several trials at a time, and records how each ended."""
 
     _waiting: deque[Pair]
     _run_id: str
@@ -136,12 +135,12 @@ class _Simulations:
     _played: dict[str, _PlayedTrial] = field(default_factory=dict)
     _barren: int = 0
     _oom: OomCounters = field(default_factory=lambda: OomCounters({}))
-    """The kernel's counters before the first simulator that has begun no trial."""
+    """The kernel's counters before the first of the simulators that started no trial."""
     _spent_s: float = 0.0
-    """Processor time of the simulator when it was looked at last."""
+    """Processor time of the simulator at the last look."""
 
     def run(self) -> None:
-        """All of them, in one simulator where none is lost."""
+        """Run all trials, in one simulator unless it is lost."""
         world = self._waiting[0][0].evidence
         while self._waiting and not self._stop.asked:
             if not self._barren:
@@ -157,7 +156,7 @@ class _Simulations:
             self._finish(_PlayedTrial(trial, folder, time.time(), read_oom_counters()), None, INTERRUPTED)
 
     def _serve(self, process: Simulator) -> None:
-        """Until all is done, someone stops it, or the simulator is gone or stands still."""
+        """Serve until all is done, the runner is stopped, or the simulator is gone or hangs."""
         looked = time.monotonic()
         while (self._waiting or self._played) and not self._stop.asked:
             while self._waiting and len(self._played) < self._jobs:
@@ -186,13 +185,13 @@ class _Simulations:
         process.send(folder.path)
 
     def _tell(self, trial: TrialSpec, folder: TrialFolder) -> None:
-        """Say that a trial has started, once, though a second simulator may have to begin it again."""
+        """Report a trial's start once, though a second simulator may have to start it again."""
         if folder.path not in self._told:
             self._told.add(folder.path)
             self._started(trial)
 
     def _end_quiet_ones(self, process: Simulator) -> None:
-        """End forks that say nothing new; one that is not there yet says it by its simulator's processor time."""
+        """End forks without progress. One that has not started yet is judged by its simulator's processor time."""
         before, self._spent_s = self._spent_s, process.spent_s
         for played in self._played.values():
             played.look()
@@ -204,7 +203,7 @@ class _Simulations:
                     process.kill(played.pid)
 
     def _close(self, code: int, words: str, *, was_gone: bool) -> None:
-        """What becomes of the trials that a simulator was at when it ended, with `code` where it did so by itself."""
+        """Settle the current trials of a simulator that ended, with `code` if by itself."""
         for played in list(self._played.values()):
             if self._stop.asked:
                 self._finish(played, None, INTERRUPTED)
@@ -230,7 +229,7 @@ class _Simulations:
             write_whole(folder.stderr, words)
 
     def _end(self, played: _PlayedTrial, code: int) -> None:
-        """The outcome of a trial whose fork is gone: what it recorded, or what can be known without."""
+        """Record a trial whose fork is gone, from its rank records or from the remaining evidence."""
         records = _rank_records(played)
         if records:
             first = next((rank for rank in records if rank.failure is not None), records[0])
@@ -246,7 +245,7 @@ class _Simulations:
 
 
 def _rank_records(played: _PlayedTrial) -> list[RankRecord]:
-    """What the trial's ranks left; none where that of one is missing or torn."""
+    """Return the trial's rank records; none if one is missing or torn."""
     found = [read_or_none(played.folder.rank_record(rank), RankRecord) for rank in played.trial.played_ranks]
     ranks = [rank for rank in found if rank is not None]
     return ranks if len(ranks) == len(found) else []
@@ -261,7 +260,7 @@ def _record(
     outcome: Outcome,
     reported: int,
 ) -> TrialRecord:
-    """The trial's record, written to its folder; `code` is None where someone stopped it."""
+    """Write and return the trial's record; `code` is None if the runner was stopped."""
     redact_logs(folder)
     record = trial_record(
         trial,

@@ -1,9 +1,8 @@
-"""The simulator's process (zerobench.rank.loop.simulator) as its runner sees it: what it is sent, what it says, its
-end.
+"""The simulator's process (zerobench.rank.loop.simulator) as its runner sees it.
 
-It says `begun <process> <trial folder>` when it has forked for a trial, and `ended <exit status> <trial folder>` when
-that fork is gone; where a trial is played again with more room (zerobench.rank.loop.with_room), `begun` is said twice.
-Both sides hold a pipe, and no more than a few lines are ever on their way.
+It writes `begun <process> <trial folder>` when it has forked for a trial, and `ended <exit status> <trial folder>` when
+that fork is gone; if a trial is played again with more room (zerobench.rank.loop.with_room), `begun` comes twice. Both
+directions are pipes with at most a few lines in flight.
 """
 
 import contextlib
@@ -31,24 +30,24 @@ from zerobench.records.folder import TrialFolder
 
 MODULE = "zerobench.rank.loop.simulator"
 _EXIT_S = 5.0
-"""How long it may take to end once it has closed its output."""
+"""Seconds it may take to end after closing its output."""
 
 
 class Message(NamedTuple):
-    """A line of the simulator's."""
+    """One line from the simulator."""
 
     verb: str
     """`begun` or `ended`."""
     number: int
-    """The process's, or its exit status, as in subprocess."""
+    """Process id, or exit status as in subprocess."""
     path: str
     """The trial's folder."""
 
 
 class Simulator:
-    """The process, in a session of its own: a context manager out of which nothing of it escapes.
+    """The process, in a session of its own: a context manager that leaves nothing of it behind.
 
-    `added` is what its environment has more than ours.
+    `added` are its variables beyond ours.
     """
 
     def __init__(self, jobs: int, world: Evidence, added: Mapping[str, str]) -> None:
@@ -56,7 +55,7 @@ class Simulator:
         self._added = added
         self._text = b""
         self.is_gone = False
-        """It has closed its output: it is ending, or has ended."""
+        """True if it has closed its output: it is ending, or has ended."""
 
     def __enter__(self) -> Self:
         self._errors = TemporaryFile()
@@ -82,14 +81,14 @@ class Simulator:
         self._errors.close()
 
     def send(self, folder: Path) -> None:
-        """Ask for a trial; a simulator that is gone will be found out by its silence."""
+        """Send a trial's folder; a simulator that is gone is noticed by its silence."""
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin is not None:
                 self._process.stdin.write(os.fsencode(f"{folder}\n"))
                 self._process.stdin.flush()
 
     def hear(self, patience_s: float) -> list[Message]:
-        """What it says next, none where it says nothing for `patience_s`."""
+        """Return its next messages; none if it is silent for `patience_s`."""
         if self._process.stdout is None:
             return []
         with selectors.DefaultSelector() as selector:
@@ -104,7 +103,7 @@ class Simulator:
 
     @property
     def spent_s(self) -> float:
-        """Processor time of its own: what grows while it imports, and stands still where it is stopped or waits."""
+        """Its own processor time: grows while it imports, stands still while it is stopped or waits."""
         try:
             times = psutil.Process(self._process.pid).cpu_times()
         except psutil.Error:
@@ -112,13 +111,13 @@ class Simulator:
         return float(times.user + times.system)
 
     def kill(self, pid: int) -> None:
-        """End one of its forks, which it will tell."""
+        """Kill one of its forks, which it will report."""
         with contextlib.suppress(OSError):  # gone meanwhile
             if os.getsid(pid) == self._process.pid:
                 os.kill(pid, signal.SIGKILL)
 
     def end(self) -> int:
-        """End it with all of its forks; its exit status, as in subprocess."""
+        """End it with all of its forks; returns its exit status, as in subprocess."""
         if self._process.returncode is None:
             if self.is_gone and (pidfd := open_pidfd(self._process.pid)) is not None:
                 # A moment, in which it is not collected: until then its number, by which its forks end, is nobody's.
@@ -129,7 +128,7 @@ class Simulator:
         return self._process.wait()
 
     def words(self) -> str:
-        """What it printed as errors: of itself, its forks have files of their own."""
+        """Return its own error output; forks have files of their own."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
 
@@ -138,7 +137,7 @@ Pair = tuple[TrialSpec, TrialFolder]
 
 
 def alike(trials: Sequence[Pair]) -> list[list[Pair]]:
-    """Those of one simulator each: of one world, and where the GPU must be known from the start, of one GPU."""
+    """Group trials by simulator: one per world, and per GPU if it must be known from the start."""
 
     def kind(pair: Pair) -> tuple[Evidence, str | None]:
         trial, _ = pair
@@ -148,9 +147,9 @@ def alike(trials: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def added_for(trial: TrialSpec) -> dict[str, str]:
-    """What the environment of the simulator of such trials has more than ours.
+    """Return the variables that such a trial's simulator has beyond ours.
 
-    Raises UserError: there is no emulator here, or none of that GPU.
+    Raises UserError if there is no emulator here, or none of that GPU.
     """
     if trial.evidence is not Evidence.EMULATED:
         return {}

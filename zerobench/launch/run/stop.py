@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag that the runner looks at, so that a trial is ended and recorded, never torn."""
+"""Ctrl-C and SIGTERM as a flag that the runner polls, so that a trial is ended and recorded, never torn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Whether someone asked the runner to stop, and by which signal."""
+    """Flag that asks the runner to stop, with the signal that set it."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -22,14 +22,13 @@ class Stop:
         return self.signal is not None
 
     def ask(self, number: int = signal.SIGINT) -> None:
-        """Ask the runner to end the trial in hand and leave."""
+        """Ask the runner to end the current trial and leave."""
         self.signal = signal.Signals(number)
 
 
 @contextmanager
 def stop_on_signals(*more: signal.Signals) -> Iterator[Stop]:
-    """Within it, SIGINT, SIGTERM, SIGHUP and `more` set the `Stop` that it gives; signals the caller ignores stay
-    ignored.
+    """Set the yielded `Stop` on SIGINT, SIGTERM, SIGHUP and `more`; signals the caller ignores stay ignored.
 
     Outside the main thread, where Python cannot take signals, only `Stop.ask` sets it.
     """

@@ -1,9 +1,9 @@
-"""The processes of a trial: found by what we gave them, ended whole, and never anyone else's.
+"""Processes of a trial: found by a mark they inherit, ended completely, and never anyone else's.
 
-A process is a trial's when it inherited the trial's mark in its environment (launcher.MARK) or belongs to the session
-that the trial's launcher leads. Both outlive parents and process groups, so nothing that double-forked or changed its
-group is missed, and no process is ever chosen by its name. psutil compares creation times before each signal, so a
-recycled process id is never hit.
+A process is a trial's if it inherited the trial's mark in its environment (launcher.MARK) or belongs to the session led
+by the trial's launcher. Both outlive parents and process groups, so nothing that double-forked or changed its group is
+missed, and no process is ever chosen by its name. psutil compares creation times before each signal, so a recycled
+process id is never hit.
 """
 
 import os
@@ -17,19 +17,19 @@ import psutil
 from zerobench.launch.run.launcher import MARK
 
 GRACE_S = 5.0
-"""How long processes may take to end after SIGTERM."""
+"""Seconds processes may take to end after SIGTERM."""
 _PAUSE_S = 0.1
 
 
 def members(mark: str | None, session: int | None = None) -> list[psutil.Process]:
-    """The living processes that carry `mark`, or that belong to session `session`; never the caller itself."""
+    """Return the living processes that carry `mark` or belong to session `session`; never the caller itself."""
     our_pid = os.getpid()
     candidates = (process for process in psutil.process_iter() if process.pid != our_pid)
     return [process for process in candidates if belongs(process, mark, session)]
 
 
 def belongs(process: psutil.Process, mark: str | None, session: int | None = None) -> bool:
-    """Whether a living process carries `mark` or belongs to session `session`."""
+    """Return True if a living process carries `mark` or belongs to session `session`."""
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
@@ -41,10 +41,10 @@ def belongs(process: psutil.Process, mark: str | None, session: int | None = Non
 
 
 def end(find: Callable[[], Sequence[psutil.Process]], grace_s: float = GRACE_S, *, politely: bool = True) -> list[str]:
-    """End all processes that `find` returns; the names of those that were there.
+    """End all processes that `find` returns; returns the names of those found first.
 
-    `politely` gives them SIGTERM and `grace_s` before SIGKILL. `find` is asked again until it finds none, so a process
-    born meanwhile does not escape.
+    `politely` sends SIGTERM and waits `grace_s` before SIGKILL. `find` is called until it finds none, so a process born
+    meanwhile does not escape.
     """
     processes = find()
     names = [_name(process) for process in processes]
@@ -61,14 +61,14 @@ def end(find: Callable[[], Sequence[psutil.Process]], grace_s: float = GRACE_S, 
 
 
 def wait_gone(find: Callable[[], Sequence[psutil.Process]], patience_s: float) -> None:
-    """Return when `find` finds no process any more, or after `patience_s`."""
+    """Return when `find` finds no process, or after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while find() and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)  # psutil.wait_procs would collect our own child behind subprocess's back
 
 
 def catches(process: psutil.Process, number: signal.Signals) -> bool:
-    """Whether `process` has a handler for signal `number`: without one, most signals would end it (proc(5))."""
+    """Return True if `process` handles signal `number`: without a handler, most signals would end it (proc(5))."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except OSError:
@@ -78,7 +78,7 @@ def catches(process: psutil.Process, number: signal.Signals) -> bool:
 
 
 def request_stacks(processes: Sequence[psutil.Process]) -> list[int]:
-    """Ask each of `processes` that has a handler for SIGUSR1 to dump its Python stacks; the pids asked."""
+    """Ask each of `processes` with a SIGUSR1 handler to dump its Python stacks; returns the pids asked."""
     listening = [process for process in processes if catches(process, signal.SIGUSR1)]
     for process in listening:
         _signal(process, signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""A trial's record: what trial and run it is of and how it ended, said in one place for all that run trials."""
+"""A trial's record, built in one place for every runner."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from zerobench.records.records import Failure, TrialRecord
 def trial_record(
     trial: TrialSpec, run_id: str, outcome: tuple[Status, Failure | None], ranks_expected: int, **fields: Any
 ) -> TrialRecord:
-    """The record of `trial` that came to `outcome`; `fields` are what else is known, by TrialRecord's names."""
+    """Build the record of `trial` with `outcome`; `fields` are further fields of TrialRecord."""
     status, failure = outcome
     return TrialRecord(
         run_id=run_id,
@@ -25,11 +25,11 @@ def trial_record(
 
 
 def skipped_record(trial: TrialSpec, run_id: str, rule: str, reason: str, ranks_expected: int) -> TrialRecord:
-    """The record of a trial that is not run."""
+    """Build the record of a trial that is not run."""
     return trial_record(trial, run_id, (Status.SKIPPED, None), ranks_expected, rule=rule, reason=reason)
 
 
 def write_record(folder: TrialFolder, record: TrialRecord) -> TrialRecord:
-    """`record`, once it lies in its folder. Raises OSError: the folder cannot be written."""
+    """Write `record` into its folder and return it. Raises OSError if the folder cannot be written."""
     write_whole(folder.record, record.model_dump_json(indent=1))
     return record

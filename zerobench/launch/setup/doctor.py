@@ -1,7 +1,7 @@
-"""What of this machine a trial would meet: each fact as the preflight checks of a run know it, with what to mend.
+"""Checks of this machine, as a run's preflight makes them, each with a remedy.
 
-Nothing here imports torch, and nothing can hang: every check has a thread that is given up when its time is over (a
-driver that is broken may never answer).
+No check imports torch, and none can hang the command: each runs in a thread that is abandoned after its time (a broken
+driver may never answer).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from zerobench.rank.nvml.nvml import DeviceInfo, DeviceListing, DeviceReader, li
 from zerobench.rank.nvml.nvml_visible import VARIABLE, choose_visible
 
 PATIENCE_S = 20.0
-"""For all checks together."""
+"""Seconds for all checks together."""
 _LOCKED_BYTES = 2**30
 _OPEN_FILES = 4096
-"""What a rank that pins buffers and opens a file for each swapped tensor wants at least."""
+"""Minimum for a rank that pins buffers and opens a file for each swapped tensor."""
 _WRITTEN_BYTES = 64 * 2**20
 _WRITING_S = 2.0
 _CHUNK_BYTES = 4 * 2**20
 SHARED_MEMORY = str(PLACE)
 DRIVER = "driver"
 _IDLE_BYTES = 2**30
-"""More than a driver and its display take of an idle GPU."""
+"""More than a driver and its display use of an idle GPU."""
 _UNTRIED = "compare a peak of yours with torch's own (torch.cuda.max_memory_allocated)"
 _IN_THE_WAY = "lays its files into the folder that this one is imported from"
 _APART = f"python -m pip uninstall zerobench && python -m pip install --force-reinstall --no-deps {DISTRIBUTION}"
@@ -63,7 +63,7 @@ _WAIT = f"wait for it, or choose others with {VARIABLE}"
 
 
 class Standing(StrEnum):
-    """How a finding stands."""
+    """Result of a check."""
 
     GOOD = "ok"
     LIMITED = "limited"
@@ -73,7 +73,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One finding of a check."""
 
     what: str
     standing: Standing
@@ -85,7 +85,7 @@ Check = Callable[[], Iterator[Finding]]
 
 
 def examine(reports: Path, more: Mapping[str, Check]) -> list[Finding]:
-    """All findings, in the order of the checks, with `more` at the end; `reports` is where runs would lie."""
+    """Return all findings in the order of the checks, `more` last. `reports` is the folder of runs."""
     return run_checks(
         {
             "packages": _packages,
@@ -105,7 +105,7 @@ def examine(reports: Path, more: Mapping[str, Check]) -> list[Finding]:
 
 
 def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
-    """Do `checks` side by side; one that has not ended after `patience_s` seconds is a finding by its name."""
+    """Run `checks` in parallel; one that has not ended after `patience_s` seconds becomes a finding under its name."""
     findings: dict[str, list[Finding]] = {}
 
     def do(name: str, check: Check) -> None:
@@ -125,7 +125,7 @@ def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
 
 
 def can_run(findings: Sequence[Finding]) -> dict[str, bool]:
-    """What can run here, by the evidence that it gives; formulas need nothing."""
+    """Return the kinds of trials and whether each can run here; formulas always can."""
     good = {finding.what for finding in findings if finding.standing is Standing.GOOD}
     bad = {finding.what for finding in findings if finding.standing is Standing.MISSING}
     frameworks = set(FRAMEWORKS) <= good
@@ -176,7 +176,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _visible(listing: DeviceListing) -> Finding:
-    """The GPUs by their names, those that are split, and what CUDA_VISIBLE_DEVICES leaves of them."""
+    """Name the GPUs, those split by MIG, and those hidden by CUDA_VISIBLE_DEVICES."""
     names = ", ".join(dict.fromkeys(device.name for device in listing.devices))
     parts = [f"{len(listing.devices)}: {names}", f"driver {listing.driver_version}, CUDA {listing.cuda_version}"]
     split = [device for device in listing.devices if device.mig_uuids]
@@ -190,7 +190,7 @@ def _visible(listing: DeviceListing) -> Finding:
 
 
 def _use(device: DeviceInfo) -> Iterator[Finding]:
-    """Who holds memory of it; a container sees the memory that is used and not the processes outside of it."""
+    """Report the processes that use a GPU. A container sees used memory, but not processes outside it."""
     reader = DeviceReader.open(device.uuid, device.pci_bus_id)
     processes, used = reader.processes(), reader.read(power=False).used_bytes
     for process in processes:
@@ -203,7 +203,7 @@ def _use(device: DeviceInfo) -> Iterator[Finding]:
 
 
 def _major(version: str | None) -> float:
-    """A driver runs what was built for any minor version of its CUDA; one that does not say is taken to be new."""
+    """Return the major version. A driver runs builds for any minor version of its CUDA; unknown counts as new."""
     first = (version or "").partition(".")[0]
     return int(first) if first.isdigit() else math.inf
 
@@ -224,7 +224,7 @@ def _libaio() -> Iterator[Finding]:
 
 
 def _locks() -> Iterator[Finding]:
-    """A lock that a dead compilation left, which run removes itself, and those of which nobody can know."""
+    """Report locks of dead compilations, which the next run removes, and locks whose holder is unknown."""
     for lock in locks(os.environ):
         holder = holder_of(lock)
         if holder is Holder.DEAD:
@@ -261,7 +261,7 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _disk(reports: Path) -> Iterator[Finding]:
-    """What the folder of runs takes in, by at most 64 MiB or two seconds of writing."""
+    """Check the free space and write rate of the folder of runs, with at most 64 MiB or two seconds of writing."""
     folder = next(path for path in (reports.absolute(), *reports.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
     if free < 2 * _WRITTEN_BYTES:
@@ -276,7 +276,7 @@ def _disk(reports: Path) -> Iterator[Finding]:
 
 
 def write_bytes_per_s(folder: Path) -> float:
-    """How fast `folder` takes bytes in, down to its device."""
+    """Return the write rate of `folder` in bytes per second, synchronised to the device."""
     chunk, written = bytes(_CHUNK_BYTES), 0
     path = folder / f".zerobench-{os.getpid()}-{threading.get_ident()}"
     began_s = time.monotonic()
@@ -291,8 +291,8 @@ def write_bytes_per_s(folder: Path) -> float:
 
 
 def _rendezvous() -> Iterator[Finding]:
-    """Where the store by which a script's ranks meet can be reached from: torch listens on all interfaces, whatever the
-    address that ranks are given (TCPStore; SECURITY.md). Ranks of our own on one node bind it to loopback.
+    """Report the interfaces that can reach the store through which a script's ranks meet: torch listens on all of them,
+    whatever address the ranks are given (TCPStore; SECURITY.md). zerobench's own ranks on one node bind it to loopback.
     """
     internet = {socket.AF_INET, socket.AF_INET6}
     reached = {

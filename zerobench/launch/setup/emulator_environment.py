@@ -1,7 +1,7 @@
-"""What `zerobench setup emulator` does: torch's CUDA build beside the user's own, CUDA's headers, the stand-ins.
+"""`zerobench setup emulator`: torch's CUDA build next to the user's own, CUDA's headers, the stand-in libraries.
 
-torch is installed alone, without the 2.5 GB of NVIDIA's libraries that it names: the stand-ins take their place. pip
-runs isolated, because a user's configuration may name a folder or an index that has a build without CUDA.
+torch is installed alone, without its 2.5 GB of NVIDIA libraries, which the stand-ins replace. pip runs isolated,
+because a user's configuration may name a folder or an index that has a build without CUDA.
 """
 
 import re
@@ -20,7 +20,7 @@ from zerobench.emulator.places import Places, Torch
 from zerobench.launch.setup.setup_steps import CHECK, Step
 
 CHECKED_GPU = "H200"
-"""The GPU that the last step makes sure of."""
+"""GPU whose name the last step checks."""
 
 _CHECK = """
 import sys, torch
@@ -32,9 +32,9 @@ torch.ones(4, device="cuda").matmul(torch.ones(4, device="cuda"))
 
 
 def emulator_steps(where: Places, torch: Torch, *, is_verified: bool = True) -> Iterator[Step]:
-    """What makes the emulator for the user's `torch`, in order; a step may read what those before it have made.
+    """Yield the steps that make the emulator for the user's `torch`, in order; a step may read results of earlier ones.
 
-    Raises UserError: this machine cannot have one, or no hashes are listed for a download while `is_verified`.
+    Raises UserError if this machine cannot have one, or if no hashes are listed for a download while `is_verified`.
     """
     find_compilers()  # before anything is downloaded
     over = torch
@@ -54,7 +54,7 @@ def emulator_steps(where: Places, torch: Torch, *, is_verified: bool = True) -> 
 
 
 def _overlay_steps(where: Places, torch: Torch, *, is_verified: bool) -> Iterator[Step]:
-    """Torch's CUDA build and its Triton."""
+    """Yield the steps that install torch's CUDA build and its Triton."""
     file = overlay_requirements(torch.release)
     if is_verified or file is not None:
         yield _install("torch", where.overlay, verified(file, f"torch {torch.release}"), "a download of 720 MB")
@@ -75,9 +75,9 @@ def _headers_step(where: Places, cuda: str, *, is_verified: bool) -> Step:
 def _install(
     name: str, folder: Path, packages: Path | Sequence[str], takes: str, *, beside_others: bool = False
 ) -> Step:
-    """Lay `packages`, without what they depend on, into `folder`, which is emptied before unless `beside_others`.
+    """Install `packages` without dependencies into `folder`, which is emptied before unless `beside_others`.
 
-    A file of packages has their hashes, and pip installs nothing else.
+    A requirements file lists their hashes, and pip installs nothing else.
     """
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
     alone = ["install", "--no-deps", "--upgrade", "--only-binary", ":all:", "--target", str(folder)]
@@ -88,9 +88,9 @@ def _install(
 
 
 def triton_of(overlay: Path, release: str) -> str:
-    """The release of Triton that the torch in `overlay` names, as pip takes it.
+    """Return the Triton release required by the torch in `overlay`, as pip takes it.
 
-    Raises UserError: its METADATA names none.
+    Raises UserError if its METADATA names none.
     """
     for file in overlay.glob("torch-*.dist-info/METADATA"):
         text = file.read_text(encoding="utf-8")

@@ -1,13 +1,13 @@
-"""Makes an environment of its own for a strategy that needs one: `zerobench setup NAME`.
+"""`zerobench setup NAME`: make the separate environment of a strategy.
 
-A list of steps, each a command without a shell or a function, written down as it is done: setup that was stopped goes
-on at the step that it was stopped in, and one whose pins have changed since begins with the first step that reads them.
-What a step prints goes to a log beside it. The last step imports what a rank will import; only then the environment
-counts as made. One setup at a time is in an environment, and none changes it under programs that run in it
-(environment_locks.py): an emulator of other downloads is another folder.
+A list of steps, each a command without a shell or a function, recorded when done: an interrupted setup continues at the
+step it stopped in, and one whose pins have changed restarts at the first step that reads them. A step's output goes to
+a log next to it. The last step imports the modules of a rank; only then the environment counts as made. One setup at a
+time works in an environment, and none changes it under programs that run in it (environment_locks.py): an emulator of
+other downloads is another folder.
 
-Horovod 0.28.1, its newest release, says C++14 in two places, and torch's headers need C++17: both are patched in the
-source before it is built. It is built against Gloo, which it brings, without MPI and without NCCL, for CPU ranks.
+Horovod 0.28.1, its newest release, requests C++14 in two places, and torch's headers need C++17: both are patched in
+the source before the build. It is built against Gloo, which it ships, without MPI and NCCL, for CPU ranks.
 """
 
 import json
@@ -44,7 +44,7 @@ HOROVOD_BUILD = {
     "HOROVOD_WITHOUT_TENSORFLOW": "1",
     "HOROVOD_WITHOUT_MXNET": "1",
 }
-"""What its setup.py reads (docs/install.rst, "Environment Variables")."""
+"""Variables read by Horovod's setup.py (docs/install.rst, "Environment Variables")."""
 
 _STANDARDS = ("CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17")
 _PATCHED = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
@@ -52,24 +52,24 @@ _IMPORTS = {
     "horovod": "import horovod.torch, zerobench.rank.loop.rank, zerobench.rank.loop.horovod_launcher",
     "tensorflow": "import zerobench.rank.tensorflow.rank, zerobench.rank.tensorflow.launcher",
 }
-"""What a rank imports, by environment."""
+"""Modules that a rank imports, by environment."""
 
 _REFUSED = re.compile(
     r"DO NOT MATCH THE HASHES[^\n]*\n[ \t]*(?P<package>\S+)(?:[ \t][^\n]*)?\n"
     r"(?:[ \t]*Expected[^\n]*\n)+[ \t]*Got[ \t]+(?P<got>\w+)"
 )
-"""Pip's words for a file whose hash is not the listed one."""
+"""pip's message about a file whose hash is not listed."""
 
 Say = Callable[[str], None]
 
 
 def requirements(name: str) -> Path:
-    """The pinned packages of environment `name`, as pip takes them."""
+    """Return the file of pinned packages of environment `name`."""
     return shipped("requirements") / f"{name}.txt"
 
 
 def steps(target: Environment, jobs: int = 1) -> list[Step]:
-    """What makes `target`, in order; `jobs` compilers at a time."""
+    """Return the steps that make `target`, in order, with `jobs` parallel compilers."""
     pip = [str(target.python), "-m", "pip", "--disable-pip-version-check"]
     pins = requirements(target.name)
     made = [
@@ -83,7 +83,7 @@ def steps(target: Environment, jobs: int = 1) -> list[Step]:
 
 
 def _horovod_steps(target: Environment, pip: Sequence[str], jobs: int) -> list[Step]:
-    """Get its source, patch it, build it against the torch that is installed."""
+    """Download Horovod's source, patch it, build it against the installed torch."""
     folder = target.path / "source"
     source = folder / f"horovod-{HOROVOD}"
     alone = ["--no-deps", "--no-build-isolation"]
@@ -101,9 +101,9 @@ def _horovod_steps(target: Environment, pip: Sequence[str], jobs: int) -> list[S
 
 
 def unpack_and_patch(folder: Path) -> None:
-    """Unpack Horovod's source in `folder` anew and have it built as C++17.
+    """Unpack Horovod's source in `folder` and patch it to compile as C++17.
 
-    Raises UserError: the source is not the one that this patch is for. Raises OSError, tarfile.TarError.
+    Raises UserError if the source is not the one this patch is for. Raises OSError, tarfile.TarError.
     """
     source = folder / f"horovod-{HOROVOD}"
     shutil.rmtree(source, ignore_errors=True)
@@ -117,11 +117,11 @@ def unpack_and_patch(folder: Path) -> None:
 
 
 def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1, *, is_verified: bool = True) -> Environment:
-    """Make the environment `name` in `folder`, by default `environments_folder()`, or go on where it was left.
+    """Make the environment `name` in `folder`, by default `environments_folder()`, or continue an interrupted setup.
 
-    Without `is_verified`, packages for which no hashes are listed are downloaded unchecked.
+    Without `is_verified`, packages without listed hashes are downloaded unchecked.
 
-    Raises UserError: there is no environment of that name, a step failed, or the folder cannot be written.
+    Raises UserError if there is no such environment, a step failed, or the folder cannot be written.
     """
     if name not in (known := [*PACKAGES, ENVIRONMENT]):
         raise unknown_choice("NAME", name, known)
@@ -139,7 +139,7 @@ def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1, *, is_verifi
 
 
 def _set_up_emulator(target: Environment, say: Say, *, is_verified: bool) -> None:
-    """Make the emulator for this interpreter's torch, and remove those of its kind that are no longer in use."""
+    """Make the emulator for this interpreter's torch, and remove older builds of its kind that are not in use."""
     torch = usable_torch(target.path)
     where = places(target, torch)
     _set_up(where.build, lambda: emulator_steps(where, torch, is_verified=is_verified), say)
@@ -155,7 +155,7 @@ def _set_up(build: Environment, recipe: Callable[[], Iterable[Step]], say: Say) 
 
 
 def _must_change(build: Environment, todo: Iterable[Step]) -> bool:
-    """Whether a step is to be done that programs in the environment would notice."""
+    """Return True if a step that running programs would notice is still to be done."""
     done = _read_done(build)
     return not build.made.exists() or not all(_is_done(step, done) for step in takewhile(_disturbs, todo))
 
@@ -169,7 +169,7 @@ def _is_done(step: Step, done: Mapping[str, str]) -> bool:
 
 
 def _make(target: Environment, todo: Iterable[Step], say: Say, lock: int) -> None:
-    """Do what is not done yet; a step that must be done again has all later ones done again."""
+    """Do the missing steps; a step done again repeats all later ones."""
     before, done = _read_done(target), dict[str, str]()
     (target.path / "logs").mkdir(exist_ok=True)
     for step in todo:
@@ -205,7 +205,7 @@ def _do(target: Environment, step: Step, say: Say, lock: int) -> None:
 
 
 def _cause(log: Path) -> str:
-    """The last line of `log`; where pip refused a file for its hash, which one and why."""
+    """Return the last line of `log`; if pip refused a file for its hash, its name and hash instead."""
     words = log.read_text(encoding="utf-8", errors="replace")
     refused = _REFUSED.search(words)
     if refused is None:
@@ -214,7 +214,7 @@ def _cause(log: Path) -> str:
 
 
 def _run(target: Environment, step: Step, log: Path, lock: int) -> int:
-    """Run the command of `step`; its exit status. A PYTHONPATH of ours would lend the environment our packages."""
+    """Run the command of `step` and return its exit status. Our PYTHONPATH would lend the environment our packages."""
     environ = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
     if step.with_code:
         environ["PYTHONPATH"] = str(target.code())
@@ -236,7 +236,7 @@ def _done_file(target: Environment) -> Path:
 
 
 def _read_done(target: Environment) -> dict[str, str]:
-    """Digests of the steps that were done, by name; none where nothing can be read."""
+    """Read the digests of finished steps by name; empty if the file cannot be read."""
     try:
         return read_json(_done_file(target))
     except UserError:

@@ -1,4 +1,4 @@
-"""One step of making an environment of its own: what it does, and how it is known to have been done."""
+"""One step of making a separate environment, and the digest by which it is known to be done."""
 
 import hashlib
 import json
@@ -7,40 +7,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECK = "check"
-"""Name of the last step, which imports what ranks import."""
+"""Name of the last step, which imports the modules of a rank."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of making an environment: a command, or a function where `action` is set."""
+    """A command, or a function if `action` is set."""
 
     name: str
     argv: Sequence[str] = ()
     added: Mapping[str, str] = field(default_factory=dict)
-    """What its environment has more than ours."""
+    """Variables added to ours for its command."""
     action: Callable[[], None] | None = None
     takes: str = ""
-    """How long, for people, where it is more than some seconds."""
+    """Duration for people, if more than seconds."""
     with_code: bool = False
-    """Whether it imports zerobench."""
+    """True if it imports zerobench."""
     requirements: Path | None = None
-    """What its command of pip installs: a file with the hash of each package, and nothing without one."""
+    """File of packages with their hashes that its pip command installs, and nothing else."""
     reads: str = ""
-    """Text of what it reads besides: when that changes, it is done again."""
+    """Text of further inputs: if it changes, the step is done again."""
     clears: Path | None = None
-    """The folder that it makes, which is removed before: an earlier attempt may have left half of it."""
+    """Folder that it makes, removed before: an interrupted attempt may have left half of it."""
     disturbs: bool = True
-    """Whether it changes what programs that run in the environment use."""
+    """True if it changes files used by programs that run in the environment."""
 
     @property
     def command(self) -> list[str]:
-        """What is run."""
+        """The command line."""
         hashed = [] if self.requirements is None else ["--require-hashes", "--requirement", str(self.requirements)]
         return [*self.argv, *hashed]
 
     @property
     def digest(self) -> str:
-        """Equal for steps that do the same, by whichever interpreter and with however many compilers."""
+        """Equal for steps with the same effect, whatever the interpreter and the number of compilers."""
         added = {name: value for name, value in self.added.items() if name != "MAKEFLAGS"}
         reads = self.reads if self.requirements is None else self.requirements.read_text(encoding="utf-8")
         text = json.dumps([self.name, list(self.argv[1:]), added, reads])
