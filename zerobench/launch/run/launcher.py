@@ -1,10 +1,10 @@
 """The command line and environment that start a trial under the `deepspeed` launcher: pure functions of the trial.
 
-DeepSpeed's launcher (deepspeed/launcher/runner.py, launch.py) has defaults that surprise, each of which is closed here:
+DeepSpeed's launcher (deepspeed/launcher/runner.py, launch.py) has surprising defaults, all overridden here:
 
-- it reads /job/hostfile unless told otherwise, and then goes multi-node: a single-node trial names /dev/null;
-- `--num_gpus` takes devices 0 to N-1 whatever CUDA_VISIBLE_DEVICES says: the devices are named with `--include`;
-- ranks share one stdout, and their lines mix: each gets a log file of its own;
+- it reads /job/hostfile by default, and then goes multi-node: a single-node trial names /dev/null;
+- `--num_gpus` takes devices 0 to N-1 despite CUDA_VISIBLE_DEVICES: the devices are named with `--include`;
+- ranks share one stdout, and their lines mix: each gets its own log file;
 - on several nodes only variables with known prefixes reach the ranks, the rest through the file that DS_ENV_FILE
   names: ours is written there after the user's own (~/.deepspeed_env), outside the run folder, since it may hold
   secrets.

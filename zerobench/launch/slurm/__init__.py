@@ -1,1 +1,1 @@
-"""Sweeps on a Slurm cluster: laid out and submitted from a login node, run inside of jobs, watched from anywhere."""
+"""Sweeps on a Slurm cluster: submitted from a login node, run inside jobs, watched from anywhere."""

@@ -1,4 +1,4 @@
-"""How tasks ended that squeue has forgotten, as sacct tells where the cluster keeps accounts.
+"""Read sacct, on clusters that keep accounts, for tasks that squeue has forgotten.
 
 Many small clusters keep none: sacct then fails at once, and nothing here may depend on it.
 """
@@ -14,11 +14,10 @@ _FIELDS = "JobID,State,Start,End,NNodes,NodeList"
 
 
 def ended_jobs(job_ids: Collection[int], timeout_s: float = TIMEOUT_S) -> JobStates | None:
-    """How each task of `job_ids` ended, those that are not over left out; None where there are no accounts.
+    """Return the final state of each ended task of `job_ids`; None without accounts.
 
-    A task that was requeued has one account for each of its starts (--duplicates): the last one is how it ended, the
-    others count as restarts. Right after a node failed, the next one is not there yet: believe this only of jobs that
-    squeue has forgotten.
+    A requeued task has one account per start (--duplicates): the last one is its end, the others count as restarts.
+    Right after a node failed, the next one is not there yet: use this only for jobs that squeue has forgotten.
     """
     if not job_ids:
         return {}
@@ -29,7 +28,7 @@ def ended_jobs(job_ids: Collection[int], timeout_s: float = TIMEOUT_S) -> JobSta
 
 
 def sacct_lines(text: str, job_ids: Iterable[int]) -> JobStates | None:
-    """What sacct printed in our fields, of `job_ids`; None where a line has others."""
+    """Parse sacct's output in our fields for `job_ids`; None if a line has other fields."""
     accounts: dict[tuple[int, int | None], list[TaskState]] = {}
     wanted = set(job_ids)
     for line in text.splitlines():
@@ -50,7 +49,7 @@ def sacct_lines(text: str, job_ids: Iterable[int]) -> JobStates | None:
 
 
 def _last_end(starts: list[TaskState]) -> TaskState | None:
-    """How a task ended after all of its starts; None where it is to begin again, or runs."""
+    """Return the state in which a task ended after all of its starts; None if it runs or will start again."""
     over = [state for state in starts if state.stage is Stage.OVER]
     lives = any(state.stage is not Stage.OVER and "REQUEUED" not in state.states for state in starts)
     return None if lives or not over else max(over, key=lambda state: state.end_s or 0.0)

@@ -1,8 +1,8 @@
-"""Asks Slurm's own programs. Each call has a time limit: a controller that is down, or a dead munge daemon, leaves
-squeue and sacct hanging for a minute, and nobody who asks how a run stands may wait on that.
+"""Run Slurm's programs. Each call has a time limit: with a controller or munge daemon that is down, squeue and sacct
+hang for a minute, too long for a status.
 
-Slurm's programs may be absent (a laptop), wrapped in a site's shell script, or told by a user's variables to print
-something else than they are asked; so a program is ended with all that it started, and those variables are replaced.
+Slurm's programs may be absent (a laptop), wrapped in a site's shell script, or made to print something else by a user's
+variables; so a program is ended with everything it started, and those variables are replaced.
 """
 
 import os
@@ -13,18 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _CHANGES_OUTPUT = re.compile(r"(SQUEUE|SACCT|SINFO|SCONTROL)_\w+|SLURM_(JSON|YAML)")
-"""Variables by which a user's shell changes what Slurm's programs print and which jobs they leave out (squeue(1),
-sacct(1), section Environment Variables)."""
+"""Variables by which a user's shell changes the output of Slurm's programs and the jobs they omit (squeue(1), sacct(1),
+section Environment Variables).
+"""
 _WANTED = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Times as Unix time, whatever the time zone, and lists of array tasks whole: they are cut at 64 characters else."""
+"""Unix times, whatever the time zone, and untruncated lists of array tasks, otherwise cut at 64 characters."""
 
 _PIPES_CLOSE_S = 2.0
-"""How long the pipes of a program that was killed may stay open: a child of a wrapper may have left the group."""
+"""Seconds the pipes of a killed program may stay open: a child of a wrapper may have left the group."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program of Slurm's printed, and how it ended."""
+    """Output and exit status of one of Slurm's programs."""
 
     stdout: str
     stderr: str
@@ -32,13 +33,13 @@ class Answer:
 
 
 def run_client(argv: Sequence[str], timeout_s: float) -> str | None:
-    """What `argv` prints; None where it is not installed, fails, or has not ended after `timeout_s` seconds."""
+    """Return the output of `argv`; None if it is not installed, fails, or has not ended after `timeout_s` seconds."""
     answer = ask(argv, timeout_s)
     return answer.stdout if answer is not None and answer.exit_code == 0 else None
 
 
 def ask(argv: Sequence[str], timeout_s: float) -> Answer | None:
-    """What `argv` answers, a refusal included; None where it is not installed or still runs after `timeout_s`."""
+    """Return the answer of `argv`, even a refusal; None if it is not installed or still runs after `timeout_s`."""
     try:
         process = subprocess.Popen(
             list(argv),
@@ -60,12 +61,12 @@ def ask(argv: Sequence[str], timeout_s: float) -> Answer | None:
 
 
 def client_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with the variables that change what Slurm's programs print as we want them."""
+    """Return `environment` with our values for the variables that change the output of Slurm's programs."""
     return {name: value for name, value in environment.items() if not _CHANGES_OUTPUT.fullmatch(name)} | _WANTED
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what still runs of `process`, which leads a session of its own, and let go of its pipes."""
+    """End the rest of `process`, which leads its own session, and close its pipes."""
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
         try:

@@ -1,7 +1,7 @@
-"""What was handed to Slurm for a run, and which trials each array task does.
+"""The submissions of a run, and the trials of each array task.
 
-The one thing that those who submit, watch and run jobs agree on: `slurm/submission.json` in the run folder names every
-array and job ever submitted for the run, and `slurm/<name>.tasks` lists an array's trials.
+Shared by the code that submits, watches and runs jobs: `slurm/submission.json` in the run folder names every array and
+job ever submitted for the run, and `slurm/<name>.tasks` lists an array's trials.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from zerobench.records.store import UPGRADES, read_record
 
 
 class JobKind(StrEnum):
-    """What a job does."""
+    """Purpose of a job."""
 
     TRIALS = "trials"
     PREDICTIONS = "predictions"
@@ -22,19 +22,19 @@ class JobKind(StrEnum):
 
 
 class SubmittedJob(Record):
-    """One array, or one plain job, as it was handed over."""
+    """One array, or one plain job, as submitted."""
 
     name: str
-    """Names its script, its tasks file and its logs."""
+    """Name of its script, its tasks file and its logs."""
     kind: JobKind
     job_id: int | None
-    """Slurm's; None where it was run without Slurm."""
+    """Slurm's id; None without Slurm."""
     num_tasks: int
     """Elements of the array; 1 for the report."""
     num_nodes: int
-    """Nodes of each array element."""
+    """Per array element."""
     time_limit_s: int
-    """Of each array element."""
+    """Per array element."""
     submitted_at_s: float
     """Unix time."""
 
@@ -45,7 +45,7 @@ class Submission(Record):
     schema_version: int = SCHEMA_VERSION
     run_id: str
     cluster: str | None
-    """Slurm's ClusterName; None where it was run without Slurm."""
+    """Slurm's ClusterName; None without Slurm."""
     jobs: list[SubmittedJob]
 
 
@@ -53,9 +53,9 @@ UPGRADES.setdefault(Submission, {})
 
 
 def read_submission(run: RunFolder) -> Submission:
-    """What was submitted for `run`; a submission without jobs where nothing was.
+    """Read the submissions of `run`; without jobs if nothing was submitted.
 
-    Raises UserError: the file is torn, corrupt, or newer than this version.
+    Raises UserError if the file is torn, corrupt, or newer than this version.
     """
     if not run.submission.exists():
         return Submission(run_id=run.run_id, cluster=None, jobs=[])
@@ -63,23 +63,23 @@ def read_submission(run: RunFolder) -> Submission:
 
 
 def write_submission(run: RunFolder, submission: Submission) -> None:
-    """Keep `submission`; a reader sees the old one or this one.
+    """Replace the submissions file atomically.
 
-    Raises OSError: it cannot be written.
+    Raises OSError if it cannot be written.
     """
     run.slurm.mkdir(exist_ok=True)
     write_whole(run.submission, submission.model_dump_json(indent=1))
 
 
 def tasks_text(tasks: list[list[str]]) -> str:
-    """The tasks file: a line for each array task, its trials' ids with a space between (ids hold none)."""
+    """Text of the tasks file: one line per array task, its trial ids separated by spaces (ids contain none)."""
     return "".join(f"{' '.join(trial_ids)}\n" for trial_ids in tasks)
 
 
 def read_tasks(path: Path) -> list[list[str]]:
-    """The trial ids of each array task; task i is element i.
+    """Read the trial ids of each array task; task i is element i.
 
-    Raises UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     try:
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines()]

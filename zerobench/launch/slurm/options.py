@@ -1,6 +1,6 @@
-"""What `zerobench submit` is asked for, beyond the sweep: which nodes, for how long, and how ranks are started there.
+"""Options of `zerobench submit` beyond the sweep: nodes, time limits, and how ranks are started there.
 
-It is kept with the run, so that `--resume` needs none of it again.
+Stored with the run, so that `--resume` needs none of them again.
 """
 
 import re
@@ -20,7 +20,7 @@ from zerobench.records.folder import RunFolder, write_whole
 from zerobench.records.store import read_json
 
 UNKNOWN_CORES = 2**20
-"""Cores of a node that nobody counted: no trial is skipped for want of them."""
+"""Cores of a node of unknown size: no trial is skipped for lack of them."""
 
 _KEY = re.compile(r"[a-z][a-z-]*")
 _ALIKE = ("nodes", "gpus-per-node", "partition", "account", "qos", "time", "constraint", "reservation", "mem")
@@ -31,7 +31,7 @@ _OURS = {
     **dict.fromkeys(("dependency", "output", "error", "open-mode", "signal", "job-name", "parsable", "wait", "wrap")),
     "kill-on-invalid-dep": None,
 }
-"""sbatch's options that zerobench sets itself, and the option of its own to use."""
+"""sbatch options that zerobench sets itself, with its own option for them."""
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -45,18 +45,18 @@ Text = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
 
 
 class Launcher(StrEnum):
-    """What starts a trial's ranks."""
+    """Program that starts a trial's ranks."""
 
     SRUN = "srun"
-    """Slurm, one task a rank."""
+    """Slurm, one task per rank."""
     DEEPSPEED = "deepspeed"
-    """DeepSpeed's own launcher, once on each node."""
+    """DeepSpeed's own launcher, once per node."""
     LOCAL = "local"
-    """DeepSpeed's own launcher on this machine, where there is no Slurm."""
+    """DeepSpeed's own launcher on this machine, without Slurm."""
 
 
 class ContainerRuntime(StrEnum):
-    """What starts a container."""
+    """Program that starts a container."""
 
     PYXIS = "pyxis"
     """NVIDIA's plugin of srun: `srun --container-image`."""
@@ -65,7 +65,7 @@ class ContainerRuntime(StrEnum):
 
 
 class SubmitOptions(Spec):
-    """All that is asked for, each as its option's help has it; None is sbatch's, or the template's, own default."""
+    """All options, named as on the command line; None is the default of sbatch or of the template."""
 
     nodes: Annotated[Positive, Field(le=MAX_RANKS)] = 1
     gpus_per_node: Annotated[Count, Field(le=MAX_RANKS)] | None = None
@@ -85,10 +85,10 @@ class SubmitOptions(Spec):
     launcher: Launcher = Launcher.SRUN
     python: Text | None = None
     trials_per_job: Positive | None = None
-    """Trials of one array task; None: see grouping."""
+    """Trials per array task; None: see grouping."""
     throttle: Positive | None = None
     sbatch: tuple[Text, ...] = ()
-    """Any other option of sbatch, `KEY=VALUE` or `KEY`."""
+    """Other options of sbatch, `KEY=VALUE` or `KEY`."""
 
     @field_validator("gpu")
     @classmethod
@@ -111,17 +111,17 @@ class SubmitOptions(Spec):
 
     @property
     def time_limit_s(self) -> int | None:
-        """The time limit that was asked for."""
+        """The requested time limit in seconds."""
         return None if self.time is None else read_time(self.time)
 
     @property
     def extra(self) -> dict[str, str | bool]:
-        """The options of `sbatch` by name; True for one without a value."""
+        """Options of `sbatch` by name; True for one without a value."""
         return dict(read_extra(word) for word in self.sbatch)
 
 
 def read_options(given: dict[str, object]) -> SubmitOptions:
-    """The options of the command line's words; those that are None, or an empty list, were not given.
+    """Read options from the command line; None or an empty list means not given.
 
     Raises UserError, one line that begins with the option.
     """
@@ -137,9 +137,9 @@ def read_options(given: dict[str, object]) -> SubmitOptions:
 
 
 def read_extra(word: str) -> tuple[str, str | bool]:
-    """An option of sbatch's from `KEY=VALUE` or `KEY`, dashes before it or not.
+    """Read an sbatch option, `KEY=VALUE` or `KEY`, with or without dashes.
 
-    Raises UserError: no name of an option, one that zerobench sets itself, or variables with their values.
+    Raises UserError if it is not an option's name, is one that zerobench sets itself, or exports variables with values.
     """
     key, equals, value = word.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key):
@@ -156,9 +156,10 @@ def read_extra(word: str) -> tuple[str, str | bool]:
 
 
 def read_time(text: str) -> int:
-    """Seconds of a time limit as sbatch writes it (sbatch(1), --time): minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
+    """Read a time limit in sbatch's forms (sbatch(1), --time): minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; returns
+    seconds.
 
-    Raises UserError: it is none, or no time at all.
+    Raises UserError if it has none of these forms, or is 0.
     """
     match = _TIME.fullmatch(text.strip())
     if match is None:
@@ -178,16 +179,17 @@ def read_time(text: str) -> int:
 
 
 def time_text(seconds: int) -> str:
-    """`seconds`, rounded up to whole minutes, as sbatch reads it: [D-]HH:MM:00."""
+    """Return `seconds`, rounded up to whole minutes, in sbatch's form: [D-]HH:MM:00."""
     hours, minutes = divmod(-(-seconds // 60), 60)
     days, hours = divmod(hours, 24)
     return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:00"
 
 
 def cluster_machine(options: SubmitOptions) -> Machine:
-    """The nodes as the rules see them. What this machine has bears on nothing: what may be missing there is tried.
+    """Return the nodes as the rules see them. This machine does not matter; unknown features are assumed present and
+    tried.
 
-    Raises UserError: nobody said how many GPUs a node has.
+    Raises UserError if the number of GPUs per node is not given.
     """
     if options.gpus_per_node is None:
         raise UserError("--gpus-per-node is missing: GPUs per node, 0 for CPU nodes")
@@ -208,13 +210,13 @@ def cluster_machine(options: SubmitOptions) -> Machine:
 
 
 def keep_options(run: RunFolder, options: SubmitOptions) -> None:
-    """Write `options` beside the run's jobs, for those who go on with it. Raises OSError: they cannot be written."""
+    """Write `options` with the run's jobs, for later submissions. Raises OSError if they cannot be written."""
     run.slurm.mkdir(exist_ok=True)
     write_whole(_kept(run), options.model_dump_json(indent=1, exclude_unset=True))
 
 
 def kept_options(run: RunFolder) -> dict[str, object]:
-    """What the run was submitted with; nothing where it never was. Raises UserError: the file is torn or corrupt."""
+    """Read the options of earlier submissions; empty without any. Raises UserError if the file is torn or corrupt."""
     return read_json(_kept(run)) if _kept(run).exists() else {}
 
 

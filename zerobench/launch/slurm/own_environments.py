@@ -1,4 +1,4 @@
-"""What jobs of a cluster do not start: strategies whose ranks run in an environment of their own."""
+"""Refuse strategies whose ranks run in a separate environment, which jobs do not start."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from zerobench.config.trial.trial import TrialSpec
 
 
 def refuse_own_environments(trials: Iterable[TrialSpec]) -> None:
-    """Raises UserError where one of `trials` is not started by the suite's own Python."""
+    """Raise UserError if one of `trials` does not run under zerobench's own Python."""
     named = {trial.strategy for trial in trials}
     refused = {name for name in named if name in STRATEGIES and STRATEGIES[name].environment}
     if refused:

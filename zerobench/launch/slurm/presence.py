@@ -1,4 +1,4 @@
-"""Whether `zerobench submit` would find Slurm here: a check of `zerobench doctor`."""
+"""Check of `zerobench doctor` for Slurm."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _PATIENCE_S = 5.0
 
 
 def slurm_check() -> Iterator[Finding]:
-    """Whether Slurm's programs are there, and its controller answers."""
+    """Check that Slurm's programs are installed and its controller answers."""
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if len(missing) == len(_PROGRAMS):
         yield Finding("Slurm", Standing.MISSING, "its programs are not installed", "needed for zerobench submit only")

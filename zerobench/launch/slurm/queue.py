@@ -1,8 +1,8 @@
-"""Where jobs stand, as squeue tells: its JSON in every layout so far, its columns where it was built without JSON.
+"""Job states from squeue: its JSON in every layout so far, its columns if it was built without JSON.
 
-Layouts: 22.05 prints a job's state as one word and plain numbers, null or 0 where there is none; 23.02 wraps most
-numbers as {"set", "infinite", "number"}; from 23.11 on times are wrapped too and the state is a list. 22.05 takes no
-filter with --json: it prints the whole cluster's jobs, and ours are picked here.
+Layouts: 22.05 prints a job's state as one word and plain numbers, null or 0 for none; 23.02 wraps most numbers as
+{"set", "infinite", "number"}; from 23.11 on times are wrapped too and the state is a list. 22.05 takes no filter with
+--json: it prints the whole cluster's jobs, and ours are picked here.
 """
 
 import time
@@ -16,11 +16,11 @@ from zerobench.launch.slurm.client import ask, run_client
 from zerobench.launch.slurm.tasks import TaskState, array_task_ids
 
 JobStates = dict[int, list[TaskState]]
-"""By Slurm's job id, an array's own; a job that Slurm no longer knows has no states."""
+"""By Slurm's job id, an array's own; a job that Slurm has forgotten has no states."""
 
 TIMEOUT_S = 10.0
 _COLUMNS = "%A|%F|%K|%T|%r|%D|%S|%e|%N"
-"""Short names, which every version has, of what JSON calls as follows; the third is of one task or of several."""
+"""Short names, which every version has, of the JSON names below; the third stands for one task or several."""
 _NAMES = (
     *("job_id", "array_job_id", "array_task_id", "job_state", "state_reason", "node_count"),
     *("start_time", "end_time", "nodes"),
@@ -29,10 +29,10 @@ _NOTHING = {"", "None", "N/A", "(null)", "Unknown", "NONE"}
 
 
 def job_states(job_ids: Collection[int], timeout_s: float = TIMEOUT_S, cluster: str | None = None) -> JobStates | None:
-    """Where each task of `job_ids` stands; None where Slurm is not there, or silent for `timeout_s` seconds.
+    """Return the state of each task of `job_ids`; None if Slurm is absent, or silent for `timeout_s` seconds.
 
-    Slurm forgets a job some minutes after its end (MinJobAge, 300 s by default). With `cluster`, jobs that squeue says
-    are of another one do not count: their numbers are the same and mean something else.
+    Slurm forgets a job some minutes after its end (MinJobAge, 300 s by default). With `cluster`, squeue's jobs of other
+    clusters do not count: their numbers coincide.
     """
     if not job_ids:
         return {}
@@ -49,16 +49,16 @@ def job_states(job_ids: Collection[int], timeout_s: float = TIMEOUT_S, cluster: 
 
 
 def _selection(job_ids: Collection[int]) -> list[str]:
-    """The options that pick `job_ids`, ended ones too.
+    """Return the options that select `job_ids`, ended ones too.
 
-    One is named twice: asked for a single job that it has forgotten, squeue fails; asked for two, it prints none.
+    One is repeated: asked for a single job that it has forgotten, squeue fails; asked for two, it prints none.
     """
     named = sorted(job_ids)
     return ["--states=all", f"--jobs={','.join(map(str, [*named, named[0]]))}"]
 
 
 def squeue_json(text: str, job_ids: Iterable[int], cluster: str | None = None) -> JobStates | None:
-    """What `squeue --json` printed, of `job_ids`; None where it is no such document or tells of errors."""
+    """Parse the output of `squeue --json` for `job_ids`; None if it is no such document or reports errors."""
     try:
         document = from_json(text)
     except ValueError:
@@ -71,7 +71,7 @@ def squeue_json(text: str, job_ids: Iterable[int], cluster: str | None = None) -
 
 
 def _by_job(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates:
-    """What `jobs`, rows of squeue's as its JSON has them, say of each of `job_ids`."""
+    """Collect the states of `job_ids` from squeue's rows, named as in its JSON."""
     states: JobStates = {job_id: [] for job_id in job_ids}
     for job in jobs:
         job_id = number_of(job.get("array_job_id")) or number_of(job.get("job_id"))
@@ -81,7 +81,7 @@ def _by_job(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates
 
 
 def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
-    """The state of each task in one of squeue's rows: tasks that have not begun share one."""
+    """Yield the state of each task in one of squeue's rows: tasks that have not begun share one."""
     task = TaskState(
         task_id=number_of(job.get("array_task_id")),
         states=_words(job.get("job_state")),
@@ -98,7 +98,7 @@ def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
 
 
 def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
-    """What squeue printed in our columns, of `job_ids`; None where a line has others."""
+    """Parse squeue's output in our columns for `job_ids`; None if a line has other columns."""
     rows = [[text_of(cell.strip()) for cell in line.split("|")] for line in text.splitlines()]
     if any(len(row) != len(_NAMES) for row in rows):
         return None
@@ -106,7 +106,7 @@ def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
 
 
 def _each(state: TaskState, tasks: str) -> Iterator[TaskState]:
-    """`state` for each of `tasks`, as Slurm writes them; itself where it is of one task or of a plain job."""
+    """Yield `state` for each of `tasks` in Slurm's notation; unchanged for one task or a plain job."""
     if state.task_id is not None or not tasks:
         yield state
         return
@@ -115,7 +115,7 @@ def _each(state: TaskState, tasks: str) -> Iterator[TaskState]:
 
 
 def number_of(value: Any) -> int | None:
-    """A whole number in whichever layout; None where it is not set."""
+    """Return a whole number of any layout; None if unset."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -127,16 +127,16 @@ def number_of(value: Any) -> int | None:
 
 
 def time_of(value: Any) -> float | None:
-    """Unix time; Slurm's 0 is none."""
+    """Return a Unix time; Slurm's 0 means none."""
     return float(number_of(value) or 0) or None
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """A state, which is one word or a list of them."""
+    """Return a state, which is one word or a list, as words."""
     words = value if isinstance(value, list) else [value]
     return tuple(word.upper() for word in words if isinstance(word, str) and word)
 
 
 def text_of(value: Any) -> str | None:
-    """A text; None where Slurm writes a word for nothing."""
+    """Return a text; None for Slurm's words for nothing."""
     return value if isinstance(value, str) and value not in _NOTHING else None

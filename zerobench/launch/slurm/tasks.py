@@ -1,7 +1,7 @@
-"""How Slurm says where a job or an array task stands, in one form for every version of Slurm that says it.
+"""Slurm's states of jobs and array tasks, in one form for all versions of Slurm.
 
 Slurm has a base state and flags (slurm.h, enum job_states and the JOB_* flags): up to 23.02 it prints one word, the
-flag where there is one; from 23.11 on a list. What matters here is only whether a task waits, has nodes, or is over.
+flag if there is one; from 23.11 on a list. The only question here is whether a task waits, has nodes, or is over.
 """
 
 import re
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """What a task's states come to."""
+    """Summary of a task's states."""
 
     WAITING = "waiting"
     """It will begin, or begin again."""
@@ -32,33 +32,33 @@ _MOST_TASKS = 4_000_001
 
 @dataclass(frozen=True)
 class TaskState:
-    """Where one task of an array stands, or one plain job; times are Unix times in seconds."""
+    """State of one task of an array, or of one plain job; times are Unix times in seconds."""
 
     task_id: int | None
-    """None for a job that is no array."""
+    """None for a job that is not an array."""
     states: tuple[str, ...]
     """Slurm's words: `RUNNING`; or a base state and its flags, `RUNNING`, `COMPLETING`."""
     reason: str | None = None
-    """Why it waits, or why it failed: Slurm's word, `Resources`, `NonZeroExitCode`."""
+    """Slurm's reason for waiting or failing: `Resources`, `NonZeroExitCode`."""
     num_nodes: int | None = None
     nodes: str | None = None
-    """The nodes it has or had, as Slurm writes lists: `n[1-4]`."""
+    """Present or former nodes in Slurm's notation: `n[1-4]`."""
     restart_count: int | None = None
-    """How often it was requeued; None where Slurm did not say."""
+    """Number of requeues; None if Slurm did not report it."""
     start_s: float | None = None
     end_s: float | None = None
-    """Of a running task when its time limit comes, of one that is over when it ended."""
+    """Time limit of a running task, end of one that is over."""
     preempt_s: float | None = None
-    """When its preemption began; None where it is not being preempted."""
+    """Start of its preemption; None if it is not being preempted."""
 
     @property
     def state(self) -> str:
-        """The one word that a person is shown."""
+        """The single word shown to people."""
         return _ENDING if _ENDING in self.states else self.states[0] if self.states else "UNKNOWN"
 
     @property
     def stage(self) -> Stage:
-        """Whether it waits, has nodes or is over; a word that is not known counts as having nodes."""
+        """Stage of its states; an unknown word counts as having nodes."""
         if _ENDING in self.states:
             return Stage.ACTIVE
         if not _WAITING.isdisjoint(self.states):
@@ -66,16 +66,16 @@ class TaskState:
         return Stage.ACTIVE if _OVER.isdisjoint(self.states) else Stage.OVER
 
     def time_left_s(self, now_s: float) -> float | None:
-        """Seconds until its time limit; None where it does not run or has none."""
+        """Seconds until its time limit; None if it does not run or has none."""
         if self.stage is not Stage.ACTIVE or self.end_s is None:
             return None
         return max(0.0, self.end_s - now_s)
 
 
 def array_task_ids(text: str) -> Iterator[int]:
-    """The ids in `text`, which is how Slurm writes tasks of an array: `3`, `0-2,7`, `4-20:4%2`.
+    """Read task ids in Slurm's notation: `3`, `0-2,7`, `4-20:4%2`.
 
-    What follows a `%` is how many may run at once; what cannot be read is left out.
+    The number after `%` limits concurrent tasks; unreadable parts are skipped.
     """
     for part in text.partition("%")[0].split(","):
         match = _RANGE.fullmatch(part.strip())

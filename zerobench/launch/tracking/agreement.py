@@ -1,7 +1,7 @@
-"""Who this rank of a user's own job is, on which node, and the one folder that all of its ranks write to.
+"""Identity of this rank in a user's own job, its node, and the folder shared by all of its ranks.
 
-Nodes are told apart by hostname and by what the launcher says of them, since either may fail: two nodes may share a
-hostname, and many launchers number no nodes.
+Nodes are distinguished by hostname and by the launcher's node index, since either may fail: two nodes may share a
+hostname, and many launchers do not number nodes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from zerobench.records.progress import Rank
 from zerobench.records.records import NvmlSummary, read_or_none
 
 _NODE = ("GROUP_RANK", "CROSS_RANK", "SLURM_NODEID")
-"""Where torchrun, DeepSpeed's launcher and srun say which of its nodes a rank is on."""
+"""Node index variables of torchrun, DeepSpeed's launcher and srun."""
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 
 
 def this_rank() -> Rank:
-    """As torch.distributed knows it where it runs, else as the launcher's environment says; alone by default."""
+    """Return this rank, from torch.distributed if initialised, else from the launcher's variables; alone by default."""
     running = dist.is_available() and dist.is_initialized()
     return Rank(
         rank=dist.get_rank() if running else int(os.environ.get("RANK", "0")),
@@ -40,7 +40,7 @@ def this_rank() -> Rank:
 
 
 def node_said(environ: Mapping[str, str]) -> int:
-    """The node's index as the launcher says it, else by the ranks that it says a node has; 0 where it says neither."""
+    """Return the launcher's node index, else the one implied by its ranks per node; 0 without either."""
     node = next((environ[name] for name in _NODE if environ.get(name, "").isdecimal()), None)
     if node is not None:
         return int(node)
@@ -50,37 +50,37 @@ def node_said(environ: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all ranks know alike."""
+    """Facts that all ranks agree on."""
 
     folder: TrialFolder
     ranks_per_node: int
-    """Of the node that has most; launchers and libraries set variables for it to different things."""
+    """On the fullest node; launchers and libraries disagree about the meaning of its variables."""
     node: int
     """Index of this rank's node."""
     is_first_of_node: bool
-    """Whether this is the rank that starts its node's sampler."""
+    """True for the rank that starts its node's sampler."""
     speaks: bool = False
-    """Whether this is the rank that writes what the work was: one alone does."""
+    """True for the single rank that writes the description of the work."""
 
 
 class _Node(NamedTuple):
-    """A node, as one of its ranks knows it."""
+    """A node, as one of its ranks identifies it."""
 
     hostname: str
     number: int
 
 
 class _RankReport(NamedTuple):
-    """What a rank tells the others."""
+    """One rank's report to the others."""
 
     node: _Node
     fault: str | None
 
 
 def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
-    """The folder that rank 0 makes, and how the ranks lie on nodes; a collective call where there are several.
+    """Share the folder that rank 0 makes, and find the ranks of each node; a collective call if there are several.
 
-    Raises UserError: rank 0 could not make it, or another node cannot; on every rank, so that none waits.
+    Raises UserError if rank 0 could not make it, or another node cannot; on every rank, so that none waits.
     """
     words: list[str | None] = [None, None, None]
     if rank.rank == 0:
@@ -112,7 +112,7 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
 
 
 def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
-    """Nodes are numbered as their first ranks come, behind the watcher's own, whose sampler is that of node 0."""
+    """Return this node's index: by first rank, after the watcher's own node, whose sampler is node 0's."""
     distinct = list(dict.fromkeys(nodes))
     if watched_on is None:
         return distinct.index(here)
@@ -121,13 +121,13 @@ def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
 
 
 def _watched_on(folder: TrialFolder) -> str | None:
-    """The hostname of the watcher whose folder it is; None where nobody watches."""
+    """Return the hostname of the folder's watcher; None without one."""
     summary = read_or_none(folder.nvml_summary(0), NvmlSummary)
     return None if summary is None else summary.hostname
 
 
 def _fault_of_making(folder: TrialFolder) -> str | None:
-    """Make the folder where this node shares no disk with rank 0's: its records stay here. None where it is there."""
+    """Make the folder if this node shares no disk with rank 0: its records stay here. Returns the error, if any."""
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

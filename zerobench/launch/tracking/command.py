@@ -1,4 +1,4 @@
-"""A user's command from its start to its end: signals handed to it, its process tree and its ranks watched."""
+"""A user's command from start to end: signals forwarded, its process tree and its ranks watched."""
 
 from __future__ import annotations
 
@@ -34,34 +34,35 @@ from zerobench.records.progress import Progress
 from zerobench.records.records import HostSummary, NvmlSummary, read_or_none
 
 NODE = 0
-"""The index of the watcher's own node; trackers inside of the command number the others behind it (agreement.py)."""
+"""Index of the watcher's own node; trackers inside the command number the others after it (agreement.py)."""
 POLL_S = 0.25
 HOST_INTERVAL_S = 0.1
 LOCKS_S = 5.0
 """Seconds between two looks for locks of dead compilations."""
 HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
-"""Beside those that end it (zerobench.launch.run.stop); a second of those kills the command with all of its
-processes."""
+"""Forwarded signals besides those that end the command (zerobench.launch.run.stop); a second one of those kills it with
+all of its processes.
+"""
 LAST_WORDS_S = 1.0
-"""How long output may take to arrive after the command's end."""
+"""Seconds output may take to arrive after the command's end."""
 
 
 @dataclass(frozen=True)
 class CommandProgress:
-    """How the command goes, for whoever shows it."""
+    """Progress of the command for a view."""
 
     spent_s: float
     ranks: Sequence[Progress]
-    """Ranks that a tracker inside of the command speaks for."""
+    """Ranks reported by a tracker inside the command."""
     num_ranks: int
     rss_bytes: int
-    """Of the whole tree, now."""
+    """Resident bytes of the whole tree, now."""
     nvml: NvmlSummary | None
 
 
 @dataclass(frozen=True)
 class Show:
-    """What is shown while the command runs."""
+    """Callbacks of a view."""
 
     out: Callable[[bytes], None]
     err: Callable[[bytes], None]
@@ -71,7 +72,7 @@ class Show:
 
 
 class Command:
-    """The command from its start to its end."""
+    """The command from start to end."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Command:
         return tree.members(self._mark, self._process.pid)
 
     def run(self, stop: Stop) -> tuple[Ending, HostSummary, list[str]]:
-        """Wait for the end, hand signals on; what is known of it."""
+        """Wait for the end, forwarding signals; returns the evidence, the host's memory and notes."""
         self._host.start()
         try:
             with self._held:
@@ -158,7 +159,7 @@ class Command:
         return None if asked_at_s is None else Stopped.INTERRUPTED
 
     def _free_locks(self, outcome: str = "") -> None:
-        """Remove the locks of compilations that died, for which ranks wait forever; say so, with the `outcome`."""
+        """Remove the locks of dead compilations, for which ranks wait forever, and report them with the `outcome`."""
         environ = {**os.environ, **self._variables}
         for line in free_left_over(environ, tell_unknown=not outcome):
             self.notes.append(f"{line}{outcome}")
@@ -166,7 +167,7 @@ class Command:
 
     @contextmanager
     def _handing_on(self) -> Iterator[None]:
-        """Signals that a script may wait for, as a scheduler's warning before its limit, go to the command itself."""
+        """Forward signals that a script may wait for, such as a scheduler's warning before its limit."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -183,7 +184,7 @@ class Command:
                 signal.signal(number, handler)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the whole process group, as a terminal would."""
+        """Signal the whole process group, as a terminal would."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -211,7 +212,7 @@ class Command:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks in all, as their environment says; the processes seen where it does not; one for a plain command."""
+        """World size from the ranks' environment; else the number of ranks seen; 1 for a plain command."""
         sizes = [process.world_size for process in self.tree.ranks if process.world_size]
         return max([*sizes, len(self.tree.ranks), 1])
 
@@ -223,5 +224,5 @@ class Command:
 
 
 def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:
-    """What the sampler says by now; None before it has."""
+    """Read the sampler's summary so far; None before its first."""
     return read_or_none(folder.nvml_summary(node), NvmlSummary)

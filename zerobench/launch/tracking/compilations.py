@@ -1,7 +1,7 @@
-"""Torch's wait for another process's compilation, in users' processes: told, and ended where that process is dead.
+"""Report torch's wait for another process's compilation in users' processes, and end it if that process is dead.
 
-A process that finds the lock of a kernel waits until the lock file is gone, without a word and for ever where its
-holder was killed; then it loads what the holder should have compiled (torch/utils/cpp_extension.py, _jit_compile).
+A process that finds a kernel's lock waits silently until the lock file is gone, forever if its holder was killed; then
+it loads what the holder should have compiled (torch/utils/cpp_extension.py, _jit_compile).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch.utils.file_baton import FileBaton
 from zerobench.launch.machine.compile_locks import Holder, holder_of, stays_dead, take_over
 
 _LOOK_S = 1.0
-"""Seconds between two looks at who holds the lock."""
+"""Seconds between two looks at the lock's holder."""
 _TOLD_AFTER_S = 5.0
 
 
 def guard_compilations() -> None:
-    """Have torch compile in place of a dead holder, and say whom it waits for; once per process."""
+    """Make torch compile in place of a dead holder, and report its waits; once per process."""
     baton: Any = FileBaton
     if hasattr(baton.try_acquire, "__wrapped__"):
         return

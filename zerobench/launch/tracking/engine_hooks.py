@@ -1,8 +1,8 @@
-"""Sees forward, backward and step of a DeepSpeed engine in a loop that somebody else wrote.
+"""Observe forward, backward and step of a DeepSpeed engine in the user's own loop.
 
-The engine's methods are wrapped on the instance alone and put back when tracking ends. The Hugging Face Trainer and
-accelerate call these same methods (accelerate/utils/deepspeed.py, DeepSpeedEngineWrapper.backward), so it is one way
-for all of them.
+The engine's methods are wrapped on the instance alone and restored when tracking ends. The Hugging Face Trainer and
+accelerate call these same methods (accelerate/utils/deepspeed.py, DeepSpeedEngineWrapper.backward), so one way serves
+all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _WRAPPED = ("forward", "backward", "step")
 
 
 class Listener(Protocol):
-    """What hears of an engine's calls, in the thread that makes them."""
+    """Receives an engine's calls, in the thread that makes them."""
 
     def forward_begins(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A forward pass in training begins."""
 
     def forward_ended(self, output: Any) -> None:
-        """It ended; the loss may be computed from `output` yet."""
+        """A forward pass ended; the loss may still be computed from `output`."""
 
     def backward_begins(self, loss: Any) -> None:
         """A backward pass begins."""
@@ -35,21 +35,21 @@ class Listener(Protocol):
         """The update at the end of an accumulation begins."""
 
     def step_ended(self) -> None:
-        """It ended, and with it the optimizer step."""
+        """The optimizer step ended."""
 
     def failed(self, error: BaseException) -> None:
         """A call raised `error`, which goes on to the caller."""
 
 
 class Hearing:
-    """Whoever hands on what it hears of calls."""
+    """Passes calls on to a listener."""
 
     _depth = 0
-    """Calls that are under way, each within the one before."""
+    """Number of nested calls in progress."""
 
     @contextmanager
     def _heard(self, listener: Listener) -> Iterator[None]:
-        """Hand an exception to the listener on its way."""
+        """Pass an exception to the listener on its way."""
         self._depth += 1
         try:
             yield
@@ -70,7 +70,7 @@ class EngineHooks(Hearing):
         self._ours: dict[str, weakref.ref[Any]] = {}
 
     def install(self) -> None:
-        """Wrap the methods; the wrappers keep what the instance had of its own under these names, for `restore`."""
+        """Wrap the methods; the wrappers keep the instance's own attributes of these names, for `restore`."""
         engine = self._reference()
         wrappers = {"forward": self._forward, "backward": self._backward, "step": self._step}
         attributes = vars(engine)
@@ -80,7 +80,7 @@ class EngineHooks(Hearing):
             self._ours[name] = weakref.ref(wrapper)
 
     def restore(self) -> None:
-        """Put back what was there; a second call does nothing."""
+        """Restore the methods; a second call does nothing."""
         engine, ours = self._reference(), self._ours
         self._ours = {}
         if engine is None:
@@ -131,7 +131,7 @@ class EngineHooks(Hearing):
         return step
 
     def _is_boundary(self) -> bool:
-        """Whether this call of `step` updates: the engine counts micro-steps, unless its user does."""
+        """Return True if this call of `step` updates: the engine counts micro-steps, unless its user does."""
         engine: Any = self._reference()
         managed = getattr(engine, "managed_gradient_accumulation", None)
         return bool(engine.is_gradient_accumulation_boundary()) or (managed is not None and not managed())

@@ -1,8 +1,8 @@
-"""Host memory of a command's whole process tree, sampled from outside while the command knows nothing of it.
+"""Host memory of a command's whole process tree, sampled from outside.
 
-Three counts that mean different things are kept apart: resident sizes (shared pages count for each process that maps
-them), proportional sizes (shared pages once; the kernel walks the page tables for them, so they are read more rarely),
-and what the control group holds, page cache and strangers included.
+Three different counts are kept apart: resident sizes (shared pages count for each process that maps them), proportional
+sizes (shared pages once; the kernel walks the page tables for them, so they are read less often), and the control
+group's, which includes page cache and foreign processes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from zerobench.rank.ledger.host import peak_resident_bytes, proportional_bytes
 from zerobench.records.records import HostProcess, HostSummary
 
 HEADER = "t_s,num_processes,rss_bytes,pss_bytes,group_bytes\n"
-"""Unix time; the last two are empty where they were not read."""
+"""Unix time; the last two are empty if not read."""
 PSS_INTERVAL_S = 1.0
 _MOST_PROCESSES = 64
-"""How many processes a summary names."""
+"""Processes in a summary at most."""
 _RANK = "RANK"
 
 
 @dataclass
 class SeenProcess:
-    """One process of the tree while it was seen."""
+    """One process of the tree, as seen so far."""
 
     pid: int
     name: str
@@ -40,7 +40,7 @@ class SeenProcess:
     peak_pss_bytes: int | None = None
 
     def record(self) -> HostProcess:
-        """As the summary shows it."""
+        """Return its entry in the summary."""
         return HostProcess(
             pid=self.pid,
             name=self.name,
@@ -52,7 +52,7 @@ class SeenProcess:
 
 @dataclass
 class HostTree:
-    """The samples so far. `members` finds the tree's living processes."""
+    """Samples so far. `members` finds the tree's living processes."""
 
     hostname: str
     interval_s: float
@@ -60,7 +60,7 @@ class HostTree:
     node: int = 0
     """As in HostSummary."""
     seen: dict[tuple[int, float], SeenProcess] = field(default_factory=dict)
-    """By process id and time of birth: the kernel gives ids out again."""
+    """By process id and time of birth: the kernel reuses ids."""
     now_rss_bytes: int = 0
     """Resident bytes of the tree at the last sample."""
     num_samples: int = 0
@@ -72,7 +72,7 @@ class HostTree:
     _next_pss_s: float = 0.0
 
     def sample(self) -> str:
-        """Look at the tree once; the line for the file."""
+        """Sample the tree once; returns the line for the file."""
         now_s = time.time()
         with_pss = now_s >= self._next_pss_s
         if with_pss:
@@ -86,7 +86,7 @@ class HostTree:
         return f"{now_s:.3f},{len(sizes)},{rss},{_cell(pss)},{_cell(group)}\n"
 
     def summary(self) -> HostSummary:
-        """All that is known by now."""
+        """Summarise the samples so far."""
         ranks = self.ranks
         others = [
             replace(process, rank=None) for process in self.seen.values() if not any(process is rank for rank in ranks)
@@ -107,9 +107,9 @@ class HostTree:
 
     @property
     def ranks(self) -> list[SeenProcess]:
-        """One process for each rank that was seen on this node, by rank.
+        """One process per rank seen on this node, by rank.
 
-        Shells around a rank and its children have its RANK too: the rank is the one that held most.
+        Shells around a rank and its children have its RANK too: the rank is the process that held most.
         """
         smallest_first = sorted([*self.seen.values()], key=lambda process: process.peak_rss_bytes)
         by_rank = {process.rank: process for process in smallest_first if process.rank is not None}
@@ -126,7 +126,7 @@ class HostTree:
         self._peak_group_bytes = _larger(self._peak_group_bytes, group)
 
     def _size(self, process: psutil.Process, *, with_pss: bool) -> tuple[int, int | None] | None:
-        """Resident and proportional bytes of one process; None where it is gone."""
+        """Return resident and proportional bytes of one process; None if it is gone."""
         try:
             rss = int(process.memory_info().rss)
             key = (process.pid, process.create_time())
@@ -141,7 +141,7 @@ class HostTree:
         return rss, pss
 
     def _meet(self, key: tuple[int, float], process: psutil.Process) -> None:
-        """Who a process says that it is."""
+        """Read a process's name and rank."""
         environ = process.environ()
         seen = self.seen.setdefault(key, SeenProcess(process.pid, "", None, None, None))
         seen.name = process.name()
@@ -151,7 +151,7 @@ class HostTree:
 
 
 class HostSampler(threading.Thread):
-    """Samples a tree at fixed deadlines into a file until it is stopped; a thread, since its process only waits."""
+    """Samples a tree at fixed deadlines into a file until stopped; a thread, since its process only waits."""
 
     def __init__(self, tree: HostTree, path: Path) -> None:
         super().__init__(name="host-sampler", daemon=True)
@@ -160,7 +160,7 @@ class HostSampler(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Sample; a deadline that was missed is left out."""
+        """Sample; missed deadlines are skipped."""
         begun_s, number = time.monotonic(), 0
         with self._path.open("w", encoding="utf-8", buffering=1) as file:
             file.write(HEADER)
@@ -170,7 +170,7 @@ class HostSampler(threading.Thread):
                 self._ending.wait(max(0.0, begun_s + number * self.tree.interval_s - time.monotonic()))
 
     def stop(self) -> HostSummary:
-        """End it and say what it saw."""
+        """Stop sampling and return the summary."""
         self._ending.set()
         self.join()
         return self.tree.summary()

@@ -1,4 +1,4 @@
-"""The run folder of a user's own script: an ordinary one, with one trial in it, so that every report reads it."""
+"""Run folder of a user's own script: an ordinary one with one trial, so that every report reads it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from zerobench.records.store import Plan, PlanEntry
 LEDGER_ALONE = (
     "written after the memory steps: the training ended silently after them or is still running; no timed steps"
 )
-"""A note of records that nothing has taken the place of."""
+"""Note of records that were not replaced by final ones."""
 
 
 def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
-    """A fresh run folder under `reports` whose one trial is `trial`; the plan goes last, which makes it a run.
+    """Make a run folder under `reports` with the single trial `trial`; the plan goes last, which makes it a run.
 
-    `asked` is what the user asked for and `command` the command line, both without secrets.
+    `asked` is the user's request and `command` the command line, both without secrets.
 
-    Raises UserError: it cannot be written.
+    Raises UserError if it cannot be written.
     """
     with writing(f"reports: {reports}"):
         run = new_run_folder(reports, trial.trial_id)
@@ -43,7 +43,7 @@ def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], comma
 
 
 def watched_folder() -> TrialFolder | None:
-    """The folder that a watcher around this process made for it; None where nobody watches."""
+    """Return the folder made by a watcher around this process; None without one."""
     value = os.environ.get(TRIAL_VARIABLE)
     if not value:
         return None
@@ -56,10 +56,10 @@ def watched_folder() -> TrialFolder | None:
 
 
 def run_of(folder: TrialFolder) -> RunFolder:
-    """The run that a trial's folder lies in."""
+    """Return the run that contains a trial's folder."""
     return RunFolder(folder.path.parent.parent)
 
 
 def _one_line(word: str) -> str:
-    """An argument on a line of its own, whatever it holds."""
+    """Escape an argument to fit on one line."""
     return word.replace("\\", "\\\\").replace("\n", "\\n") if "\n" in word else word

@@ -1,7 +1,7 @@
-"""What a user's own work was, as a trial: read from the engine, or unknown; nothing is guessed.
+"""A user's own work as a trial: read from the engine, or unknown; nothing is guessed.
 
-A trial states a model, a batch, a precision. Of a script that no ledger looked into none of it is known; of a tracked
-engine most is: the ZeRO stage, offloads, batch and precision are the engine's, the model's shape is its config.
+A trial has a model, a batch, a precision. For a script without a tracker they are unknown; for a tracked engine most
+are known: the ZeRO stage, offloads, batch and precision are the engine's, the model's shape is its config.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from zerobench.config.trial.trial import (
 )
 
 UNKNOWN_MODEL = "unknown"
-"""The model type of what is no transformers model."""
+"""Model type of anything but a transformers model."""
 
 _WORK = axes_known(Visibility.BY_ENGINE)
 _NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", *axes_known(Visibility.NEVER))
 
 
 def unknown_trial(name: str) -> TrialSpec:
-    """A script of which nothing is known."""
+    """Return the trial of a script about which nothing is known."""
     return TrialSpec(
         model=ModelSpec(name=name, hf_config={"model_type": UNKNOWN_MODEL}),
         strategy=SCRIPT,
@@ -43,14 +43,14 @@ def unknown_trial(name: str) -> TrialSpec:
 
 
 def laid_out(trial: TrialSpec, world_size: int, ranks_per_node: int) -> TrialSpec:
-    """`trial` on that many ranks; one node where they do not divide evenly."""
+    """Return `trial` on that many ranks; on one node if they do not divide evenly."""
     even = ranks_per_node > 0 and world_size % ranks_per_node == 0
     nodes = world_size // ranks_per_node if even else 1
     return trial.model_copy(update={"num_nodes": nodes, "gpus_per_node": world_size // nodes})
 
 
 def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
-    """The work of a DeepSpeed engine; `sequence_length` as its batches showed it."""
+    """Describe the work of a DeepSpeed engine; `sequence_length` comes from its batches."""
     fields: dict[str, Any] = {
         **_offloads(engine),
         **_zeropp(engine),
@@ -68,7 +68,7 @@ def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int 
 def loop_trial(
     module: Any, optimizers: Sequence[Any], strategy: str, name: str, steps: StepsSpec, sequence_length: int | None
 ) -> TrialSpec:
-    """The work of a loop without DeepSpeed over `module`, as far as it tells."""
+    """Describe the work of a loop without DeepSpeed over `module`, as far as it is known."""
     dtypes = {str(dtype).removeprefix("torch.") for dtype in _dtypes(module)}
     fields: dict[str, Any] = {
         "sequence_length": sequence_length,
@@ -80,7 +80,7 @@ def loop_trial(
 
 
 def _of_script(module: Any, strategy: str, name: str, steps: StepsSpec, fields: dict[str, Any]) -> TrialSpec:
-    """The trial of what `fields` knows; None is what nobody can tell."""
+    """Build the trial of the known `fields`; None means unknown."""
     known = {field: value for field, value in fields.items() if value is not None}
     unknown = tuple(field for field in _WORK if field != "model" and field not in known)
     script = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))
@@ -88,7 +88,7 @@ def _of_script(module: Any, strategy: str, name: str, steps: StepsSpec, fields: 
 
 
 def _loops_optimizer(optimizer: Any) -> Optimizer | None:
-    """What torch's was told beside its hyperparameters counts too: it may make a kernel of one class."""
+    """Identify a torch optimizer, by its settings too: the same class may be another kernel."""
     kind, group = type(optimizer).__name__, optimizer.param_groups[0]
     for info in OPTIMIZERS.values():
         settings = info.torch_settings.items()
@@ -98,20 +98,20 @@ def _loops_optimizer(optimizer: Any) -> Optimizer | None:
 
 
 def _by_class(optimizer: Any) -> Optimizer | None:
-    """Others, plain Adam among them, are none of ours."""
+    """Identify an optimizer by its class; others, plain Adam among them, are none of ours."""
     kind = type(optimizer).__name__
     known = (info for info in OPTIMIZERS.values() if kind == info.class_name)
     return next((info.name for info in known), None)
 
 
 def engine_file(engine: Any) -> dict[str, Any]:
-    """The configuration that the engine was given, as plain values without secrets."""
+    """Return the engine's given configuration as plain values without secrets."""
     plain: dict[str, Any] = _plain("", getattr(_config(engine), "_param_dict", {}))
     return plain
 
 
 def _plain(name: str, value: Any) -> Any:
-    """`value` as JSON holds it: a number without end as its name, secrets left out."""
+    """Convert `value` to JSON types: non-finite numbers as text, secrets masked."""
     if isinstance(value, Mapping):
         return {str(key): _plain(str(key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -124,7 +124,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _model(module: Any) -> ModelSpec:
-    """A transformers model by its config, anything else by its class alone."""
+    """Describe a transformers model by its config, anything else by its class alone."""
     config = getattr(module, "config", None)
     as_dict = getattr(config, "to_diff_dict", None)
     model_type = getattr(config, "model_type", "")
@@ -137,7 +137,7 @@ def _model(module: Any) -> ModelSpec:
 
 
 def _model_settings(module: Any) -> dict[str, Any]:
-    """What a transformers model says of its attention and of checkpointing; None where it does not."""
+    """Read attention and checkpointing off a transformers model; None if unknown."""
     implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
     attention = Attention(implementation) if implementation in set(Attention) else None
     return {
@@ -147,7 +147,7 @@ def _model_settings(module: Any) -> dict[str, Any]:
 
 
 def _offloads(engine: Any) -> dict[str, Any]:
-    """Where the engine's configuration puts the states; `nvme_path` where it swaps."""
+    """Read the places of the states off the engine's configuration; `nvme_path` if it swaps."""
     zero = _config(engine).zero_config
     sections = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
     devices: dict[str, Any] = {name: _device(section) for name, section in sections.items()}
@@ -157,7 +157,7 @@ def _offloads(engine: Any) -> dict[str, Any]:
 
 
 def _zeropp(engine: Any) -> dict[str, Any]:
-    """ZeRO++ as the engine's configuration has it; a second copy among one rank is none."""
+    """Read ZeRO++ off the engine's configuration; a secondary partition among one rank is none."""
     zero = _config(engine).zero_config
     return {
         "hpz_partition_size": zero.zero_hpz_partition_size if zero.zero_hpz_partition_size > 1 else None,
@@ -190,10 +190,10 @@ def _optimizer(engine: Any) -> Optimizer | None:
 
 
 def _first(owner: Any, *names: str) -> Any:
-    """The first of the attributes `names` that is there: transformers renamed one of them."""
+    """Return the first existing attribute of `names`: transformers renamed one of them."""
     return next((getattr(owner, name) for name in names if hasattr(owner, name)), None)
 
 
 def _config(engine: Any) -> Any:
-    """DeepSpeed's own reading of its configuration, which it has no public name for."""
+    """DeepSpeed's parsed configuration, which has no public name."""
     return engine._config  # noqa: SLF001 -- see above

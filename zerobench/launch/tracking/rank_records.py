@@ -1,4 +1,4 @@
-"""From what one rank's tracker found to the records on disk: this rank's, and on rank 0 the trial's."""
+"""Write the records of a tracked rank, and on rank 0 those of the trial."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from zerobench.records.progress import Rank
 from zerobench.records.records import ContextMemory, Failure, MemoryCourse, NvmlSummary, ParameterTensor, RankRecord
 
 PEERS_S = 10.0
-"""How long rank 0 waits for the other ranks' records before it writes the trial's."""
+"""Seconds rank 0 waits for the other ranks' records before it writes the trial's."""
 FAILED_PEERS_S = 2.0
-"""The same where this rank failed: its peers may hang."""
+"""The same if this rank failed: its peers may hang."""
 _PAUSE_S = 0.02
 _SAMPLER_START_S = 10.0
 _PINNED = "MALLOC_MMAP_THRESHOLD_"
 
 _taken: set[Path] = set()
-"""Folders of watchers that a tracker of this process writes to: a second engine gets a run of its own."""
+"""Watchers' folders used by a tracker of this process: a second engine gets its own run."""
 
 
 def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
-    """On rank 0: the watcher's folder where there is one and it is free, else that of a fresh run.
+    """On rank 0, return the watcher's folder if there is one and it is free, else that of a new run.
 
-    Raises UserError: it cannot be written.
+    Raises UserError if it cannot be written.
     """
     folder = watched_folder()
     if folder is not None and folder.path not in _taken:
@@ -61,7 +61,7 @@ def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
 
 @dataclass(frozen=True)
 class WorkFacts:
-    """What records say of a training; it outlives the training's objects, which are the script's."""
+    """Facts about a training for its records; they outlive its objects, which are the script's."""
 
     trial: TrialSpec
     given: dict[str, Any]
@@ -74,7 +74,7 @@ class WorkFacts:
 
     @classmethod
     def of(cls, work: Work, trial: TrialSpec) -> Self:
-        """Read them off the objects; `trial` is the work's own, on its ranks."""
+        """Read the facts off the objects; `trial` is the work's own, on its ranks."""
         parameters = count_parameters_built(work.module)
         return cls(
             trial,
@@ -90,7 +90,7 @@ class WorkFacts:
 
 @dataclass
 class TrackedRank:
-    """What a tracker has found so far."""
+    """Results of a tracker so far."""
 
     folder: TrialFolder
     ranks_per_node: int
@@ -105,17 +105,17 @@ class TrackedRank:
     failure: Failure | None = None
     notes: list[str] = field(default_factory=list)
     nameless: list[str] = field(default_factory=list)
-    """Notes on bytes without a name in the tracked steps."""
+    """Notes on unattributed bytes in the tracked steps."""
     measured: dict[str, Any] = field(default_factory=dict)
-    """Fields of the rank's record, as the phases left them."""
+    """Fields of the rank's record, from the phases."""
     courses: list[MemoryCourse] = field(default_factory=list)
     sequence_lengths: set[int] = field(default_factory=set)
     facts: WorkFacts | None = None
-    """As last seen."""
+    """The facts as last read."""
 
     @classmethod
     def begin(cls, agreed: Agreement, rank: Rank, work: Work, trial: TrialSpec) -> Self:
-        """The trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
+        """Return the trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
         script, folder = trial.own, agreed.folder
         spec = TrialSpec.model_validate_json(folder.spec.read_bytes()) if folder.spec.exists() else None
         if spec is not None and spec.own is not None and script is not None:
@@ -133,7 +133,7 @@ class TrackedRank:
         return tracked
 
     def _start_sampler(self) -> Sampler | None:
-        """One on each node, unless the watcher's runs there."""
+        """Start one per node, unless the watcher's runs there."""
         if self.folder.nvml_summary(self.rank.node).exists():
             return None
         sampler = Sampler.start(self.folder, self.rank.node, uuids=None)
@@ -141,14 +141,14 @@ class TrackedRank:
         return sampler
 
     def look_at(self, work: Work) -> WorkFacts:
-        """What the records will say of the work, as it is now; as last seen where the script has deleted it since."""
+        """Read the facts about the work now, or return the last ones if the script has deleted it."""
         if work.is_alive or self.facts is None:
             trial = work.trial(self.trial.trial_id, self.trial.steps, self.sequence_length)
             self.facts = WorkFacts.of(work, laid_out(trial, self.rank.world_size, self.ranks_per_node))
         return self.facts
 
     def take(self, steps: StepPhases) -> None:
-        """Take over what was seen in the tracked steps."""
+        """Take the results of the tracked steps."""
         self.measured = {
             "step_times": steps.step_times,
             "marks": steps.marks.marks,
@@ -164,12 +164,12 @@ class TrackedRank:
         self.nameless = steps.ledger.unattributed_notes()
 
     def note_once(self, note: str) -> None:
-        """Add a note that is not there yet."""
+        """Add a note unless it is there."""
         if note not in self.notes:
             self.notes.append(note)
 
     def note_batch(self, tensors: Iterable[torch.Tensor]) -> None:
-        """A batch of token sequences tells the sequence length: its first matrix of integers."""
+        """Read the sequence length off a batch: its first matrix of integers."""
         shapes = (tuple(tensor.shape) for tensor in tensors if tensor.dim() == 2 and not tensor.is_floating_point())
         first = next(shapes, None)
         if first is not None:
@@ -177,21 +177,22 @@ class TrackedRank:
 
     @property
     def all_notes(self) -> list[str]:
-        """The notes, with those on what was seen in the tracked steps."""
+        """The notes, with those on the tracked steps."""
         lengths = sorted(self.sequence_lengths)
         differ = [f"the tracked batches differ in length: {lengths} tokens"] if len(lengths) > 1 else []
         return [*self.notes, *self.nameless, *differ]
 
     @property
     def sequence_length(self) -> int | None:
-        """Tokens per sequence, where all tracked batches agree."""
+        """Tokens per sequence, if all tracked batches agree."""
         return next(iter(self.sequence_lengths)) if len(self.sequence_lengths) == 1 else None
 
 
 def write_records(tracked: TrackedRank, work: Work, device: Device, *, is_last: bool = True) -> None:
-    """Write this rank's record; the rank that speaks also what the work was and, unless a watcher does, the trial's.
+    """Write this rank's record; the speaking rank also writes the description of the work and, without a watcher, the
+    trial's record.
 
-    Where it `is_last` not, others take their place later, unless the process is killed before.
+    Unless `is_last`, these are replaced later, if the process lives.
     """
     facts = tracked.look_at(work)
     trial = facts.trial
@@ -237,7 +238,7 @@ def _rank_record(tracked: TrackedRank, facts: WorkFacts, device: Device, more_no
 def _flops(
     trial: TrialSpec, parameters: ParameterTensor, backward: BackwardPass | None
 ) -> tuple[float | None, str | None]:
-    """Model FLOPs of one rank and optimizer step, and the formula's name."""
+    """Return model FLOPs per rank and optimizer step, and the formula's name."""
     counts = ParameterCounts.from_components(parameters.by_component)
     per_token, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, backward)
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
@@ -245,9 +246,9 @@ def _flops(
 
 
 def _write_trial(tracked: TrackedRank, trial: TrialSpec, notes: Sequence[str]) -> None:
-    """Wait a little for the other ranks' records, then say how the tracked steps went.
+    """Wait briefly for the other ranks' records, then write the trial's.
 
-    With `notes` on what is still to come nobody is waited for: the training goes on.
+    With `notes` on steps still to come it does not wait: the training goes on.
     """
     folder = tracked.folder
     patience_s = 0.0 if notes else PEERS_S if tracked.failure is None else FAILED_PEERS_S
@@ -273,5 +274,5 @@ def _write_trial(tracked: TrackedRank, trial: TrialSpec, notes: Sequence[str]) -
 
 
 def read_nvml(folder: TrialFolder) -> list[NvmlSummary]:
-    """What the samplers of all nodes left."""
+    """Read the summaries of all nodes' samplers."""
     return [NvmlSummary.model_validate_json(path.read_bytes()) for path in folder.nvml_summaries()]

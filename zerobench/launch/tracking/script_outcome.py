@@ -1,7 +1,7 @@
-"""How a user's own script ended, typed from evidence as any trial's end is (zerobench.launch.run.outcome).
+"""Classify the end of a user's own script from evidence, as any trial's (zerobench.launch.run.outcome).
 
-A script that ends with 0 has completed, whether or not a tracker spoke. One that was stopped by its user after all of
-its tracked steps had been measured has given what was asked of it.
+A script that exits with 0 has completed, tracked or not. So has one stopped by its user after all of its tracked steps
+were measured.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from zerobench.launch.tracking.own_run import LEDGER_ALONE
 from zerobench.records.records import Failure
 
 ScriptOutcome = tuple[Status, Failure | None, list[str]]
-"""Status, why unless it completed, and notes."""
+"""Status, failure unless it completed, and notes."""
 
 
 def classify_script(ending: Ending) -> ScriptOutcome:
-    """The status of a watched script."""
+    """Return the status of a watched script."""
     failed = [record for record in ending.records if record.status is not Status.COMPLETED]
     if ending.stopped is Stopped.INTERRUPTED:
         is_whole = not any(LEDGER_ALONE in record.notes for record in ending.records)
@@ -50,7 +50,9 @@ def _interrupted(*, tracked: bool) -> ScriptOutcome:
 
 
 def _real_code(code: int | None) -> int | None:
-    """DeepSpeed's launch.py exits with a rank's negative status, of which eight bits arrive; shells add 128."""
+    """Undo exit status conversions: launch.py exits with a rank's negative status truncated to eight bits; shells add
+    128.
+    """
     numbers = set(signal.Signals) - {signal.SIGHUP}
     if code is not None and code > 128:
         if 256 - code in numbers:

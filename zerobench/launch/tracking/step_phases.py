@@ -1,7 +1,7 @@
-"""The steps of a tracked engine and their phases: which are under the ledger, which are timed, which only pass.
+"""Steps and phases of a tracked engine: under the ledger, timed, or passed over.
 
-A step begins with its first forward pass and a phase lasts until the next one begins, in calls of the engine that
-somebody else makes; so contexts are entered in one call and left in another.
+A step begins with its first forward pass and a phase lasts until the next one begins, in engine calls made by the
+user's loop; so contexts are entered in one call and left in another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from zerobench.records.records import StepTime
 
 
 class StepPhases:
-    """Where a tracked engine is, and what was seen of it."""
+    """Position of a tracked engine, and its results so far."""
 
     def __init__(
         self,
@@ -66,34 +66,34 @@ class StepPhases:
 
     @property
     def kind(self) -> str:
-        """What the step in hand is for."""
+        """Purpose of the current step."""
         return self.kinds[self.index]
 
     @property
     def under_ledger(self) -> bool:
-        """Whether the step in hand is accounted for."""
+        """True if the current step is under the ledger."""
         return self.is_open and self.kind in UNDER_LEDGER
 
     @property
     def phase(self) -> Phase | None:
-        """The phase in hand; None between phases."""
+        """The current phase; None between phases."""
         return None if self._in_phase is None else self._in_phase[0]
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps are done."""
+        """True if all steps are done."""
         return self.index == len(self.kinds)
 
     @property
     def ledger_is_done(self) -> bool:
-        """Whether the step that has just ended was the last one under the ledger."""
+        """True if the step that has just ended was the last one under the ledger."""
         under = [kind in UNDER_LEDGER for kind in self.kinds]
         return self.index > 0 and under[self.index - 1] and not any(under[self.index :])
 
     def look_back(self, at_start: StorageCounter | None) -> None:
-        """Account for start-up after it, by the allocator's history of it (Ledger.look_back).
+        """Account for start-up afterwards, from the allocator's history of it (Ledger.look_back).
 
-        `at_start` looked on at it, as far as Python could.
+        `at_start` is the counter that watched it, as far as Python could.
         """
         if at_start is not None:
             self.ledger.knows_births_of(at_start)
@@ -118,7 +118,7 @@ class StepPhases:
             self._step.enter_context(self._timed.step(self.step_times))
 
     def close(self) -> None:
-        """End the step in hand."""
+        """End the current step."""
         self.leave()
         self._step.close()
         self.is_open = False
@@ -127,7 +127,7 @@ class StepPhases:
             self.ledger.rest()
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase, and end the one before; nothing where it is the one in hand."""
+        """Begin a phase, ending the one before; nothing if it is the current one."""
         if self.phase is phase:
             return
         self.leave()
@@ -136,13 +136,13 @@ class StepPhases:
         self._in_phase = (phase, context)
 
     def leave(self) -> None:
-        """End the phase in hand, where there is one."""
+        """End the current phase, if any."""
         if self._in_phase is not None:
             context, self._in_phase = self._in_phase[1], None
             context.__exit__(None, None, None)
 
     def drop(self, error: BaseException | None) -> None:
-        """Leave a step that did not come to its end: nothing of its last phase is accounted for."""
+        """Leave an unfinished step: nothing of its last phase is accounted for."""
         error = error or GeneratorExit()
         details: Any = (type(error), error, error.__traceback__)
         if self._in_phase is not None:

@@ -62,15 +62,13 @@ def track(
 ) -> Tracker:
     """Begin to track a DeepSpeed engine; call it on every rank, after `deepspeed.initialize`.
 
-    Use it as a context around the training loop, or keep what it returns: the records are written once the tracked
-    steps are done, or when the context or the process ends before. The run lies under `reports` as `<name>_<time>`,
-    `name` being the script's where it is left out; inside of `zerobench watch` it is the watcher's run. `warmup`,
-    `memory` and `timed` are numbers of optimizer steps (zerobench.config.trial.trial.StepsSpec).
+    Use it as a context around the training loop, or keep the returned tracker: records are written once the tracked
+    steps are done, or when the context or the process ends earlier. The run is `<name>_<time>` under `reports`; `name`
+    defaults to the script's; inside `zerobench watch` it is the watcher's run. `warmup`, `memory` and `timed` are
+    numbers of optimizer steps (zerobench.config.trial.trial.StepsSpec).
 
-    Raises:
-        UserError: `engine` is no DeepSpeed engine, a number of steps is not possible, or the run's folder cannot be
-            written.
-
+    Raises UserError if `engine` is not a DeepSpeed engine, a number of steps is invalid, or the run's folder cannot be
+    written.
     """
     if not all(hasattr(engine, method) for method in ("backward", "step", "is_gradient_accumulation_boundary")):
         raise UserError(
@@ -84,7 +82,7 @@ def track(
 
 
 def _harmless(method: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """A fault of the tracker's own ends the tracking and never the training."""
+    """Let a fault of the tracker's own end the tracking, never the training."""
 
     @wraps(method)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -100,11 +98,11 @@ def _harmless(method: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 class Tracker:
-    """One training while it is tracked; hears of its calls (engine_hooks.Listener).
+    """One training while it is tracked; receives its calls (engine_hooks.Listener).
 
-    `kinds` are its steps and what each is for (zerobench.config.derived.step_plan.step_kinds). `in_own_process` says
-    whether what the kernel tells of this process is the training's: where its memory is not really there, it is not.
-    `nvme` makes the account of what is swapped.
+    `kinds` are the purposes of its steps (zerobench.config.derived.step_plan.step_kinds). `in_own_process` is True if
+    the kernel's figures for this process are the training's, which they are not for emulated memory. `nvme` makes the
+    account of swapped tensors.
     """
 
     def __init__(
@@ -153,12 +151,12 @@ class Tracker:
 
     @property
     def done(self) -> bool:
-        """Whether the records are written and the engine is as it was."""
+        """True if the records are written and the engine is restored."""
         return self._finished
 
     @_harmless
     def step(self) -> None:
-        """Say that an optimizer step is over, where the engine cannot know: it is over anyway after its `step()`."""
+        """Mark the end of an optimizer step if the engine cannot: its own `step()` marks it anyway."""
         if self._finished or not self._steps.is_open:
             return
         self._tracked.look_at(self._work)  # the script may delete it before the records are written
@@ -170,7 +168,7 @@ class Tracker:
 
     @_harmless
     def close(self, error: BaseException | None = None) -> None:
-        """End the tracking now and write what there is; a second call does nothing. `error`: what ended the loop."""
+        """End the tracking and write the results so far; a second call does nothing. `error`: what ended the loop."""
         if self._finished:
             return
         if error is not None:
@@ -185,11 +183,11 @@ class Tracker:
 
     @_harmless
     def look_back(self, at_start: StorageCounter | None = None) -> None:
-        """Account for start-up, by the history that the allocator has kept of it; `at_start` looked on at it."""
+        """Account for start-up, from the allocator's history of it; `at_start` is the counter that watched it."""
         self._steps.look_back(at_start)
 
     def held(self) -> Holdings | None:
-        """What tensors hold on the device now; None outside of a step under the ledger."""
+        """Return the live tensors on the device; None outside a step under the ledger."""
         if self._finished or not self._steps.under_ledger:
             return None
         return self._steps.ledger.held(self._steps.phase or Phase.INIT)
@@ -199,7 +197,7 @@ class Tracker:
 
     @property
     def where(self) -> str:
-        """Where the training is, for a sentence."""
+        """The training's position, for a sentence."""
         if self._finished:
             return "after the tracked steps"
         steps = self._steps
@@ -210,7 +208,7 @@ class Tracker:
 
     @_harmless
     def forward_begins(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A micro-step begins, and with the first one the step."""
+        """Begin a micro-step, and with the first one the step."""
         if not torch.is_grad_enabled():
             return
         steps = self._steps
@@ -226,7 +224,7 @@ class Tracker:
 
     @_harmless
     def forward_ended(self, output: Any) -> None:
-        """What follows until the backward pass is the loss."""
+        """Mark the loss, computed between here and the backward pass."""
         if self._steps.under_ledger and self._steps.phase is Phase.FORWARD:
             self._steps.ledger.name_kept(_kept(output))
             logits = _logits(output)
@@ -236,7 +234,7 @@ class Tracker:
 
     @_harmless
     def backward_begins(self, loss: Any) -> None:
-        """The forward phase is over."""
+        """End the forward phase."""
         self._steps.sites.after_forward = False
         if self._steps.under_ledger and isinstance(loss, torch.Tensor):
             self._steps.memory.mark_loss(loss)
@@ -245,12 +243,12 @@ class Tracker:
 
     @_harmless
     def backward_ended(self) -> None:
-        """Nothing until the next micro-step, or the update."""
+        """Leave the backward phase: until the next micro-step or the update there is none."""
         self._steps.leave()
 
     @_harmless
     def step_begins(self) -> None:
-        """The update begins; where no backward pass was seen, the phases cannot be told apart."""
+        """Begin the update; without an observed backward pass, the phases cannot be told apart."""
         if self._steps.phase is Phase.FORWARD:
             self._tracked.note_once(
                 "loss.backward() was called instead of engine.backward(): its pass counts as forward"
@@ -261,12 +259,12 @@ class Tracker:
 
     @_harmless
     def step_ended(self) -> None:
-        """The optimizer step is over."""
+        """End the optimizer step."""
         self.step()
 
     @_harmless
     def failed(self, error: BaseException) -> None:
-        """The loop failed; if it goes on, it does so without us."""
+        """Record the failure of the loop and detach; if it goes on, it does so untracked."""
         status, self._tracked.failure = describe(
             error, self._steps.marks, self._rank.rank, self._device, between_calls=self._steps.phase is None
         )
@@ -277,7 +275,7 @@ class Tracker:
     # The end.
 
     def _give_up(self, error: Exception) -> None:
-        """The tracker itself failed: say so, and let the training go on without it."""
+        """Record a fault of the tracker itself, and let the training go on without it."""
         self._tracked.notes.append(f"the tracker failed and detached from the engine: {type(error).__name__}: {error}")
         try:
             self._steps.drop(error)
@@ -286,7 +284,7 @@ class Tracker:
         self._finish()
 
     def _finish(self) -> None:
-        """Give the engine back, write the records, and hold on to nothing."""
+        """Restore the engine, write the records, and release everything."""
         self._finished = True
         self._hooks.restore()
         atexit.unregister(self._at_exit)
@@ -294,7 +292,7 @@ class Tracker:
         del self._work, self._steps, self._hooks, self._tracked
 
     def _write(self, *, is_last: bool) -> None:
-        """Write the records; before the last ones, so that a process that is killed leaves its ledger."""
+        """Write the records; before the last ones too, so that a killed process leaves its ledger."""
         try:
             if is_last:
                 self._progress.say("done", len(self._steps.kinds), always=True)
@@ -304,26 +302,28 @@ class Tracker:
             warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
 
     def _at_exit(self) -> None:
-        """The process ends before the tracked steps were done; an exception that ended it is the reason."""
+        """Close at the end of the process, before the tracked steps were done; an exception that ended it is the
+        reason.
+        """
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         self.close(error if isinstance(error, BaseException) else None)
 
 
 def _logits(output: Any) -> Any:
-    """What a loss outside of the model is computed from: a tensor, or a transformers output without a loss."""
+    """Return the input of a loss outside the model: a tensor, or a transformers output without a loss."""
     logits = getattr(output, "logits", None)
     return logits if isinstance(logits, torch.Tensor) and getattr(output, "loss", None) is None else output
 
 
 def _kept(output: Any) -> list[torch.Tensor]:
-    """What a transformers output holds beside its loss and logits: attention's keys and values, hidden states."""
+    """Return the rest of a transformers output, besides loss and logits: keys and values, hidden states."""
     if not isinstance(output, Mapping):
         return []
     return [tensor for name, part in output.items() if name not in ("loss", "logits") for tensor in _within(part)]
 
 
 def _within(value: Any, depth: int = 5) -> list[torch.Tensor]:
-    """The tensors in nested collections and plain objects, as a cache's layers are."""
+    """Return the tensors in nested collections and plain objects, such as a cache's layers."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -336,5 +336,4 @@ def _within(value: Any, depth: int = 5) -> list[torch.Tensor]:
 
 
 def _script_name() -> str:
-    """The name of the script that runs."""
     return Path(os.fspath(sys.argv[0] if sys.argv else "")).stem or "script"

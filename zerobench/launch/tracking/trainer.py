@@ -1,7 +1,7 @@
 """The tracker as a callback of the Hugging Face Trainer: `trainer.add_callback(zerobench.TrainerCallback())`.
 
 The Trainer gives its callbacks the bare model and not the engine around it, so the engine is found by identity: it is
-the DeepSpeed engine of this process whose module is that model. Its calls are then heard as in any other loop.
+the DeepSpeed engine of this process whose module is that model. Its calls are then observed as in any other loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc] # tra
         self.tracker: Tracker | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 -- the Trainer's signature
-        """The engine stands: begin."""
+        """Find the engine, which exists by now, and track it."""
         engine = find_engine(kwargs.get("model"))
         if engine is None:
             warnings.warn("zerobench: this Trainer does not use DeepSpeed; nothing is tracked", stacklevel=2)
@@ -32,18 +32,18 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc] # tra
         self.tracker = track(engine, **self._options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 -- as above
-        """The optimizer step is over in every case."""
+        """Mark the end of an optimizer step."""
         if self.tracker is not None:
             self.tracker.step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 -- as above
-        """The training may have been shorter than the tracked steps."""
+        """Stop tracking: the training may have been shorter than the tracked steps."""
         if self.tracker is not None:
             self.tracker.close()
 
 
 def find_engine(model: Any) -> Any:
-    """The DeepSpeed engine of this process that trains `model`, or that holds it further inside; None for none."""
+    """Return the DeepSpeed engine of this process whose module is, or contains, `model`; None without one."""
     engines = [thing for thing in gc.get_objects() if issubclass(type(thing), deepspeed.DeepSpeedEngine)]
     around = (engine for engine in engines if engine.module is model)
     holding = (engine for engine in engines if any(module is model for module in engine.module.modules()))

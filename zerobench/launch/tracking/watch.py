@@ -1,8 +1,8 @@
-"""Watches a user's own unmodified command from outside: NVML, host memory, its end; and writes an ordinary run.
+"""Watch a user's own unmodified command from outside: NVML, host memory, its end; and write an ordinary run.
 
-The command runs as it is given: its own process group and session, its arguments never through a shell, its streams
-passed on, signals handed to it, its exit status handed back. Its environment has one variable more, by which its
-processes are known and a tracker inside of it finds the folder.
+The command runs as given: its own process group and session, its arguments never through a shell, its streams passed
+on, signals forwarded, its exit status returned. Its environment has one more variable, which marks its processes and
+gives the folder to a tracker inside it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zerobench.records.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records.records import HostSummary, NvmlSummary, TrialRecord
 
 BASELINE_S = 10.0
-"""How long the sampler may take for its baseline before the command is started without one."""
+"""Seconds the sampler may take for its baseline before the command is started without one."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,17 @@ class WatchedRun:
 
     folder: RunFolder
     record: TrialRecord | None
-    """None where it could not be written."""
+    """None if it could not be written."""
     exit_code: int
-    """The command's own, 128 and the signal's number where one ended it."""
+    """The command's own; 128 plus the signal's number if one ended it."""
     fault: str | None = None
-    """Why the record could not be written."""
+    """Reason for a missing record."""
 
 
 def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> WatchedRun:
-    """Run `command` and watch it to its end; its run lies under `reports`, named `name` or by its script.
+    """Run `command` and watch it to its end; its run is in `reports`, named `name` or after its script.
 
-    Raises:
-        UserError: there is no such command, or the run's folder cannot be written.
-
+    Raises UserError if there is no such command, or the run's folder cannot be written.
     """
     program = _program(command)
     trial = unknown_trial(name or script_name(command))
@@ -78,7 +76,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
 
 
 def _program(command: Sequence[str]) -> str:
-    """Where the command lies. Raises UserError: nowhere."""
+    """Find the command's program. Raises UserError if there is none."""
     if not command:
         raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
     program = shutil.which(command[0])
@@ -88,13 +86,13 @@ def _program(command: Sequence[str]) -> str:
 
 
 def script_name(command: Sequence[str]) -> str:
-    """The name of the script in a command line, else of its program."""
+    """Return the name of the script in a command line, else of its program."""
     scripts = (Path(word).stem for word in command if word.endswith((".py", ".sh")) and not word.startswith("-"))
     return next(scripts, Path(command[0]).stem) or "script"
 
 
 def _settle_spec(folder: TrialFolder, command: Command) -> TrialSpec:
-    """What the work was: a tracker's word, else the ranks that were seen."""
+    """Return the trial of the work: a tracker's description, else the ranks that were seen."""
     trial = TrialSpec.model_validate(json.loads(folder.spec.read_bytes()))
     if trial.strategy != SCRIPT:
         return trial

@@ -1,4 +1,4 @@
-"""What a tracker looks into: a user's own training, of whatever make, as the tracker needs to know it."""
+"""A tracked training of any kind, as the tracker sees it."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from zerobench.records.records import ContextMemory
 
 
 class Hooks(Protocol):
-    """How a tracker hears of the training's calls."""
+    """Subscription to the training's calls."""
 
     def install(self) -> None:
         pass
 
     def restore(self) -> None:
-        """Leave everything as it was; a second call does nothing."""
+        """Restore everything; a second call does nothing."""
 
 
 class Work(Protocol):
-    """One training of one rank, whose objects are its script's: once the script has dropped them, they are gone."""
+    """Training of one rank, whose objects belong to its script: once the script has dropped them, they are gone."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether its objects exist. If not, `walk` yields nothing of them and the other members must not be used."""
+        """True if its objects exist. If not, `walk` yields nothing of them and the other members must not be used."""
 
     @property
     def module(self) -> torch.nn.Module: ...
 
     @property
     def device(self) -> torch.device:
-        """Where it is trained."""
+        """Device of the training."""
 
     @property
     def has_stepped(self) -> bool:
-        """Whether its first optimizer step, which makes the states, is over."""
+        """True after its first optimizer step, which makes the states."""
 
     def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
-        """What the work is, as far as it is known; `sequence_length` as its batches showed it."""
+        """Describe the work, as far as it is known; `sequence_length` comes from its batches."""
 
     def walk(self) -> Iterable[NamedTensor]:
-        """Every tensor that it holds, by name."""
+        """Yield every tensor that it holds, by name."""
 
     def given(self) -> dict[str, Any]:
-        """The DeepSpeed configuration that it was given, without secrets; empty without DeepSpeed."""
+        """Return its given DeepSpeed configuration, without secrets; empty without DeepSpeed."""
 
     def effective_config(self) -> dict[str, Any]:
-        """The settings that it runs with, read back from it."""
+        """Return the settings in effect, read back from it."""
 
     def departures(self, world_size: int, num_params: int) -> list[str]:
-        """Where its memory departs from the ZeRO paper."""
+        """List where its memory departs from the ZeRO paper."""
 
     def context(self) -> ContextMemory | None:
-        """Device memory outside torch, where somebody knows it; a tracker that comes later cannot read it."""
+        """Return device memory outside torch, if known; a tracker that comes later cannot read it."""
 
     def hooks(self, listener: Listener) -> Hooks:
-        """How to hear of its calls."""
+        """Return the hooks for its calls."""
 
 
 class EngineWork:
@@ -102,25 +102,25 @@ class EngineWork:
         return engine_trial(self._engine, name, steps, sequence_length)
 
     def walk(self) -> Iterable[NamedTensor]:
-        """Everything that the engine holds."""
+        """Yield all tensors of the engine."""
         return walk_deepspeed(self._engine) if self.is_alive else ()
 
     def given(self) -> dict[str, Any]:
         return engine_file(self._engine)
 
     def effective_config(self) -> dict[str, Any]:
-        """With every default filled in."""
+        """Every default is filled in."""
         return engine_config(self._engine)
 
     def departures(self, world_size: int, num_params: int) -> list[str]:
-        """None where the configuration is of a kind that is not known."""
+        """None for a configuration of an unknown kind."""
         try:
             return departures(self.given(), world_size, num_params)
         except (UserError, KeyError, TypeError, ValueError, IndexError, AttributeError):
             return []
 
     def context(self) -> ContextMemory | None:
-        """Nobody read the driver before the engine was made."""
+        """None: the driver was not read before the engine was made."""
         return None
 
     def hooks(self, listener: Listener) -> Hooks:

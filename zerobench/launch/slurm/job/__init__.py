@@ -1,1 +1,1 @@
-"""Inside a job: the runner that the batch script becomes, and the nodes of the job as its executor (`__main__.py`)."""
+"""Code that runs inside a job: its runner (`__main__.py`) and the executor on its nodes."""

@@ -1,12 +1,12 @@
-"""Runs the trials of one job, in the job: what the batch scripts end in.
+"""Run the trials of one job, inside the job; the batch scripts end with it.
 
     python -m zerobench.launch.slurm.job RUN TASKS        # line SLURM_ARRAY_TASK_ID of the tasks file, from 0
     python -m zerobench.launch.slurm.job RUN --trial ID   # one trial; may be repeated
-    python -m zerobench.launch.slurm.job RUN --finish     # types the trials that were begun and whose job is over
+    python -m zerobench.launch.slurm.job RUN --finish     # records started trials whose job is over
 
-A light process on the job's first node, without torch: the ranks are started by srun. It is the batch script itself
-(exec), so that Slurm's signals come here. It writes how each trial ended; where it is killed before it can, whoever
-comes next does: the requeued job, `--finish`, or the next submission.
+A light process on the job's first node, without torch: srun starts the ranks. It replaces the batch script (exec), so
+that Slurm's signals arrive here. It records how each trial ended; if it is killed first, the requeued job, `--finish`
+or the next submission does.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from zerobench.records.store import load_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say: 0 where all is well, 1 where a trial failed, 2 for a mistake, 130 when stopped."""
+    """Run the command line: returns 0, 1 if a trial failed, 2 for a user error, 130 when stopped."""
     asked = _parser().parse_args(arguments)
     try:
         run = RunFolder(asked.run.resolve())
@@ -110,7 +110,7 @@ def _executor(asked: argparse.Namespace, stop: Stop) -> Executor:
 
 
 def _finish(run: RunFolder) -> int:
-    """Type the trials that were begun and have no record, unless a job of theirs lives."""
+    """Record the trials that were started and have no record, unless one of their jobs lives."""
     opened = load_run(run.path)
     log = Log(None)
     for trial_id in opened.pending():

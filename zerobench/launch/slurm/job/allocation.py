@@ -1,4 +1,4 @@
-"""The job that we run in, as Slurm's variables and programs tell."""
+"""The current job, from Slurm's variables and programs."""
 
 import re
 import socket
@@ -13,65 +13,65 @@ from zerobench.launch.slurm.tasks import TaskState
 
 _PATIENCE_S = 10.0
 _LAST_WORD_S = 3.0
-"""How long we may wait for Slurm while it is about to kill us (KillWait, 30 s by default)."""
+"""Seconds to wait for Slurm while it is about to kill us (KillWait, 30 s by default)."""
 _DOWN = {"down", "fail", "failing"}
 _FLAGS = "*~#!%$@^-+"
-"""What sinfo puts behind a state (sinfo(1), NODE STATE CODES): `down*` does not answer."""
+"""Suffixes that sinfo adds to a state (sinfo(1), NODE STATE CODES): `down*` does not answer."""
 
 
 _BOOTED = re.compile(r"^NodeName=(\S+) .* BootTime=(\d+)(?!\S)", re.MULTILINE)
-"""In what `scontrol --oneliner show node` prints, with times as the client asks for them; `None` is none."""
+"""Matches output of `scontrol --oneliner show node` with Unix times; `None` does not match."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One job, or one task of an array, and the nodes that it has."""
+    """One job, or one task of an array, with its nodes."""
 
     job_id: int
-    """That of the array where it is a task of one: what `sbatch` printed."""
+    """The array's id for a task of one: the number `sbatch` printed."""
     task_id: int | None
     restarts: int
-    """How often it has been requeued."""
+    """Number of requeues."""
     nodes: tuple[str, ...]
-    """By Slurm's names; the first one is where the batch script runs."""
+    """Slurm's node names; the batch script runs on the first."""
     cpus_per_node: int
     gpus_per_node: int
     hostname: str
-    """What other nodes reach this one by."""
+    """Name by which other nodes reach this one."""
 
     @property
     def job(self) -> str:
-        """How records name it: `123`, `123_4` in an array, `123_4.2` at its second start."""
+        """Name in records: `123`, `123_4` in an array, `123_4.2` at its second start."""
         task = "" if self.task_id is None else f"_{self.task_id}"
         return f"{self.job_id}{task}" + (f".{self.restarts + 1}" if self.restarts else "")
 
     def state(self, timeout_s: float = _LAST_WORD_S) -> TaskState | None:
-        """Where Slurm says that we stand; None where it does not answer or has forgotten us."""
+        """Return Slurm's state of this job; None if Slurm does not answer or has forgotten it."""
         states = job_states([self.job_id], timeout_s) or {}
         return next((task for task in states.get(self.job_id, []) if task.task_id == self.task_id), None)
 
     @cached_property
     def ends_at_s(self) -> float | None:
-        """When our time limit comes, Unix time; asked of Slurm once."""
+        """Unix time of the job's time limit; asked of Slurm once."""
         state = self.state(_PATIENCE_S)
         return None if state is None else state.end_s
 
     def limit_is_over(self, now_s: float) -> bool:
-        """Whether our time limit has come, as Slurm said when it was first asked."""
+        """Return True if the time limit has passed, by Slurm's first answer."""
         return self.ends_at_s is not None and now_s >= self.ends_at_s
 
 
 def parse_job(name: str) -> tuple[int, int | None, int]:
-    """Job, task and restarts of what `Allocation.job` wrote. Raises ValueError."""
+    """Split a name made by `Allocation.job` into job, task and restarts. Raises ValueError."""
     job, _, starts = name.partition(".")
     number, _, task = job.partition("_")
     return int(number), int(task) if task else None, int(starts or 1) - 1
 
 
 def read_allocation(environ: Mapping[str, str]) -> Allocation:
-    """The job that `environ` says we are in.
+    """Return the job that `environ` describes.
 
-    Raises UserError: it says of none, or Slurm does not tell its nodes.
+    Raises UserError if it describes none, or Slurm does not list its nodes.
     """
     job_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
     if job_id is None:
@@ -89,7 +89,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
 
 
 def _node_names(nodelist: str) -> tuple[str, ...]:
-    """`n[1-2]` as its nodes: only Slurm can read all the forms that it writes."""
+    """Expand a list such as `n[1-2]`: only Slurm can read all the forms that it writes."""
     text = run_client(["scontrol", "show", "hostnames", nodelist], _PATIENCE_S)
     if not text:
         raise UserError(f"SLURM_JOB_NODELIST: {nodelist!r}: scontrol show hostnames failed")
@@ -97,7 +97,7 @@ def _node_names(nodelist: str) -> tuple[str, ...]:
 
 
 def down_nodes(nodes: Sequence[str], timeout_s: float = _LAST_WORD_S) -> list[str]:
-    """Those of `nodes` that Slurm holds to be down or failing."""
+    """Return those of `nodes` that Slurm reports as down or failing."""
     if not nodes:
         return []
     argv = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"]
@@ -106,7 +106,7 @@ def down_nodes(nodes: Sequence[str], timeout_s: float = _LAST_WORD_S) -> list[st
 
 
 def boot_times(nodes: Sequence[str], timeout_s: float) -> dict[str, float]:
-    """When each of `nodes` was last started, Unix time; those left out of which Slurm does not say."""
+    """Return the boot time of each of `nodes`, Unix time; nodes unknown to Slurm are missing."""
     if not nodes:
         return {}
     text = run_client(["scontrol", "--oneliner", "show", "node", ",".join(nodes)], timeout_s) or ""

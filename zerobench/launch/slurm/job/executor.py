@@ -1,6 +1,4 @@
-"""The nodes of a Slurm job as an executor of trials: where the runner meets srun (see
-zerobench.launch.run.executor).
-"""
+"""Executor on the nodes of a Slurm job, through srun (see zerobench.launch.run.executor)."""
 
 import os
 import sys
@@ -31,42 +29,38 @@ from zerobench.records.folder import TrialFolder, write_whole
 from zerobench.records.records import Start
 
 _STEP_PATIENCE_S = 30.0
-"""How long a step beside the ranks may take."""
+"""Seconds a step that runs next to the ranks may take."""
 
 
 @dataclass(frozen=True)
 class SlurmExecutor:
-    """The nodes of the job that we run in."""
+    """The nodes of the current job."""
 
     allocation: Allocation
     interpreter: Interpreter
     stop: Stop
-    """What Slurm's signals set."""
+    """Set by Slurm's signals."""
     launcher: Launcher = Launcher.SRUN
     settle_s: float = 60.0
 
     @property
     def num_cpus(self) -> int:
-        """Cores of one node."""
         return self.allocation.cpus_per_node
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of one node."""
         return self.allocation.gpus_per_node
 
     @property
     def job(self) -> str:
-        """As records name it."""
         return self.allocation.job
 
     @property
     def job_ends_at_s(self) -> float | None:
-        """When the time limit comes, Unix time."""
         return self.allocation.ends_at_s
 
     def check(self, trial: TrialSpec) -> None:
-        """Refuse a trial that takes more nodes, or more GPUs of a node, than the job has. Raises UserError."""
+        """Raise UserError for a trial that takes more nodes, or more GPUs per node, than the job has."""
         nodes, gpus = len(self.allocation.nodes), self.allocation.gpus_per_node
         refuse_own_environments([trial])
         if trial.num_nodes > nodes and launched_processes(trial) > 1:
@@ -75,15 +69,15 @@ class SlurmExecutor:
             raise UserError(f"{trial.trial_id}: gpus_per_node: {trial.gpus_per_node}, and Slurm gave {gpus} a node")
 
     def nodes(self, trial: TrialSpec) -> list[str]:
-        """The first nodes of the job."""
+        """Return the first nodes of the job."""
         return list(self.allocation.nodes[: 1 if launched_processes(trial) == 1 else trial.num_nodes])
 
     def compiles_for(self, trial: TrialSpec) -> bool:  # noqa: ARG002 -- as every executor
-        """Never: ranks may run in a container, under another Python, on other nodes; they compile at first use."""
+        """False: ranks may run in a container, under another Python, on other nodes; they compile at first use."""
         return False
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
-        """Srun's command; rank 0 is on this node, where the job's batch script runs."""
+        """Return the srun command; rank 0 is on this node, which runs the batch script."""
         (folder.path / "logs").mkdir(exist_ok=True)
         cpus, gpus = self.allocation.cpus_per_node, self.allocation.gpus_per_node
         nodes = self.nodes(trial)
@@ -106,9 +100,9 @@ class SlurmExecutor:
         return Launch(argv, added, lambda verb, mark: self._on_all(nodes, verb, mark))
 
     def _on_all(self, nodes: Sequence[str], verb: str, mark: str) -> list[str]:
-        """A verb of zerobench.launch.run.remote on each of `nodes`, as a step beside the ranks'.
+        """Run a verb of zerobench.launch.run.remote on each of `nodes`, as a step next to the ranks.
 
-        Not while Slurm ends the job, which starts no step any more and ends the ranks itself.
+        Not while Slurm ends the job: it then starts no further step and ends the ranks itself.
         """
         if self.stop.asked and self.stop.signal is not interruption.TIME_SIGNAL:
             return []
@@ -119,25 +113,25 @@ class SlurmExecutor:
         return [f"{verb}: srun exited with {answer.exit_code}: {last}"] if answer.exit_code else []
 
     def first_rank_exit(self, code: int | None) -> int | None:
-        """Srun exits with the highest status of its tasks: 128 and the signal's number where one was killed."""
+        """Srun exits with the highest status of its tasks: 128 plus the signal's number if one was killed."""
         if self.launcher is Launcher.DEEPSPEED and code is not None and code > 128:
             return code - 256  # launch.py exits with a rank's negative status, of which eight bits arrive
         return 128 - code if code is not None and code > 128 else code
 
     def interruption(self) -> Interruption | None:
-        """Whether Slurm is taking the nodes; then no other trial is begun."""
+        """Return what takes the nodes, if anything; then no further trial starts."""
         notice = interruption.taken(self.allocation, self.stop)
         if notice is not None and not self.stop.asked:
             self.stop.ask()
         return notice
 
     def lost(self, start: Start | None) -> Interruption:
-        """What Slurm still knows of the job in which a trial was begun."""
+        """Ask Slurm about the job in which a trial was started."""
         return interruption.lost(start)
 
 
 def capture_nodes(executor: SlurmExecutor, folder: Path) -> list[str]:
-    """Have each node of the job describe itself in `folder`, once for the run; a line for what went wrong."""
+    """Capture the environment of each node of the job in `folder`, once per run; returns a line on failure."""
     missing = [node for node in executor.allocation.nodes if not (folder / f"{node}.json").exists()]
     if not missing:
         return []
@@ -152,7 +146,7 @@ def capture_nodes(executor: SlurmExecutor, folder: Path) -> list[str]:
 
 
 def _put_rank_script(path: Path) -> None:
-    """Keep the script with the run. Tasks of an array do so at the same time, and all of them the same."""
+    """Store the script with the run. Tasks of an array do so concurrently, all with the same text."""
     text = rank_script_text()
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(exist_ok=True)

@@ -1,9 +1,9 @@
-"""Why a job lost its nodes: asked of Slurm while it happens, or afterwards by whoever comes next.
+"""Reasons for which a job lost its nodes, asked of Slurm at the time or later.
 
-What Slurm does (22.05 to 25.05; src/slurmd/slurmd/req.c, _rpc_terminate_job; job_mgr.c): a job that is cancelled,
+Slurm's behaviour (22.05 to 25.05; src/slurmd/slurmd/req.c, _rpc_terminate_job; job_mgr.c): a job that is cancelled,
 preempted without grace, or has a node down gets SIGTERM in its steps and its batch script, and SIGKILL after KillWait;
-one that is preempted with grace gets SIGTERM in its steps alone at first; one whose time is nearly over gets the signal
-that `--signal=B:` names in its batch script. None of them says why, but the job's own state does, and the nodes'.
+one preempted with grace gets SIGTERM in its steps alone at first; one near its time limit gets the signal that
+`--signal=B:` names in its batch script. No signal gives the reason, but the states of the job and its nodes do.
 """
 
 import signal
@@ -20,7 +20,7 @@ from zerobench.launch.slurm.tasks import Stage, TaskState
 from zerobench.records.records import Start
 
 TIME_SIGNAL = signal.SIGUSR1
-"""What the batch scripts ask for before the time limit."""
+"""Signal the batch scripts request before the time limit."""
 
 _PATIENCE_S = 10.0
 _ENDS = {
@@ -44,10 +44,10 @@ _REQUEUED = "job {job} was requeued"
 
 
 def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
-    """What takes our nodes from us now; None where nothing does.
+    """Return what takes our nodes now; None if nothing does.
 
-    Preemption is found out without a signal too: with grace, the ranks have it first. And where it sends the signal of
-    the time limit (PreemptParameters=send_user_signal, slurm.conf(5)), Slurm's word goes before the signal.
+    Preemption is noticed without a signal too: with grace, the ranks get it first. And if preemption sends the signal
+    of the time limit (PreemptParameters=send_user_signal, slurm.conf(5)), Slurm's state takes precedence.
     """
     state = allocation.state()
     if state is not None and state.preempt_s is not None:
@@ -72,7 +72,7 @@ def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
 
 
 def lost(start: Start | None) -> Interruption:
-    """What ended a trial that was begun in a job, whose runner left no word of it."""
+    """Return what ended a trial started in a job whose runner left no record of it."""
     if start is None or start.job is None:
         return without_a_word(start)
     later = _look_later(start.job)
@@ -89,7 +89,7 @@ def lost(start: Start | None) -> Interruption:
 
 
 def _failed_nodes(start: Start) -> Interruption | None:
-    """What the nodes of a trial say of themselves: that they are down, or were started after the trial was."""
+    """Return a node failure if nodes of the trial are down or were booted after its start."""
     job = start.job or ""
     down = ", ".join(down_nodes(start.nodes, _PATIENCE_S))
     if down:
@@ -100,7 +100,7 @@ def _failed_nodes(start: Start) -> Interruption | None:
 
 
 def is_alive(start: Start | None) -> bool:
-    """Whether the job that began a trial runs or will run again, or may, since Slurm does not answer."""
+    """Return True if the job that started a trial runs, will run again, or may, since Slurm does not answer."""
     if start is None or start.job is None:
         return False
     later = _look_later(start.job)
@@ -109,28 +109,28 @@ def is_alive(start: Start | None) -> bool:
 
 @dataclass(frozen=True)
 class _JobStanding:
-    """Where the job of a record stands now."""
+    """Present state of the job in a record."""
 
     answers: bool = True
-    """Whether Slurm does."""
+    """True if Slurm answers."""
     state: TaskState | None = None
-    """None where Slurm has forgotten the job."""
+    """None if Slurm has forgotten the job."""
     restarts: int = 0
-    """How often it had been requeued then."""
+    """Number of requeues at the trial's start."""
 
     @property
     def is_requeued(self) -> bool:
-        """Whether it has been started again since."""
+        """True if it has been started again since."""
         return self.state is not None and (self.state.restart_count or 0) > self.restarts
 
     @property
     def is_over(self) -> bool:
-        """Whether the start that we know of was the last one and has ended."""
+        """True if the recorded start was the last one and has ended."""
         return self.state is not None and self.state.stage is Stage.OVER and not self.is_requeued
 
     @property
     def word(self) -> str:
-        """What Slurm says of it."""
+        """Slurm's answer as evidence."""
         if not self.answers:
             return "Slurm does not answer"
         return "Slurm no longer knows it" if self.state is None else f"Slurm says: {self.state.state}"

@@ -1,4 +1,4 @@
-"""What a job says in its log: a line for each trial that begins or ends, with the time."""
+"""A job's log: a line with the time for each trial that begins or ends."""
 
 import sys
 import time
@@ -11,28 +11,28 @@ from zerobench.records.records import TrialRecord
 
 
 class Log(Observer):
-    """Plain lines on standard output, which Slurm keeps."""
+    """Prints lines to standard output, which Slurm stores."""
 
     def __init__(self, job: str | None) -> None:
         self._before = f"job {job}: " if job else ""
         self._compiling: set[str] = set()
 
     def say(self, text: str) -> None:
-        """Write a line, at once."""
+        """Print a line and flush."""
         sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._before}{text}\n")
         sys.stdout.flush()
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """Say how much there is to do."""
+        """Report the number of trials to run."""
         done = f", {kept + skipped} already done" if kept + skipped else ""
         self.say(f"{run.run_id}: {counted(to_do, 'trial')} to run{done}")
 
     def note(self, line: str) -> None:
-        """Say what happened to kernels, before the first trial."""
+        """Report compiled kernels, before the first trial."""
         self.say(line)
 
     def compiling(self, kernel: str, spent_s: float) -> None:  # noqa: ARG002 -- a log says it once
-        """Say which kernel is being compiled."""
+        """Report each kernel being compiled once."""
         if kernel not in self._compiling:
             self._compiling.add(kernel)
             self.say(f"compiling DeepSpeed's kernel {kernel}")
@@ -41,7 +41,7 @@ class Log(Observer):
         self.say(f"trial {number} of {to_do}: {trial.trial_id}")
 
     def trial_ended(self, record: TrialRecord) -> None:
-        """Say how it ended."""
+        """Report the trial's status and duration."""
         took = ""
         if record.started_at_s is not None and record.ended_at_s is not None:
             took = f" after {format_seconds(record.ended_at_s - record.started_at_s)}"

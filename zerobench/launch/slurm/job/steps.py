@@ -1,15 +1,15 @@
 """The `srun` commands that start a trial's ranks in a job: pure functions of the trial.
 
-Two ways. By default srun starts the worker on each task, and `slurm/rank.sh` makes a rank of the task. Or srun starts
-one deepspeed launcher on each node, over a hostfile of the job's nodes, without ssh: its own `--launcher slurm` gives
-ranks no MASTER_ADDR (deepspeed/launcher/multinode_runner.py, SlurmRunner).
+There are two ways. By default srun starts the worker on each task, and `slurm/rank.sh` makes a rank of the task. Or
+srun starts one deepspeed launcher on each node, over a hostfile of the job's nodes, without ssh: its own `--launcher
+slurm` gives ranks no MASTER_ADDR (deepspeed/launcher/multinode_runner.py, SlurmRunner).
 
-What srun must be told, each closed here:
+Options that srun needs, all set here:
 
 - `--kill-on-bad-exit`: without it the other ranks wait for the failed one until the job's time is up;
-- `--cpus-per-task`: srun does not take it over from sbatch (since Slurm 22.05);
-- `--mem=0`: all of the job's memory, else a step takes the memory of its cores only, and none is left for the steps
-  beside it that dump stacks and end ranks;
+- `--cpus-per-task`: srun does not inherit it from sbatch (since Slurm 22.05);
+- `--mem=0`: all of the job's memory, else a step takes the memory of its cores only, and none is left for the
+  overlapping steps that dump stacks and end ranks;
 - `--input=none`: srun would read the runner's standard input.
 """
 
@@ -28,20 +28,20 @@ RANK_SCRIPT = "rank.sh"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that ranks run under, within a container where one is named."""
+    """The ranks' Python, inside a container if one is named."""
 
     python: str
     container: str | None = None
     runtime: ContainerRuntime = ContainerRuntime.PYXIS
 
     def srun_options(self, folder: Path) -> list[str]:
-        """What srun is told of the container; it sees `folder` at its own path."""
+        """Return srun's options for the container, which sees `folder` at its own path."""
         if self.container is None or self.runtime is not ContainerRuntime.PYXIS:
             return []
         return [f"--container-image={self.container}", f"--container-mounts={folder}:{folder}"]
 
     def command(self, arguments: Sequence[str], folder: Path) -> list[str]:
-        """Python with `arguments`; a container sees `folder` at its own path."""
+        """Return the command of Python with `arguments`; a container sees `folder` at its own path."""
         within = self.container is not None and self.runtime is ContainerRuntime.APPTAINER
         before = ["apptainer", "exec", "--nv", "--bind", str(folder), str(self.container)] if within else []
         return [*before, self.python, *arguments]
@@ -50,7 +50,7 @@ class Interpreter:
 def srun_argv(
     trial: TrialSpec, folder: TrialFolder, interpreter: Interpreter, nodes: Sequence[str], cpus_per_node: int
 ) -> list[str]:
-    """Srun with a task on `nodes` for each rank of `trial`, whose files lie in `folder`."""
+    """Return an srun command with a task on `nodes` for each rank of `trial`, whose files are in `folder`."""
     tasks_per_node = launched_processes(trial) // len(nodes)
     run_folder = _run_folder(folder).path
     worker = ["-m", WORKER_MODULE, "--trial-folder", str(folder.path)]
@@ -75,7 +75,9 @@ def deepspeed_argv(
     master: tuple[str, int],
     hostfile: Path,
 ) -> list[str]:
-    """Srun with one deepspeed launcher on each of `nodes`, which `hostfile` names; rank 0 is reached at `master`."""
+    """Return an srun command with one deepspeed launcher on each of `nodes`, listed in `hostfile`; rank 0 is at
+    `master`.
+    """
     run_folder = _run_folder(folder).path
     address, port = master
     launcher = [
@@ -98,11 +100,11 @@ def deepspeed_argv(
 
 
 _WITH_NODE_RANK = 'n=$1; shift; exec "${@:1:n}" "$SLURM_NODEID" "${@:n+1}"'
-"""The launcher wants the node's number among its own options, and only the task knows it."""
+"""The launcher takes the node's number among its own options, and only the task knows it."""
 
 
 def step_options(nodes: Sequence[str], tasks_per_node: int, cpus_per_task: int) -> list[str]:
-    """srun, and how many tasks of it run where."""
+    """Return srun with the nodes and tasks of a step."""
     return [
         "srun",
         f"--nodes={len(nodes)}",
@@ -117,24 +119,24 @@ def step_options(nodes: Sequence[str], tasks_per_node: int, cpus_per_task: int) 
 
 
 def beside(nodes: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Srun of `command` once on each of `nodes`, beside the step that runs there."""
+    """Return an srun command that runs `command` once on each of `nodes`, next to the step that runs there."""
     return [*step_options(nodes, 1, 1), "--overlap", *command]
 
 
 def hostfile_text(nodes: Sequence[str], slots: int) -> str:
-    """A hostfile as the deepspeed launcher reads it."""
+    """Return a hostfile as the deepspeed launcher reads it."""
     return "".join(f"{node} slots={slots}\n" for node in nodes)
 
 
 def rank_script(folder: TrialFolder) -> Path:
-    """Where the run of the trial in `folder` keeps what makes a rank of a task: the nodes and their containers see it
-    there, and the package that we come from they may not.
+    """Path of the script, in the trial's run, that turns a task into a rank: nodes and containers see it there, unlike
+    our package.
     """
     return _run_folder(folder).slurm / RANK_SCRIPT
 
 
 def rank_script_text() -> str:
-    """The shipped script."""
+    """Text of the shipped script."""
     return (shipped("slurm") / RANK_SCRIPT).read_text(encoding="utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Handing a run to Slurm: which trials share a job, what the scripts say, and what Slurm has taken."""
+"""Submit a run to Slurm: group trials into jobs, write scripts, call sbatch."""

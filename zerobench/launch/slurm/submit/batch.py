@@ -1,4 +1,4 @@
-"""The batch scripts of a run's jobs: from what was asked for to what each template says."""
+"""Batch scripts of a run's jobs: the options and settings filled into each template."""
 
 import sys
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from zerobench.launch.slurm.submit.scripts import log_pattern, render, template
 from zerobench.records.folder import RunFolder
 
 PREDICTION_MEM = "6G"
-"""A simulation stays below 1 GB; what starts them and reads their models wants some too."""
+"""A simulation stays below 1 GB; the simulator and its models need some too."""
 PYTHON_IN_CONTAINER = "python3"
-"""The interpreter of the ranks in a container, where this one's path means nothing."""
+"""The ranks' interpreter in a container, where our path does not exist."""
 
 Given = dict[str, str | bool]
 
@@ -21,9 +21,9 @@ Given = dict[str, str | bool]
 def array_script(
     run: RunFolder, name: str, array: JobArray, options: SubmitOptions, *, python: Path = Path(sys.executable)
 ) -> str:
-    """The script of `array`, which is called `name`; `python` runs everything but the ranks.
+    """Return the script of `array`, named `name`; `python` runs everything but the ranks.
 
-    Raises UserError: a value that no batch script can hold.
+    Raises UserError for a value that no batch script can hold.
     """
     last = len(array.tasks) - 1
     throttle = f"%{options.throttle}" if options.throttle else ""
@@ -61,9 +61,10 @@ def report_script(
     *,
     python: Path = Path(sys.executable),
 ) -> str:
-    """The script of the report that follows the jobs `after`, however they end; `max_time_s` is its partition's limit.
+    """Return the script of the report that follows the jobs `after`, however they end; `max_time_s` is its partition's
+    limit.
 
-    Raises UserError: a value that no batch script can hold.
+    Raises UserError for a value that no batch script can hold.
     """
     given: Given = {
         "job-name": f"{run.run_id}.{name}",
@@ -77,14 +78,14 @@ def report_script(
 
 
 def report_time_s(max_time_s: int | None) -> int:
-    """Time limit of the report."""
+    """Time limit of the report in seconds."""
     return min(REPORT_TIME_S, max_time_s or REPORT_TIME_S)
 
 
 def _where(options: SubmitOptions, partition: str | None, *, measures: bool) -> Given:
-    """Where a job runs and on whose account; what was given as sbatch's own option comes last, which wins.
+    """Options that choose a job's nodes and account; the user's own sbatch options come last, which wins.
 
-    A job that measures nothing takes any node, and a reservation holds for its own partition.
+    A job that measures nothing takes any node, and a reservation applies to its own partition only.
     """
     named = {
         "partition": partition,
@@ -111,7 +112,7 @@ def _of_ranks(options: SubmitOptions, python: Path) -> dict[str, str]:
 
 
 def _of_the_job(options: SubmitOptions, python: Path) -> dict[str, str]:
-    """Simulations, and ranks where there is no Slurm, run under the job's own interpreter: then it is the ranks', which
-    has torch. A container's is of no use outside of it.
+    """Settings of jobs whose ranks run under the job's own interpreter: simulations, and ranks without Slurm. It must
+    then be the ranks', which has torch. A container's is of no use outside it.
     """
     return {"python": str(python) if options.container else options.python or str(python)}

@@ -1,10 +1,10 @@
-"""Cuts a run's trials into job arrays: which trials share a task, and which tasks an array.
+"""Group a run's trials into job arrays: the trials of each task, the tasks of each array.
 
-Trials on the same number of nodes form a group, since a job's nodes are allocated whole; predictions are a group of
-their own, on one node without GPUs. Within a group the trials are sorted by their estimated work, so that short ones
-share a task and a task's time limit fits all of its trials. A task holds as many as an allocation of some two hours
-has time for even if each took all of its `timeout_s`: starting a job takes minutes on many clusters, most trials take
-seconds, and a shorter time limit is scheduled sooner. It holds more where Slurm would not take so many tasks.
+Trials on the same number of nodes form a group, since a job's nodes are allocated as a whole; predictions are a group
+of their own, on one node without GPUs. Within a group trials are sorted by estimated work, so that short ones share a
+task and a task's time limit suits all of its trials. A task holds as many as fit in an allocation of some two hours
+even if each used all of its `timeout_s`: starting a job takes minutes on many clusters, most trials take seconds, and a
+shorter time limit is scheduled sooner. It holds more if Slurm would not accept so many tasks.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from zerobench.launch.slurm.jobs import JobKind
 from zerobench.launch.slurm.submit.limits import Limits
 
 START_UP_S = 300
-"""A job's own share of its time limit: prolog, container image, the first look at the shared file system."""
+"""A job's overhead in its time limit: prolog, container image, first access to the shared file system."""
 WARNED_BEFORE_S = 120
-"""How long before its time limit a job may be told to end: a minute (array.sbatch), and Slurm may be a minute early
-(sbatch(1), --signal)."""
+"""Seconds before its time limit at which a job may be told to end: a minute (array.sbatch), and Slurm may be a minute
+early (sbatch(1), --signal).
+"""
 FILL_S = 2 * 3600
-"""What the trials of a task may take together, where nobody says how many there are."""
+"""Seconds that a task's trials may take together, unless their number is given."""
 MOST_PER_JOB = 64
 PREDICTION_CPUS = 4
-"""Cores of a job with predictions, which simulates as many trials at a time."""
+"""Cores of a job with predictions, and trials that it simulates at a time."""
 REPORT_TIME_S = 3600
 
 Shape = tuple[JobKind, int]
-"""What the trials of a group have in common: kind of job and nodes."""
+"""Kind of job and nodes, shared by the trials of a group."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,21 @@ class JobArray:
     tasks: list[list[str]]
     """Trial ids of each task."""
     time_limit_s: int
-    """Of each task."""
+    """Per task."""
 
     @property
     def num_trials(self) -> int:
-        """Trials of all tasks."""
+        """Number of trials of all tasks."""
         return sum(map(len, self.tasks))
 
     @property
     def node_hours(self) -> float:
-        """What is asked for at most."""
+        """Node-hours requested at most."""
         return len(self.tasks) * self.num_nodes * self.time_limit_s / 3600
 
 
 def shape_of(trial: TrialSpec) -> Shape:
-    """The group of `trial`: a rank that is played alone takes one node, however many it is one of."""
+    """Return the group of `trial`: a rank played alone takes one node, whatever its world size."""
     if trial.evidence.is_predicted:
         return JobKind.PREDICTIONS, 1
     return JobKind.TRIALS, trial.num_nodes if trial.evidence is Evidence.MEASURED else 1
@@ -68,9 +69,9 @@ def shape_of(trial: TrialSpec) -> Shape:
 def group(
     trials: Iterable[TrialSpec], limits: Limits, *, trials_per_job: int | None = None, time_limit_s: int | None = None
 ) -> list[JobArray]:
-    """The arrays for `trials`, predictions first, then by nodes; `time_limit_s` is the one asked for.
+    """Return the arrays for `trials`, predictions first, then by nodes; `time_limit_s` is the requested one.
 
-    Raises UserError: `trials_per_job` makes more tasks than Slurm takes.
+    Raises UserError if `trials_per_job` makes more tasks than Slurm accepts.
     """
     groups = _groups(trials)
     most = None if limits.max_tasks is None else limits.max_tasks - 1  # the report is a job too
@@ -94,8 +95,8 @@ def group(
 
 
 def estimated_work(trial: TrialSpec, num_params: int | None) -> float:
-    """Floating-point operations of a rank over the whole trial, 6 for each parameter and token (Kaplan et al. 2020,
-    arXiv:2001.08361, section 2.1): no measure of time, only of what lies near what. Unknown models come last.
+    """Estimate a rank's floating-point operations over the whole trial, 6 per parameter and token (Kaplan et al. 2020,
+    arXiv:2001.08361, section 2.1): for sorting trials, not for times. Unknown models come last.
     """
     if num_params is None:
         return math.inf
@@ -104,10 +105,10 @@ def estimated_work(trial: TrialSpec, num_params: int | None) -> float:
 
 
 def _groups(trials: Iterable[TrialSpec]) -> dict[Shape, list[TrialSpec]]:
-    """The trials of each group, those with little work first, in the groups' order."""
+    """Return the trials of each group, smallest work first, in the groups' order."""
     groups = grouped(trials, shape_of)
     num_params: dict[int, int | None] = {}
-    """By the model's id: a sweep's trials share theirs, and live as long as this does."""
+    """By the model's id: a sweep's trials share their models, which outlive this dict."""
 
     def work(trial: TrialSpec) -> tuple[float, float]:
         if id(trial.model) not in num_params:
@@ -119,7 +120,7 @@ def _groups(trials: Iterable[TrialSpec]) -> dict[Shape, list[TrialSpec]]:
 
 
 def _usual_per_job(kind: JobKind, members: Sequence[TrialSpec], longest_s: int | None) -> int:
-    """Trials of a task where nobody says; within the partition's time limit where one trial is."""
+    """Return the default number of trials per task, within the partition's time limit if one trial is."""
     longest_trial = members[-1]
     fill_s = min(FILL_S, longest_s - START_UP_S - longest_trial.timeout_s if longest_s else FILL_S)
     fitting = int(fill_s // _alone_s(kind, longest_trial))
@@ -127,12 +128,12 @@ def _usual_per_job(kind: JobKind, members: Sequence[TrialSpec], longest_s: int |
 
 
 def _alone_s(kind: JobKind, trial: TrialSpec) -> float:
-    """What a trial adds to the time of its task: as long as it may be quiet, which one that goes on seldom takes."""
+    """Seconds that a trial adds to its task: its longest silence, seldom reached by a trial that makes progress."""
     return trial.timeout_s / (PREDICTION_CPUS if kind is JobKind.PREDICTIONS else 1)
 
 
 def _needed_s(kind: JobKind, task: Sequence[TrialSpec]) -> int:
-    """Time limit of a task, in whole minutes: its trials, and the wait in which the last one would be found hung."""
+    """Return a task's time limit in whole minutes: its trials, plus the wait that finds a hang of the last one."""
     total_s = sum(_alone_s(kind, trial) for trial in task) + max(trial.timeout_s for trial in task)
     return 60 * math.ceil((START_UP_S + total_s) / 60)
 
@@ -142,9 +143,9 @@ def _num_tasks(groups: dict[Shape, list[TrialSpec]], per_job: int) -> int:
 
 
 def _smallest_that_fits(groups: dict[Shape, list[TrialSpec]], most: int) -> int:
-    """The fewest trials a task with which all of them make at most `most` tasks.
+    """Return the smallest number of trials per task that makes at most `most` tasks.
 
-    Raises UserError: there are more groups than that.
+    Raises UserError if there are more groups than that.
     """
     if len(groups) > most:
         raise UserError(

@@ -1,7 +1,7 @@
-"""How much Slurm takes at once: longest array, most jobs, longest time; what cannot be learnt does not bind.
+"""Slurm's limits: longest array, most jobs, longest time. Unknown limits do not bind.
 
-MaxArraySize and MaxJobCount are the controller's (slurm.conf(5)), the time limit is the partition's, and how many jobs
-a user may have submitted is the accounting database's to say, which many clusters do not have or do not show.
+MaxArraySize and MaxJobCount are the controller's (slurm.conf(5)), the time limit is the partition's, and the number of
+jobs a user may have submitted is the accounting database's, which many clusters do not have or do not show.
 """
 
 import getpass
@@ -15,14 +15,14 @@ from zerobench.launch.slurm.options import SubmitOptions, read_time
 
 CLIENT_TIMEOUT_S = 10.0
 ACCOUNTING_TIMEOUT_S = 5.0
-"""Accounting only makes the plan better, so nobody waits long for it."""
+"""Accounting only improves the plan, so the wait is short."""
 
 _SETTING = re.compile(r"^(\w+)[ \t]*+=(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """None does not bind."""
+    """Limits of Slurm; None does not bind."""
 
     cluster: str | None = None
     """Slurm's ClusterName."""
@@ -31,22 +31,22 @@ class Limits:
     max_job_count: int | None = None
     """Jobs that the controller holds at a time, of all users."""
     max_submit_jobs: int | None = None
-    """Jobs that this user may add now; each task of an array counts."""
+    """Jobs that this user may still add; each task of an array counts."""
     max_time_s: int | None = None
-    """Of the trials' partition."""
+    """For the trials' partition."""
     max_cpu_time_s: int | None = None
-    """Of the partition of predictions and the report."""
+    """For the partition of predictions and the report."""
 
     @property
     def max_tasks(self) -> int | None:
-        """Array tasks and jobs that may be submitted now."""
+        """Number of array tasks and jobs that may be submitted now."""
         return min((most for most in (self.max_job_count, self.max_submit_jobs) if most is not None), default=None)
 
 
 def read_limits(options: SubmitOptions) -> Limits | None:
-    """What Slurm takes; None where it does not answer.
+    """Read Slurm's limits; None if it does not answer.
 
-    Raises UserError: there is no partition of the name that was given.
+    Raises UserError if there is no partition of the given name.
     """
     text = run_client(["scontrol", "show", "config"], CLIENT_TIMEOUT_S)
     if text is None:
@@ -64,14 +64,14 @@ def read_limits(options: SubmitOptions) -> Limits | None:
 
 
 def partition_times(text: str) -> dict[str, int | None]:
-    """What `sinfo --format=%P|%l` printed: each partition's time limit in seconds; the default's name ends in `*`."""
+    """Parse `sinfo --format=%P|%l`: each partition's time limit in seconds; the default's name ends in `*`."""
     rows = (line.split("|") for line in text.splitlines())
     return {row[0].strip(): _seconds(row[1].strip()) for row in rows if len(row) == 2}
 
 
 def submit_limits(associations: str, qualities: str, account: str | None, qos: str | None) -> Iterator[int]:
-    """The limits on jobs submitted that bind: of the user's associations (Account|MaxSubmitJobs|DefaultQOS a line) and
-    of the quality of service (Name|MaxSubmitJobsPerUser|GrpSubmitJobs a line).
+    """Yield the binding limits on submitted jobs: from the user's associations (Account|MaxSubmitJobs|DefaultQOS per
+    line) and the quality of service (Name|MaxSubmitJobsPerUser|GrpSubmitJobs per line).
     """
     rows = [row for line in associations.splitlines() if len(row := line.split("|")) == 3]
     rows = [row for row in rows if account is None or row[0] == account]
@@ -84,7 +84,7 @@ def submit_limits(associations: str, qualities: str, account: str | None, qos: s
 
 
 def _submit_jobs_left(options: SubmitOptions) -> int | None:
-    """Jobs that the user may add to those in the queue; None where accounting sets no limit, or does not answer."""
+    """Return the jobs that the user may add to the queue; None if accounting sets no limit, or does not answer."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no such user in this container
@@ -103,7 +103,7 @@ def _submit_jobs_left(options: SubmitOptions) -> int | None:
 
 
 def _time_limit(times: dict[str, int | None], partitions: str | None, option: str) -> int | None:
-    """The shortest limit of the partitions asked for (sbatch takes several, by commas), or of the default one."""
+    """Return the shortest limit of the requested partitions (several are joined by commas), or of the default one."""
     by_name = {name.removesuffix("*"): limit for name, limit in times.items()}
     names = partitions.split(",") if partitions else [name.removesuffix("*") for name in times if name.endswith("*")]
     unknown = [name for name in names if name not in by_name]
@@ -114,7 +114,7 @@ def _time_limit(times: dict[str, int | None], partitions: str | None, option: st
 
 
 def _seconds(text: str) -> int | None:
-    """A partition's limit; None for `infinite` and what cannot be read."""
+    """Read a partition's limit; None for `infinite` and unreadable text."""
     try:
         return read_time(text)
     except UserError:

@@ -1,7 +1,7 @@
-"""Runs the jobs' scripts on this machine, one after another: what Slurm would do, where there is none.
+"""Run the jobs' scripts on this machine in sequence, as a substitute for Slurm.
 
-It is how a submission is tried before a cluster's time is spent on it. Each task has the variables of its array that
-Slurm would set, and a log where Slurm would put it.
+It tries a submission before using a cluster's time. Each task has the array variables that Slurm would set, and a log
+at the same path.
 """
 
 import os
@@ -26,8 +26,6 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class EndedTask:
-    """A task that has ended."""
-
     job: Job
     task_id: int
     exit_code: int
@@ -35,7 +33,7 @@ class EndedTask:
 
 
 def refuse_several_nodes(arrays: Sequence[JobArray]) -> None:
-    """Raises UserError where a trial takes more nodes than this one."""
+    """Raise UserError if a trial takes several nodes."""
     several = [array for array in arrays if array.num_nodes > 1]
     if several:
         trials = sum(array.num_trials for array in several)
@@ -45,9 +43,9 @@ def refuse_several_nodes(arrays: Sequence[JobArray]) -> None:
 def run_here(
     run: RunFolder, arrays: Sequence[JobArray], options: SubmitOptions, limits: Limits, stop: Stop
 ) -> Iterator[EndedTask]:
-    """Run every task of `arrays`, then the report, until all are done or someone asks to stop; each as it ends.
+    """Run every task of `arrays`, then the report, until all are done or the user stops them; yields each as it ends.
 
-    Raises UserError: a value that no batch script can hold. Raises OSError: a file cannot be written.
+    Raises UserError for a value that no batch script can hold. Raises OSError if a file cannot be written.
     """
     for name, array in zip(array_names(run, arrays), arrays, strict=True):
         yield from _run_job(run, array_job(run, name, array, options), stop)
@@ -56,7 +54,7 @@ def run_here(
 
 
 def task_variables(job: Job, task_id: int) -> dict[str, str]:
-    """What Slurm would say to task `task_id` of `job` (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
+    """Return the variables Slurm would set for task `task_id` of `job` (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
 
     Not SLURM_JOB_ID: there is no job, and other programs take it for a sign of one.
     """
@@ -84,7 +82,7 @@ def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[EndedTask]:
 
 
 def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Stop) -> int:
-    """The script's exit status. Who asks us to stop asks it too, and we wait for it: it has a trial to put down."""
+    """Run a script and return its exit status. A stop is passed on and waited for: the script has to end its trial."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["bash", str(script)],

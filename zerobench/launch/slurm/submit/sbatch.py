@@ -1,4 +1,4 @@
-"""Calls sbatch: the one program of Slurm's whose answer must not be lost, since it has then taken a job."""
+"""Call sbatch, whose answer must not be lost: it has then accepted a job."""
 
 import os
 import re
@@ -11,21 +11,21 @@ from zerobench.common.errors import UserError
 TIMEOUT_S = 120.0
 
 _CONTROLLER_VARIABLES = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
-"""Variables that tell Slurm's programs which controller to ask."""
+"""Variables that select the controller for Slurm's programs."""
 _VARIABLES = {
     "array": "SBATCH_ARRAY_INX",
     "time": "SBATCH_TIMELIMIT",
     "requeue": "SBATCH_NO_REQUEUE",
     "mem": "SBATCH_MEM_PER_NODE",
 }
-"""sbatch's variables (sbatch(1), INPUT ENVIRONMENT VARIABLES) whose names are not SBATCH_ and the option's."""
+"""sbatch's variables (sbatch(1), INPUT ENVIRONMENT VARIABLES) not named SBATCH_ plus the option."""
 _OPTION = re.compile(r"^#SBATCH \"?--([a-z-]+)", re.MULTILINE)
 
 
 def sbatch(script: Path) -> int:
-    """Slurm's id of the job of `script`, submitted.
+    """Submit `script` and return its job's id.
 
-    Raises UserError: Slurm refuses it, does not answer, or is not there.
+    Raises UserError if Slurm refuses it, does not answer, or is absent.
     """
     environment = sbatch_environment(os.environ, _OPTION.findall(script.read_text(encoding="utf-8")))
     try:
@@ -50,8 +50,8 @@ def sbatch(script: Path) -> int:
 
 
 def sbatch_environment(environment: Mapping[str, str], options: Collection[str]) -> dict[str, str]:
-    """`environment` without the variables that would win over `options`, which the script sets, and without those of a
-    job that we may be in: its sizes are not ours, and sbatch hands them on.
+    """Return `environment` without variables that would override `options`, which the script sets, and without those of
+    the current job, if any: its sizes are not ours, and sbatch passes them on.
     """
     ours = {_VARIABLES.get(key, f"SBATCH_{key.replace('-', '_').upper()}") for key in options}
     return {

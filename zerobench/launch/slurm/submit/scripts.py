@@ -1,12 +1,12 @@
-"""Fills in a batch script: its `#SBATCH` lines and its settings, and nothing else of it.
+"""Fill in a batch script's `#SBATCH` lines and settings, and nothing else.
 
-A template is a whole script that works by hand (slurm/*.sbatch). What goes into it comes from command lines, sweeps
-and folder names, and two parsers read it: sbatch its `#SBATCH` lines, bash the settings, assignments between two marks.
-Each value is quoted for the parser that reads it, so that none can start a command, end a line or become an option.
+A template is a complete script that works by hand (slurm/*.sbatch). Values come from command lines, sweeps and folder
+names, and two parsers read them: sbatch its `#SBATCH` lines, bash the settings, assignments between two marks. Each
+value is quoted for its parser, so that none can start a command, end a line or become an option.
 
-What sbatch's parser does (src/sbatch/opt.c, _get_argument, the same from 18.08 on): a backslash takes the next
-character as it is, within quotes of either kind too; blanks end a word outside of quotes, even behind a backslash; `#`
-begins a comment outside of quotes; and a line with `hetjob` or `packjob` anywhere in it begins another job's options.
+sbatch's parser (src/sbatch/opt.c, _get_argument, the same from 18.08 on): a backslash takes the next character
+literally, within quotes of either kind too; blanks end a word outside quotes, even after a backslash; `#` begins a
+comment outside quotes; and a line with `hetjob` or `packjob` anywhere in it begins another job's options.
 """
 
 import re
@@ -18,7 +18,7 @@ from zerobench.common.errors import UserError
 from zerobench.common.resources import shipped
 
 Options = Mapping[str, str | bool]
-"""sbatch's long options without their dashes: True for one without a value, False takes the template's line out."""
+"""sbatch's long options without their dashes: True for one without a value, False removes the template's line."""
 
 SETTINGS_BEGIN = "# Settings: begin"
 SETTINGS_END = "# Settings: end"
@@ -30,17 +30,17 @@ _SPLITS_JOBS = re.compile("(hetjo|packjo)(b)", re.IGNORECASE)
 
 
 def template(name: str) -> str:
-    """The text of the shipped template `name`: array, trial or report."""
+    """Return the text of the shipped template `name`: array, trial or report."""
     return (shipped("slurm") / f"{name}.sbatch").read_text(encoding="utf-8")
 
 
 def render(text: str, options: Options, settings: Mapping[str, str]) -> str:
-    """The template `text` with sbatch's `options` and the values of `settings` in it; all else as it is.
+    """Fill `options` of sbatch and the values of `settings` into the template `text`.
 
-    An option that the template has, switched off by a second `#` or not, changes where it stands and keeps its comment;
-    the others follow the last of them.
+    An option that the template has, switched off by a second `#` or not, changes in place and keeps its comment; the
+    others follow the last of them.
 
-    Raises UserError: a value holds a control character. Raises KeyError: the template has no such setting.
+    Raises UserError if a value contains a control character. Raises KeyError if the template has no such setting.
     """
     lines = text.splitlines()
     first, last = lines.index(SETTINGS_BEGIN), lines.index(SETTINGS_END)
@@ -50,9 +50,9 @@ def render(text: str, options: Options, settings: Mapping[str, str]) -> str:
 
 
 def sbatch_word(key: str, value: str) -> str:
-    """`--key=value` as one word for sbatch's parser.
+    """Return `--key=value` as one word for sbatch's parser.
 
-    Raises UserError: a control character, which no quoting carries over.
+    Raises UserError for a control character, which no quoting preserves.
     """
     _refuse_control(f"--{key}", value)
     # A backslash within the word keeps it whole for the parser and hides it from the search for it.
@@ -63,9 +63,9 @@ def sbatch_word(key: str, value: str) -> str:
 
 
 def log_pattern(path: Path, pattern: str) -> str:
-    """The value of --output for logs in the folder `path`, whose own percent signs stand for themselves.
+    """Return the value of --output for logs in the folder `path`, with its percent signs escaped.
 
-    Raises UserError: `path` holds a control character, or a backslash, which would turn off the replacement in
+    Raises UserError if `path` contains a control character, or a backslash, which would disable the replacement in
     `pattern` (sbatch(1), filename pattern).
     """
     _refuse_control("--reports", str(path))
@@ -117,7 +117,7 @@ def _with_settings(lines: list[str], settings: Mapping[str, str]) -> list[str]:
 
 
 def _beside(text: str, line: str, at: int) -> str:
-    """`text` with the comment of `line`, which begins at `at` or nowhere (-1), in its column if there is room."""
+    """Append the comment of `line`, which begins at `at` or nowhere (-1), in the same column if there is room."""
     if at < 0:
         return text
     comment = line[at:].lstrip()

@@ -1,7 +1,7 @@
-"""Hands a run's trials to Slurm: array after array, then the report that follows them.
+"""Submit a run's trials to Slurm: array after array, then the report that follows them.
 
-What is submitted is written down after each job, so that nothing which Slurm has taken is forgotten if the next one is
-refused; a name that was used once is never used again, since a job reads its tasks from the file of its name.
+Each submission is recorded at once, so no job that Slurm has accepted is forgotten if the next one is refused. Names
+are never reused, since a job reads its tasks from the file of its name.
 """
 
 import shlex
@@ -35,7 +35,7 @@ from zerobench.records.store import Run
 
 @dataclass(frozen=True)
 class Job:
-    """A job whose script lies in the run's folder."""
+    """A job whose script is in the run's folder."""
 
     name: str
     kind: JobKind
@@ -44,26 +44,26 @@ class Job:
     time_limit_s: int
 
     def submitted(self, job_id: int | None) -> SubmittedJob:
-        """What is kept of it; `job_id` is None without Slurm."""
+        """Return its record; `job_id` is None without Slurm."""
         return SubmittedJob(**vars(self), job_id=job_id, submitted_at_s=time.time())
 
 
 def plan_arrays(trials: Iterable[TrialSpec], options: SubmitOptions, limits: Limits) -> list[JobArray]:
-    """The arrays that `trials` make on the nodes that `options` ask for."""
+    """Group `trials` into arrays for the nodes of `options`."""
     return group(trials, limits, trials_per_job=options.trials_per_job, time_limit_s=options.time_limit_s)
 
 
 def array_names(run: RunFolder, arrays: Sequence[JobArray]) -> list[str]:
-    """A name for each array that none before it had: `2-nodes`, then `2-nodes-2`, or `predictions`."""
+    """Name each array as none before: `2-nodes`, then `2-nodes-2`, or `predictions`."""
     usual = ["1-node" if array.num_nodes == 1 else f"{array.num_nodes}-nodes" for array in arrays]
     names = ["predictions" if a.kind is JobKind.PREDICTIONS else name for a, name in zip(arrays, usual, strict=True)]
     return _fresh(run, names)
 
 
 def array_job(run: RunFolder, name: str, array: JobArray, options: SubmitOptions) -> Job:
-    """`array` with its script; its tasks and script are written to the run's folder.
+    """Write the tasks and the script of `array` to the run's folder.
 
-    Raises UserError: a value that no batch script can hold. Raises OSError: a file cannot be written.
+    Raises UserError for a value that no batch script can hold. Raises OSError if a file cannot be written.
     """
     _write(run, name, array_script(run, name, array, options))
     write_whole(run.slurm_tasks(name), tasks_text(array.tasks))
@@ -71,9 +71,9 @@ def array_job(run: RunFolder, name: str, array: JobArray, options: SubmitOptions
 
 
 def report_job(run: RunFolder, after: Sequence[int], options: SubmitOptions, limits: Limits) -> Job:
-    """The report that follows the jobs `after`; its script is written to the run's folder.
+    """Write the script of the report that follows the jobs `after` to the run's folder.
 
-    Raises UserError, OSError: as array_job.
+    Raises UserError, OSError as array_job.
     """
     [name] = _fresh(run, ["report"])
     _write(run, name, report_script(run, name, after, options, limits.max_cpu_time_s))
@@ -83,9 +83,9 @@ def report_job(run: RunFolder, after: Sequence[int], options: SubmitOptions, lim
 def submit(
     run: RunFolder, arrays: Sequence[JobArray], options: SubmitOptions, limits: Limits
 ) -> Iterator[SubmittedJob]:
-    """Hand `arrays` to Slurm, then the report of them and of what is still queued; each as it has been taken.
+    """Submit `arrays`, then the report on them and on jobs still queued; yields each accepted job.
 
-    Raises UserError: Slurm refuses one; those before it are kept and go on. Raises OSError: a file cannot be written.
+    Raises UserError if Slurm refuses one; earlier ones stay submitted. Raises OSError if a file cannot be written.
     """
     ids = [job.job_id for job in read_submission(run).jobs if job.job_id is not None and job.kind is not JobKind.REPORT]
     for name, array in zip(array_names(run, arrays), arrays, strict=True):
@@ -96,13 +96,13 @@ def submit(
 
 
 def missing(run: Run, states: JobStates) -> list[str]:
-    """The ids of trials that must still be run and that no job will come to, by `states` of the run's jobs."""
+    """Return the ids of trials that must still run and that no job will run, by `states` of the run's jobs."""
     coming = covered(run.folder, read_submission(run.folder), states)
     return [trial_id for trial_id, status in standing(run) if status is None and trial_id not in coming]
 
 
 def covered(run: RunFolder, submission: Submission, states: JobStates) -> set[str]:
-    """The ids of trials that a task is to run which waits or has nodes."""
+    """Return the ids of trials whose task waits or has nodes."""
     trial_ids: set[str] = set()
     for job in submission.jobs:
         if job.job_id is None or job.kind is JobKind.REPORT:
@@ -116,13 +116,13 @@ def covered(run: RunFolder, submission: Submission, states: JobStates) -> set[st
 
 
 def record(run: RunFolder, job: SubmittedJob, cluster: str | None) -> None:
-    """Write down that `job` was submitted."""
+    """Record that `job` was submitted."""
     before = read_submission(run)
     write_submission(run, before.model_copy(update={"jobs": [*before.jobs, job], "cluster": cluster or before.cluster}))
 
 
 def _hand_over(run: RunFolder, job: Job, limits: Limits) -> SubmittedJob:
-    """Submit `job` and write it down; who asks us to stop meanwhile waits until both are done."""
+    """Submit `job` and record it; a stop waits until both are done."""
     with stop_on_signals() as stop:
         try:
             submitted = job.submitted(sbatch(run.slurm_script(job.name)))
@@ -136,7 +136,7 @@ def _hand_over(run: RunFolder, job: Job, limits: Limits) -> SubmittedJob:
 
 
 def _fresh(run: RunFolder, names: Sequence[str]) -> list[str]:
-    """`names`, each with a number behind it where an earlier job, or one before it, has it."""
+    """Return `names`, each with a number appended if an earlier job, or one before it, has it."""
     taken = {path.stem for path in run.slurm.glob("*.sbatch")} | {job.name for job in read_submission(run).jobs}
     fresh: list[str] = []
     for name in names:

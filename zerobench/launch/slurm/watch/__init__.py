@@ -1,1 +1,1 @@
-"""How a submitted run stands: what the run folder shows and what Slurm says of its jobs, put together."""
+"""Status of a submitted run, joined from its folder and Slurm's states of its jobs."""

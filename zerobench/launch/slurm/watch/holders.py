@@ -1,4 +1,4 @@
-"""Which task of which job does each trial, and whether it is at it: the run's submissions against Slurm's word."""
+"""Map each trial to its Slurm task and whether it runs: the run's submissions against Slurm's states."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from zerobench.launch.slurm.tasks import Stage, TaskState
 from zerobench.launch.slurm.watch.traces import TrialTrace
 
 KEPT = {Status.COMPLETED, Status.SKIPPED}
-"""How a trial ended that no job does again."""
+"""Statuses of trials that no job repeats."""
 SKEW_S = 30.0
-"""How far the clocks of the file server and of Slurm's controller may be apart."""
+"""Largest difference in seconds between the clocks of the file server and of Slurm's controller."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The task that does a trial."""
+    """The task that runs a trial."""
 
     job: SubmittedJob
     task_id: int
     state: TaskState | None
-    """None where Slurm does not answer, or no longer knows the task."""
+    """None if Slurm does not answer, or has forgotten the task."""
     stage: Stage | None
-    """None where it is not known."""
+    """None if unknown."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -37,14 +37,14 @@ Index = Mapping[int, Mapping[int, TaskState]]
 
 
 def index_of(states: JobStates) -> Index:
-    """By job and task; a plain job is task 0."""
+    """Index states by job and task; a plain job is task 0."""
     return {job_id: {state.task_id or 0: state for state in known} for job_id, known in states.items()}
 
 
 def holders_of(
     jobs: Sequence[SubmittedJob], tasks: Mapping[str, Sequence[Sequence[str]]], index: Index | None
 ) -> dict[str, Holder]:
-    """The task that does each trial: the last one submitted, unless an earlier one lives and that is over."""
+    """Return the task that runs each trial: the last one submitted, unless it is over and an earlier one lives."""
     holders: dict[str, Holder] = {}
     for job in jobs:
         for task_id, trial_ids in enumerate(tasks.get(job.name, ())):
@@ -65,7 +65,7 @@ def _holder(job: SubmittedJob, task_id: int, index: Index | None) -> Holder:
 
 
 def newest_begun(traces: Mapping[str, TrialTrace], holders: Mapping[str, Holder]) -> dict[tuple[str, int], float]:
-    """For each task, when the trial that it began last was begun: a task does its trials one after another."""
+    """Return each task's latest start of a trial: a task runs its trials in sequence."""
     newest: dict[tuple[str, int], float] = {}
     for trial_id, holder in holders.items():
         trace = traces.get(trial_id)
@@ -75,7 +75,7 @@ def newest_begun(traces: Mapping[str, TrialTrace], holders: Mapping[str, Holder]
 
 
 def is_done_again(trace: TrialTrace, holder: Holder) -> bool:
-    """Whether a trial that has a record is still to be done: a task that begins does all that did not complete."""
+    """Return True if a trial with a record will be repeated: a starting task repeats all that did not complete."""
     if trace.status in KEPT or trace.ended_s is None:
         return False
     if holder.stage is not Stage.ACTIVE:
@@ -85,14 +85,14 @@ def is_done_again(trace: TrialTrace, holder: Holder) -> bool:
 
 
 def is_in_hand(trace: TrialTrace, holder: Holder, newest: Mapping[tuple[str, int], float]) -> bool:
-    """Whether the task works on the trial now, rather than before it was requeued, or later."""
+    """Return True if the task runs the trial now, rather than before a requeue, or later."""
     if trace.begun_s is None or holder.stage is not Stage.ACTIVE or not _began_in_this_start(trace, holder):
         return False
     return holder.job.kind is JobKind.PREDICTIONS or trace.begun_s == newest[holder.key]
 
 
 def _began_in_this_start(trace: TrialTrace, holder: Holder) -> bool:
-    """Whether the trial was begun since its task last started: by the job's own name where both sides know it."""
+    """Return True if the trial was started since its task last started: by the job's name if both sides know it."""
     state = holder.state
     if state is None:
         return True

@@ -1,7 +1,7 @@
-"""How a run stands, joined from its folder and from what Slurm says: pure, so that each case can be tried.
+"""Status of a run, joined from its folder and Slurm's states: pure, so that each case can be tested.
 
-The folder is the truth about trials that ended; Slurm alone knows whether one without a record still runs, waits, or
-will never end. Without Slurm's word nothing is called lost.
+The folder is the truth about ended trials; Slurm alone knows whether one without a record still runs, waits, or will
+never end. Without Slurm's answer nothing is called lost.
 """
 
 from __future__ import annotations
@@ -32,75 +32,75 @@ _NO_TRACE = TrialTrace()
 
 
 class Standing(StrEnum):
-    """Where a trial stands."""
+    """State of a trial."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     SKIPPED = "skipped"
     RUNNING = "running"
     QUEUED = "queued"
-    """Its job waits, or runs and has other trials to do first."""
+    """Its job waits, or runs and has other trials to run first."""
     BEGUN = "begun"
-    """Begun and without a record; whether it still runs is not known."""
+    """Started, without a record; it may still run."""
     SUBMITTED = "submitted"
-    """In a job, and not begun; whether the job still waits is not known."""
+    """In a job and not started; the job may still wait."""
     LOST = "lost"
-    """Begun and without a record, and what ran it is over."""
+    """Started, without a record, and its runner is over."""
     LEFT_OVER = "left over"
-    """Never begun, and its job is over."""
+    """Never started, and its job is over."""
     NOT_STARTED = "not started"
-    """Never begun, and in no job."""
+    """Never started, and in no job."""
 
 
 ENDED = "ended"
 UNKNOWN = "unknown"
 LOCAL = "without Slurm"
-"""In place of a task's state: Slurm has forgotten it, does not answer, or never had it."""
+"""Substitutes for a task's state: Slurm has forgotten it, does not answer, or never had it."""
 
 GOING = {Standing.RUNNING, Standing.QUEUED, Standing.BEGUN, Standing.SUBMITTED}
-"""What may still end by itself."""
+"""Standings that may still end by themselves."""
 UNDONE = {Standing.LOST, Standing.LEFT_OVER, Standing.NOT_STARTED}
-"""What nobody will do unless told to."""
+"""Standings that need the user."""
 _KEPT = {Status.COMPLETED: Standing.COMPLETED, Status.SKIPPED: Standing.SKIPPED}
 
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """Where one trial stands, and all that is known of it."""
+    """State of one trial, with its evidence."""
 
     trial_id: str
     standing: Standing
     trace: TrialTrace = _NO_TRACE
     reason: str | None = None
-    """Why it failed or was skipped; for queued trials Slurm's word for why the job waits."""
+    """Reason for failing or being skipped; for queued trials Slurm's reason for the job's wait."""
     job: SubmittedJob | None = None
-    """The job that does it, the last one where there were several."""
+    """The job that runs it, the last one if there were several."""
     task_id: int | None = None
     silence_s: float | None = None
-    """For how long no rank of a running trial has said anything."""
+    """Seconds since any rank of a running trial reported."""
 
     @property
     def ranks(self) -> tuple[Progress, ...]:
-        """The last word of its ranks."""
+        """The last progress of its ranks."""
         return self.trace.ranks
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """Where the tasks of one array stand."""
+    """State of one array's tasks."""
 
     job: SubmittedJob
     states: Counter[str]
-    """Tasks by Slurm's state in small letters, or by one of ENDED, UNKNOWN and LOCAL."""
+    """Number of tasks by Slurm's state in lower case, or by ENDED, UNKNOWN or LOCAL."""
     time_left_s: float | None
     """Seconds until the time limit of the running task that began last."""
     restarts: int | None
-    """Requeues of its tasks together; None where Slurm does not say."""
+    """Requeues of all its tasks; None if Slurm does not report them."""
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands."""
+    """State of a run."""
 
     trials: Sequence[TrialStatus]
     """In the plan's order."""
@@ -110,17 +110,17 @@ class RunStatus:
 
     @property
     def counts(self) -> Counter[Standing]:
-        """How many trials stand where."""
+        """Number of trials by standing."""
         return Counter(trial.standing for trial in self.trials)
 
     @property
     def is_going(self) -> bool:
-        """Whether it still goes on without anybody's help."""
+        """True if it still goes on without the user."""
         return any(trial.standing in GOING for trial in self.trials)
 
     @property
     def exit_code(self) -> int:
-        """0 where all trials completed or were skipped, 1 where some did not or never will, 3 while it goes on."""
+        """0 if all trials completed or were skipped, 1 if some did not or never will, 3 while it goes on."""
         if self.is_going:
             return 3
         return 0 if all(trial.standing in _KEPT.values() for trial in self.trials) else 1
@@ -128,23 +128,23 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """All that is known of a run; `run_status` joins it."""
+    """All facts about a run; input of `run_status`."""
 
     plan: Sequence[PlanEntry]
     traces: Mapping[str, TrialTrace]
-    """Of every trial that the plan does not skip."""
+    """For every trial that the plan does not skip."""
     now_s: float
     jobs: Sequence[SubmittedJob] = ()
     tasks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """By a job's name, the trials of each task."""
+    """Trials of each task, by the job's name."""
     states: JobStates | None = None
-    """What Slurm says; None where it does not answer."""
+    """Slurm's states; None if it does not answer."""
     runner_here: bool | None = False
-    """Whether a zerobench outside of Slurm works in the run; None where that cannot be told from here."""
+    """True if a zerobench outside Slurm works in the run; None if that cannot be told from here."""
 
 
 def run_status(known: RunFacts) -> RunStatus:
-    """Where the run and each of its trials stand."""
+    """Return the state of the run and of each of its trials."""
     index = None if known.states is None else index_of(known.states)
     holders = holders_of(known.jobs, known.tasks, index)
     newest = newest_begun(known.traces, holders)

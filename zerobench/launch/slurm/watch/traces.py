@@ -1,7 +1,7 @@
-"""What each trial's folder says while a run goes on: whether the trial was begun, how it ended, where its ranks are.
+"""State of each trial's folder during a run: started or not, its end, its ranks' progress.
 
-Ten thousand trials on a shared file system are looked at in a second or two: a trial that has ended costs one small
-file, one that has not costs a listing, and the waits of many run beside each other.
+Ten thousand trials on a shared file system take a second or two: an ended trial costs one small file, any other a
+listing, and many waits overlap.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from zerobench.records.folder import RunFolder, TrialFolder
 from zerobench.records.progress import Progress, read_progress
 
 UNREADABLE = "unreadable"
-"""In place of a status: the record is there and is none."""
+"""Substitute for the status in a record that cannot be read."""
 _THREADS = 16
 _TRIALS_PER_CALL = 64
 _RANKS_READ = 16
-"""Of a trial's ranks, those silent for longest are read: they are the ones that hold it up."""
+"""Ranks read per trial, those silent for longest first: they hold it up."""
 
 
 @dataclass(frozen=True)
 class TrialTrace:
-    """What one trial's folder holds; times are those of the file system, Unix time in seconds."""
+    """Contents of one trial's folder; times are those of the file system, Unix time in seconds."""
 
     begun_s: float | None = None
-    """When it was begun; None where it was not, or has ended."""
+    """Time of its start; None if it was not started, or has ended."""
     changed_s: float | None = None
-    """When one of its ranks last said where it is."""
+    """Time of its ranks' latest progress."""
     ranks: tuple[Progress, ...] = ()
-    """The last word of its ranks, of many only of those silent for longest."""
+    """The latest progress of its ranks; of many, only those silent for longest."""
     status: str | None = None
-    """How it ended, a records.Status or a newer version's word; None where it has no record."""
+    """A records.Status or a newer version's word; None without a record."""
     reason: str | None = None
     ended_s: float | None = None
     job: str | None = None
-    """The job that ran it or runs it, and which of the job's starts: `123_4`, `123_4.2` (records.TrialRecord)."""
+    """Its job, with the number of the job's start: `123_4`, `123_4.2` (records.TrialRecord)."""
     record_mtime_ns: int | None = None
 
 
 def read_traces(
     run: RunFolder, trial_ids: Sequence[str], known: Mapping[str, TrialTrace] | None = None
 ) -> dict[str, TrialTrace]:
-    """What the folders of `trial_ids` hold; records that have not changed since `known` are not read again."""
+    """Read the folders of `trial_ids`; records unchanged since `known` are not read again."""
     before = known or {}
     calls = [trial_ids[start : start + _TRIALS_PER_CALL] for start in range(0, len(trial_ids), _TRIALS_PER_CALL)]
 
@@ -92,7 +92,7 @@ def _text(value: Any) -> str | None:
 
 
 def _open_trial(folder: TrialFolder) -> TrialTrace:
-    """The trace of a trial without a record, from one listing of its folder."""
+    """Read the trace of a trial without a record, from one listing of its folder."""
     begun_s = None
     words: list[tuple[float, str]] = []
     begins = {folder.command.name, folder.start.name}
@@ -112,7 +112,7 @@ def _open_trial(folder: TrialFolder) -> TrialTrace:
 
 
 def _job_of(folder: TrialFolder) -> str | None:
-    """The job that began a trial; None outside of Slurm, and where its runner has not said so yet."""
+    """Return the job that started a trial; None outside Slurm, and until its runner has recorded it."""
     try:
         return _text(from_json(folder.start.read_bytes()).get("job"))
     except (OSError, ValueError, AttributeError):

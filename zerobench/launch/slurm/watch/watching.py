@@ -1,4 +1,4 @@
-"""Gathers all that is known of a run at one time: its folder, what was submitted for it, what Slurm says.
+"""Gather all facts about a run at one time: its folder, its submissions, Slurm's states.
 
 Needs no torch and no DeepSpeed: it runs on login nodes.
 """
@@ -25,18 +25,18 @@ _LOCKS = Path("/proc/locks")
 
 @dataclass
 class Watcher:
-    """Looks at one run, again and again; what cannot have changed is kept from the last look."""
+    """Looks at one run repeatedly; results that cannot have changed are reused."""
 
     run: RunFolder
     timeout_s: float = TIMEOUT_S
-    """How long Slurm may take to answer."""
+    """Seconds Slurm may take to answer."""
     _traces: Mapping[str, TrialTrace] = field(default_factory=dict)
     _ended: JobStates = field(default_factory=dict)
 
     def look(self) -> tuple[Submission, RunStatus]:
-        """What was submitted, and how the run stands now.
+        """Return the submissions and the present status.
 
-        Raises UserError: it is no run folder, or its plan or submission cannot be read.
+        Raises UserError if it is not a run folder, or its plan or submission cannot be read.
         """
         plan = read_record(self.run.plan, Plan)
         submission = read_submission(self.run)
@@ -60,7 +60,7 @@ class Watcher:
         return submission, run_status(known)
 
     def _ask(self, submission: Submission) -> JobStates | None:
-        """What Slurm says of all jobs; those that squeue has forgotten as sacct tells, asked once for each."""
+        """Ask squeue for all jobs, and sacct, once each, for those squeue has forgotten."""
         job_ids = [job.job_id for job in submission.jobs if job.job_id is not None]
         states = job_states(job_ids, self.timeout_s, submission.cluster)
         if states is None:
@@ -74,11 +74,10 @@ class Watcher:
 
 
 def runner_here(run: RunFolder, *, shared: bool) -> bool | None:
-    """Whether a process of this machine holds the run's lock; None where one of another machine may.
+    """Return True if a process of this machine holds the run's lock; None if one of another machine may.
 
-    Only a lock that is held alone counts, unless `shared`: jobs of a cluster share it, and Slurm tells of those. It is
-    read from the kernel's list (proc_locks(5)): to try the lock would be to take it, and a runner that starts just
-    then would be refused.
+    Only an exclusive lock counts, unless `shared`: jobs of a cluster share it, and Slurm reports those. It is read from
+    the kernel's list (proc_locks(5)): trying the lock would take it, and a runner starting just then would be refused.
     """
     try:
         lock = run.path / ".lock"
