@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.tools.joined_compiler import COMPILER, JOINED
 from zerobench.config.deepspeed.kernels import BUILDERS, missing
-from zerobench.launch.machine.compile_locks import free_left_over
+from zerobench.launch.machine.compile_locks import free_stale_locks
 from zerobench.launch.run.kernels import MODULE
 
 NEVER_LOADED = {"quantizer", "cpu_lion"}
@@ -23,7 +23,7 @@ NEVER_LOADED = {"quantizer", "cpu_lion"}
 
 def main() -> None:
     names = missing((name for name in BUILDERS if name not in NEVER_LOADED), os.environ)
-    for line in free_left_over(os.environ):
+    for line in free_stale_locks(os.environ):
         print(line, file=sys.stderr)
     os.environ["DS_ACCELERATOR"] = "cpu"
     compiler = shutil.which("c++")

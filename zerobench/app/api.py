@@ -33,7 +33,7 @@ from zerobench.common.errors import UserError
 from zerobench.config.derived.cluster import Cluster
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.sweep import load_sweep
-from zerobench.launch.machine.arithmetic import tried
+from zerobench.launch.machine.arithmetic import measure_arithmetic
 from zerobench.launch.machine.this_machine import detect_machine
 from zerobench.launch.run.executor import LocalExecutor
 from zerobench.launch.run.observer import Observer
@@ -369,7 +369,7 @@ def run(
     UserError: a mistake in the request, before anything is started.
     """
     loaded = load_sweep(str(sweep), list(sets), list(only), repeats)
-    machine = tried(detect_machine(), loaded)
+    machine = measure_arithmetic(detect_machine(), loaded)
     planned = expand(loaded, machine)
     resolved_configs(planned)
     executor = LocalExecutor(machine.cpu_cores, machine.num_gpus, None)

@@ -10,7 +10,7 @@ from zerobench.config.derived.machine import Accelerator, Machine
 from zerobench.config.sweep.precision import SLOW
 from zerobench.config.sweep.sweep import load_sweep
 from zerobench.launch.machine import arithmetic
-from zerobench.launch.machine.arithmetic import bf16_slowdown, tried
+from zerobench.launch.machine.arithmetic import bf16_slowdown, measure_arithmetic
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the variable is about x86-64's instructions")
@@ -28,4 +28,4 @@ def test_a_try_without_an_answer_is_told_in_one_line_with_the_choices(monkeypatc
 def test_nothing_is_tried_for_a_sweep_that_names_its_precision(monkeypatch):
     monkeypatch.setattr(arithmetic, "bf16_slowdown", lambda: pytest.fail("it was tried"))
     machine = Machine(accelerator=Accelerator.CPU, bf16_slowdown=None)
-    assert tried(machine, load_sweep("distributed-training-compared")) is machine
+    assert measure_arithmetic(machine, load_sweep("distributed-training-compared")) is machine

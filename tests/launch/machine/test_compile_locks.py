@@ -13,7 +13,7 @@ import pytest
 from tests.tools.known import known
 from zerobench.config.deepspeed.kernels import build_root
 from zerobench.launch.machine import compile_locks
-from zerobench.launch.machine.compile_locks import Holder, free_left_over, holder_of, take_over
+from zerobench.launch.machine.compile_locks import Holder, free_stale_locks, holder_of, take_over
 
 HOLD = """
 import sys
@@ -54,18 +54,18 @@ def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed
     lock: Path, environ: dict[str, str]
 ) -> None:
     with compiling(lock):
-        assert free_left_over(environ) == []
+        assert free_stale_locks(environ) == []
         assert lock.exists()
-    assert free_left_over(environ) == [f"removed the lock of an interrupted compilation: {lock}"]
+    assert free_stale_locks(environ) == [f"removed the lock of an interrupted compilation: {lock}"]
     assert not lock.exists()
 
 
 def test_a_lock_of_any_age_is_taken_from_a_dead_holder_and_from_no_other(lock: Path, environ: dict[str, str]) -> None:
     with compiling(lock):
         os.utime(lock, (0, 0))
-        assert free_left_over(environ) == []
+        assert free_stale_locks(environ) == []
     os.utime(lock, (0, 0))
-    assert len(free_left_over(environ)) == 1
+    assert len(free_stale_locks(environ)) == 1
     assert not lock.exists()
 
 
@@ -76,7 +76,7 @@ def test_a_lock_that_its_holder_has_closed_and_is_about_to_remove_is_left_to_it(
     lock.touch()
     removal = threading.Timer(0.05, lock.unlink)  # an error if it is gone by then
     removal.start()
-    assert free_left_over(environ) == []
+    assert free_stale_locks(environ) == []
     removal.join()
     lock.touch()
     removal = threading.Timer(0.05, lock.unlink)
@@ -92,7 +92,7 @@ def test_who_takes_over_a_lock_holds_it_until_he_ends(lock: Path, environ: dict[
     assert descriptor is not None
     assert holder_of(lock) is Holder.ALIVE
     assert take_over(lock) is None
-    assert free_left_over(environ) == []
+    assert free_stale_locks(environ) == []
     os.close(descriptor)
     assert holder_of(lock) is Holder.DEAD
 
@@ -103,8 +103,8 @@ def test_a_lock_that_another_machine_may_hold_is_told_of_and_left_alone(
     lock.parent.mkdir(parents=True)
     lock.touch()
     monkeypatch.setattr(compile_locks, "_LOCAL", {"none"})
-    assert free_left_over(environ, tell_unknown=False) == []
-    [line] = free_left_over(environ)
+    assert free_stale_locks(environ, tell_unknown=False) == []
+    [line] = free_stale_locks(environ)
     assert line.startswith(f"{lock}: cannot tell whether its compilation still runs")
     assert lock.exists()
 
@@ -126,7 +126,7 @@ def test_a_lock_whose_holder_cannot_be_known_is_told_of_and_left_alone(lock: Pat
     elsewhere.parent.mkdir(parents=True)
     elsewhere.touch()
     lock.symlink_to(elsewhere)
-    [line] = free_left_over(environ)
+    [line] = free_stale_locks(environ)
     assert line.startswith(f"{lock}: cannot tell whether its compilation still runs")
     assert lock.is_symlink()
     assert elsewhere.exists()
@@ -151,7 +151,7 @@ def test_of_two_that_ask_at_the_same_time_one_takes_the_lock_and_neither_is_ende
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", ASK, str(lock)], stdin=pipe, stdout=pipe, text=True) as first:
         assert known(first.stdout).readline() == "DEAD\n"
-        assert free_left_over(environ) == []
+        assert free_stale_locks(environ) == []
         said, _ = first.communicate()
     assert (said, first.returncode) == ("whole\n", 0)
 

@@ -9,7 +9,7 @@ from tests.tools.known import known
 from tests.tools.rank_records import progress, rank_of_two
 from zerobench.common.vocabulary import Category, Phase, Status
 from zerobench.launch.run.executor import Interruption, LocalExecutor
-from zerobench.launch.run.outcome import Ending, Stopped, classify, how_ended, interrupted, last_account
+from zerobench.launch.run.outcome import Ending, Stopped, classify, describe_exit, interrupted, last_account
 from zerobench.launch.run.quiet import Load
 from zerobench.launch.run.ranks import RankDeath
 from zerobench.records.progress import Progress
@@ -236,7 +236,7 @@ def test_the_last_line_is_told_up_to_two_hundred_characters() -> None:
     ],
 )
 def test_an_exit_status_that_is_no_signals_is_told_as_a_number(code: int | None, words: str) -> None:
-    assert how_ended(code) == words
+    assert describe_exit(code) == words
 
 
 TAKEN = Interruption(Status.INTERRUPTED, "the node went away", "NODE_FAIL")

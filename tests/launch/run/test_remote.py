@@ -97,4 +97,4 @@ def test_a_node_that_does_not_answer_is_a_line_and_no_error(monkeypatch: pytest.
     (tmp_path / "ssh").write_text("#!/bin/sh\necho 'no route to host' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert remote.on_all(["node-a"], "end", "a mark") == ["node-a: end: exit status 255: no route to host"]
+    assert remote.apply_verb(["node-a"], "end", "a mark") == ["node-a: end: exit status 255: no route to host"]

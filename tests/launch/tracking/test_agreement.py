@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from zerobench.launch.tracking.agreement import agree, node_said
+from zerobench.launch.tracking.agreement import agree, launcher_node
 from zerobench.records.folder import TrialFolder
 from zerobench.records.progress import Rank
 from zerobench.records.records import NvmlSummary
@@ -30,7 +30,7 @@ Spot = tuple[str, int]
     ],
 )
 def test_a_node_is_what_the_launcher_says(environ: dict[str, str], node: int) -> None:
-    assert node_said(environ) == node
+    assert launcher_node(environ) == node
 
 
 def _agree_as(rank: int, spots: list[Spot], folder: Path) -> None:

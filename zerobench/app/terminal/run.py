@@ -22,7 +22,7 @@ from zerobench.config.sweep.expand import PlannedTrial, expand
 from zerobench.config.sweep.precision import precision_notes
 from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.launch.machine.arithmetic import tried
+from zerobench.launch.machine.arithmetic import measure_arithmetic
 from zerobench.launch.machine.environment import capture_environment
 from zerobench.launch.machine.this_machine import detect_machine
 from zerobench.launch.run.executor import LocalExecutor
@@ -114,7 +114,7 @@ def read(request: RunRequest) -> RunPlan:
     """Read and check the whole request, before anything is written or started."""
     sweep = _sweep(request)
     machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
-    machine = tried(machine, sweep) if sweep else machine
+    machine = measure_arithmetic(machine, sweep) if sweep else machine
     planned = expand(sweep, machine) if sweep else []
     resolved_configs(planned)
     earlier = find_run(request.resume, request.reports) if request.resume else None

@@ -22,7 +22,7 @@ from zerobench.config.sweep.expand import PlannedTrial, expand
 from zerobench.config.sweep.precision import precision_notes
 from zerobench.config.sweep.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.launch.machine.arithmetic import tried
+from zerobench.launch.machine.arithmetic import measure_arithmetic
 from zerobench.launch.machine.environment import capture_environment
 from zerobench.launch.machine.installed import check_installed
 from zerobench.launch.machine.this_machine import detect_machine
@@ -173,7 +173,7 @@ def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:
     """The nodes that trials run on; for a sweep that runs `here`, this machine unless options describe the nodes."""
     if here is None:
         return cluster_machine(options)
-    return tried(detect_machine() if options.gpus_per_node is None else cluster_machine(options), here)
+    return measure_arithmetic(detect_machine() if options.gpus_per_node is None else cluster_machine(options), here)
 
 
 def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> None:

@@ -19,12 +19,12 @@ from zerobench.launch.emulate.part import Account, End, Part, as_emulated
 from zerobench.launch.emulate.play import PlayedRank, Stage, play_aside, read_account
 from zerobench.launch.emulate.request import EmulationRequest
 from zerobench.launch.emulate.tries import Say, try_changes
-from zerobench.launch.machine.variables import untold
+from zerobench.launch.machine.variables import values_to_redact
 from zerobench.launch.run.readable import readable_ranks
 from zerobench.launch.run.stop import Stop, stop_on_signals
 from zerobench.launch.run.trial_record import trial_record, write_record
 from zerobench.launch.tracking.command import Command, CommandProgress, Show
-from zerobench.launch.tracking.own_run import lay_out_own
+from zerobench.launch.tracking.own_run import lay_out_own_run
 from zerobench.launch.tracking.own_trial import laid_out, unknown_trial
 from zerobench.launch.tracking.watch import script_name
 from zerobench.records.folder import RunFolder, TrialFolder, write_whole
@@ -55,8 +55,8 @@ def emulate(request: EmulationRequest, say: Say) -> Emulation:
     stage = Stage.of(find_emulator(), request)
     stage.emulator.variables(stage.gpu, request.cluster.gpus_per_node)  # what it cannot show is said before all else
     trial = unknown_trial(request.name or script_name(request.command))
-    safe = redact_arguments(request.command, untold(os.environ))
-    run = lay_out_own(request.reports, trial, {"name": trial.trial_id, "command": safe, "emulated": True}, safe)
+    safe = redact_arguments(request.command, values_to_redact(os.environ))
+    run = lay_out_own_run(request.reports, trial, {"name": trial.trial_id, "command": safe, "emulated": True}, safe)
     folder = run.trial(trial.trial_id)
     begun_s = time.time()
     made = Emulation(request, run, Verdict((), request.cluster.gpus_per_node, request.cluster.host_memory_bytes))

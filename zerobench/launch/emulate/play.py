@@ -15,7 +15,7 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.launch.emulate.part import PART_VARIABLE, Account, End, Part
 from zerobench.launch.emulate.request import EmulationRequest
-from zerobench.launch.run.outcome import as_a_shell_tells, how_ended
+from zerobench.launch.run.outcome import describe_exit, shell_exit_code
 from zerobench.launch.run.readable import readable_ranks
 from zerobench.records.folder import TRIAL_VARIABLE, TrialFolder, write_whole
 from zerobench.records.records import MemoryCourses, RankRecord, read_or_none
@@ -80,12 +80,12 @@ def read_account(part: Part, returncode: int) -> Account:
     """What the process left, or that it left nothing. Raises UserError: the command is not one that can be played."""
     account = read_or_none(part.account, Account)
     if account is None:
-        message = f"its process {how_ended(returncode)} without a result"
-        return Account(rank=part.rank, end=End.FAILED, exit_code=as_a_shell_tells(returncode) or 1, message=message)
+        message = f"its process {describe_exit(returncode)} without a result"
+        return Account(rank=part.rank, end=End.FAILED, exit_code=shell_exit_code(returncode) or 1, message=message)
     if account.end is End.REFUSED:
         raise UserError(account.message or "COMMAND: cannot be emulated")
     if returncode and account.exit_code == 0:  # it died while Python was ending
-        account.notes.append(f"its process {how_ended(returncode)} after the script's end")
+        account.notes.append(f"its process {describe_exit(returncode)} after the script's end")
     return account
 
 

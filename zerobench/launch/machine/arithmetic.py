@@ -14,7 +14,7 @@ PATIENCE_S = 300.0
 """Seconds. Importing torch takes two on an idle machine, and a minute on one that swaps."""
 
 
-def tried(machine: Machine, sweep: Sweep) -> Machine:
+def measure_arithmetic(machine: Machine, sweep: Sweep) -> Machine:
     """Return `machine`, which is this one, with the measurements that `sweep` needs.
 
     Raises UserError if torch does not answer.

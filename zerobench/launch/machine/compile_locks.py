@@ -34,7 +34,7 @@ _LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "z
 """File systems that a single machine mounts."""
 
 
-def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> list[str]:
+def free_stale_locks(environ: Mapping[str, str], *, tell_unknown: bool = True) -> list[str]:
     """Remove the locks, of any age, whose holders are dead. Returns a line for each, and with `tell_unknown` for each
     whose holder is unknown.
     """

@@ -31,11 +31,11 @@ def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> 
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
         raise UserError(
             f"{_listed(missing)} {are} not installed here, and {_listed(sorted(needing))} trials need {them}: "
-            f"{instead or _how_to_get(missing)}"
+            f"{instead or _install_advice(missing)}"
         )
 
 
-def _how_to_get(missing: list[str]) -> str:
+def _install_advice(missing: list[str]) -> str:
     quoted = " ".join(f"'{requirement(name)}'" for name in missing)
     return (
         f"python -m pip install {quoted}; on a login node, zerobench submit runs them "

@@ -14,10 +14,12 @@ from zerobench.common.processor import processor_name
 
 def machine(root: Path = Path("/")) -> dict[str, Any]:
     """Describe the machine in plain values; None for unavailable ones. `root` replaces / for recorded trees."""
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
+    packages = {next(control_groups.lines(path), "") for path in files}
     return {
         "cpu": {
             "model": processor_name(root),
-            "sockets": _sockets(root),
+            "sockets": len(packages) or None,
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(),
             "usable_cores": len(os.sched_getaffinity(0)),
@@ -30,13 +32,6 @@ def machine(root: Path = Path("/")) -> dict[str, Any]:
         "architecture": platform.machine(),
         "limits": limits(root),
     }
-
-
-def _sockets(root: Path) -> int | None:
-    """Count processor packages as the kernel numbers them."""
-    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
-    packages = {next(control_groups.lines(path), "") for path in files}
-    return len(packages) or None
 
 
 def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:

@@ -70,7 +70,7 @@ def _is_kept(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in KEPT)
 
 
-def untold(environ: Mapping[str, str]) -> set[str]:
+def values_to_redact(environ: Mapping[str, str]) -> set[str]:
     """Return the values of `environ` to mask in logs: `secret_values`, and refused values of stored variables."""
     refused = {name: value for name, value in environ.items() if _is_kept(name) and safe_value(name, value) == REFUSED}
     return secret_values(environ) | long_lines(refused.values())

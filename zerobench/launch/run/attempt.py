@@ -9,8 +9,8 @@ from pathlib import Path
 from zerobench.common.vocabulary import Status
 from zerobench.config.deepspeed import file_notes
 from zerobench.config.trial.trial import Evidence, TrialSpec
-from zerobench.launch.machine.compile_locks import free_left_over
-from zerobench.launch.run.executor import Executor, Launch
+from zerobench.launch.machine.compile_locks import free_stale_locks
+from zerobench.launch.run.executor import Executor
 from zerobench.launch.run.launched import LaunchedTrial
 from zerobench.launch.run.launcher import command_text, launched_processes
 from zerobench.launch.run.logs import redact_logs
@@ -53,7 +53,8 @@ def _launch_once(
 ) -> TrialRecord:
     """Start the ranks of `trial` once and return the record of how they ended."""
     expected = launched_processes(trial)
-    launch = _launch(trial, folder, executor)
+    launch = executor.launch(trial, folder)
+    write_whole(folder.command, command_text(launch.argv, launch.added))
     launched = LaunchedTrial(launch, folder)
     renew_swap_folder(trial, folder)
     _remove_swap_folder(trial, folder)
@@ -69,7 +70,7 @@ def _launch_once(
         launched.end()
     _remove_swap_folder(trial, folder)
     deaths = deaths if stopped else launched.deaths()
-    locks = [] if exit_code == 0 or launch.elsewhere else free_left_over(os.environ)
+    locks = [] if exit_code == 0 or launch.elsewhere else free_stale_locks(os.environ)
     redact_logs(folder)
     records, unreadable = read_readable(folder.rank_records(), RankRecord)
     ending = Ending(
@@ -91,13 +92,6 @@ def _launch_once(
     notes = [*launched.notes, *locks, *unreadable]
     record = _record(trial, folder, run_id, ending, notes, executor)
     return record.model_copy(update={"started_at_s": started_at_s, "ended_at_s": time.time()})
-
-
-def _launch(trial: TrialSpec, folder: TrialFolder, executor: Executor) -> Launch:
-    """Return the launch of the trial; its command line and added variables are also written to its folder."""
-    launch = executor.launch(trial, folder)
-    write_whole(folder.command, command_text(launch.argv, launch.added))
-    return launch
 
 
 def note_start(trial: TrialSpec, folder: TrialFolder, executor: Executor, started_at_s: float) -> None:

@@ -58,7 +58,7 @@ class Interruption:
     evidence: str | None = None
 
 
-def without_a_word(start: Start | None) -> Interruption:
+def silent_end(start: Start | None) -> Interruption:
     """Describe the end of a runner that left no trace but its start."""
     runner = "its runner" if start is None else f"its runner ({start.runner})"
     return Interruption(Status.INTERRUPTED, f"{runner} ended first, without a message")
@@ -159,7 +159,7 @@ class LocalExecutor:
         added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=self.num_gpus)
         if not hosts:
             return Launch(argv, added)
-        return Launch(argv, added, lambda verb, mark: remote.on_all(hosts, verb, mark), needs_env_file=True)
+        return Launch(argv, added, lambda verb, mark: remote.apply_verb(hosts, verb, mark), needs_env_file=True)
 
     def _launch_in(self, name: str, trial: TrialSpec, folder: TrialFolder) -> Launch:
         """Return the launch in environment `name`; its ranks run on this machine's CPU."""
@@ -179,7 +179,7 @@ class LocalExecutor:
 
     def lost(self, start: Start | None) -> Interruption:
         """Its runner was killed, or the machine went down; the two cannot be told apart here."""
-        return without_a_word(start)
+        return silent_end(start)
 
     def _devices(self, trial: TrialSpec) -> list[int] | None:
         return visible_devices(trial, os.environ) if self.num_gpus else None

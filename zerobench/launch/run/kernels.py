@@ -20,10 +20,10 @@ from typing import IO, Any
 from zerobench.common.units import format_seconds
 from zerobench.config.deepspeed.kernels import missing, name_architectures, needed
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.launch.machine.compile_locks import free_left_over
+from zerobench.launch.machine.compile_locks import free_stale_locks
 from zerobench.launch.run.executor import Executor
 from zerobench.launch.run.observer import Observer
-from zerobench.launch.run.outcome import how_ended
+from zerobench.launch.run.outcome import describe_exit
 from zerobench.launch.run.stop import Stop
 from zerobench.records.folder import TrialFolder
 from zerobench.records.records import Failure
@@ -99,13 +99,13 @@ class _Compilation:
             errors.seek(0)
             words = errors.read().decode(errors="replace")[-_WORDS_BYTES:]
         for name in waiting if not self.stop.asked else []:
-            self._note_end(name, f"the compilation {how_ended(process.returncode)}\n{words}")
+            self._note_end(name, f"the compilation {describe_exit(process.returncode)}\n{words}")
 
     def free_locks(self, *, tell_unknown: bool = False) -> None:
         """Remove the locks of dead holders and report each line once; with `tell_unknown` also locks whose holder is
         unknown.
         """
-        for line in free_left_over(os.environ, tell_unknown=tell_unknown):
+        for line in free_stale_locks(os.environ, tell_unknown=tell_unknown):
             self.freed = True
             self._tell_once(line)
 

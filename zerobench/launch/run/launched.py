@@ -133,7 +133,7 @@ class LaunchedTrial:
         """Return the Python stacks by rank; ranks that could not answer are missing."""
         pids = {progress.pid for progress in self.watch.look()}
         signalled = tree.request_stacks([process for process in self.members() if process.pid in pids])
-        self._on_all_nodes("stacks")
+        self._apply_verb("stacks")
         ranks = [p.rank for p in self.watch.look() if p.pid in signalled or self._launch.elsewhere]
         # Until the dumps are there and grow no more.
         deadline = time.monotonic() + STACKS_S
@@ -152,7 +152,7 @@ class LaunchedTrial:
             if self._launch.elsewhere:
                 # The launcher goes first, and unasked: asked politely it would `pkill` on each node.
                 tree.end(lambda: tree.members(None, self._process.pid), politely=False)
-                self._on_all_nodes("end")
+                self._apply_verb("end")
             tree.end(self.members)
             self._process.wait(timeout=tree.GRACE_S)
             return
@@ -161,7 +161,7 @@ class LaunchedTrial:
         if outlived:
             self.notes.append(f"killed processes left by the launcher: {', '.join(outlived)}")
 
-    def _on_all_nodes(self, verb: str) -> None:
+    def _apply_verb(self, verb: str) -> None:
         if self._launch.elsewhere:
             self.notes += self._launch.elsewhere(verb, self._mark)
 

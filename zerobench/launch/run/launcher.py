@@ -59,7 +59,7 @@ def deepspeed_argv(
     """
     return [
         *(program or deepspeed_program()),
-        *_where(trial, hostfile, devices),
+        *_placement_options(trial, hostfile, devices),
         *("--master_port", str(port)),
         "--no_local_rank",
         *("--enable_each_rank_log", str(folder.path / "logs")),
@@ -68,7 +68,7 @@ def deepspeed_argv(
     ]
 
 
-def _where(trial: TrialSpec, hostfile: Path | None, devices: Sequence[int] | None) -> list[str]:
+def _placement_options(trial: TrialSpec, hostfile: Path | None, devices: Sequence[int] | None) -> list[str]:
     """Return the options that choose nodes and devices; `--include` excludes the counts (runner.py, main)."""
     if trial.num_nodes > 1 and launched_processes(trial) > 1:
         counts = ["--num_nodes", str(trial.num_nodes), "--num_gpus", str(trial.gpus_per_node)]

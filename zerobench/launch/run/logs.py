@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from zerobench.common.redaction import redact_file
-from zerobench.launch.machine.variables import untold
+from zerobench.launch.machine.variables import values_to_redact
 from zerobench.records.folder import TrialFolder
 
 
@@ -17,7 +17,7 @@ def redact_logs(folder: TrialFolder) -> None:
 
     Raises OSError if a log cannot be replaced.
     """
-    known = untold(os.environ)
+    known = values_to_redact(os.environ)
     for path in (folder.stdout, folder.stderr, *sorted((folder.path / "logs").glob("*.log"))):
         redact_file(path, known)
 

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from zerobench.common.vocabulary import Status
 from zerobench.config.trial.trial import Evidence, TrialSpec
@@ -19,7 +18,7 @@ from zerobench.launch.run.logs import redact_logs
 from zerobench.launch.run.readable import readable_ranks
 from zerobench.launch.run.recovery import remove_checkpoints
 from zerobench.launch.run.trial_record import trial_record, write_record
-from zerobench.records.folder import RunFolder, TrialFolder
+from zerobench.records.folder import TrialFolder
 from zerobench.records.records import Failure, Start, TrialRecord, read_or_none
 from zerobench.records.store import Run
 
@@ -47,6 +46,10 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     cause = Interruption(Status.COMPLETED, "") if completed else lost(start)
     redact_logs(folder)
     failure = Failure(message=cause.message, evidence=cause.evidence) if cause.message else None
+    # No later than now, whatever clock the file system has.
+    paths = [*folder.path.glob("*"), *(folder.path / "logs").glob("*")]
+    last_s = max((path.stat().st_mtime for path in paths if path != folder.lock), default=None)
+    last_sign_s = None if last_s is None else min(last_s, time.time())
     record = trial_record(
         trial,
         run.run_id,
@@ -54,7 +57,7 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
         expected,
         ranks_reported=len(ranks),
         started_at_s=start.started_at_s if start else None,
-        ended_at_s=_last_sign_of_life_s(folder),
+        ended_at_s=last_sign_s,
         nodes=start.nodes if start else [],
         job=start.job if start else None,
         notes=["its runner ended before writing this record; end time: last sign of life"],
@@ -62,7 +65,9 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     return write_record(folder, record)
 
 
-def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]) -> TrialRecord:
+def type_interruption(
+    record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]
+) -> TrialRecord:
     """Return the record of a stopped prediction with the interruption that `taken` reports, as for measured trials.
 
     Raises OSError if the folder cannot be written.
@@ -88,25 +93,11 @@ def renew(run: Run, trial: TrialSpec, folder: TrialFolder, executor: Executor) -
     remove_checkpoints(trial, folder)
     if not folder.record.exists():
         close(run, trial, folder, executor.lost)
-    aside = _aside(run.folder, folder.path.name)
+    shelf = run.folder.path / "set_aside"
+    aside = shelf / f"{folder.path.name}.{len(list(shelf.glob(f'{folder.path.name}.*'))) + 1}"
+    aside.mkdir(parents=True)
     stays = {folder.spec, folder.ds_config, folder.lock, folder.command}
     for path in [*(p for p in folder.path.iterdir() if p not in stays), folder.command]:
         if path.exists():
             path.rename(aside / path.name)
     shutil.copy(folder.spec, aside)
-
-
-def _aside(run: RunFolder, trial_id: str) -> Path:
-    """Create the next folder of the trial under the run's `set_aside`."""
-    shelf = run.path / "set_aside"
-    taken = len(list(shelf.glob(f"{trial_id}.*")))
-    path = shelf / f"{trial_id}.{taken + 1}"
-    path.mkdir(parents=True)
-    return path
-
-
-def _last_sign_of_life_s(folder: TrialFolder) -> float | None:
-    """Return the last modification time of the trial's files; at most now, whatever the file system's clock."""
-    paths = [*folder.path.glob("*"), *(folder.path / "logs").glob("*")]
-    last_s = max((path.stat().st_mtime for path in paths if path != folder.lock), default=None)
-    return None if last_s is None else min(last_s, time.time())

@@ -54,14 +54,14 @@ def mend_documents(run: RunFolder, environment: Mapping[str, Any]) -> None:
     Raises OSError if one cannot be written. Raises UserError if no list of requests is left.
     """
     if _is_torn(run.plan):
-        _write_anew(run.plan, _plan_as_asked(run).model_dump_json(indent=1))
+        _write_anew(run.plan, _rebuild_plan(run).model_dump_json(indent=1))
     if _is_torn(run.sweep, read_sweep):
         _write_anew(run.sweep, yaml.safe_dump({"name": run.run_id.rpartition("_")[0] or run.run_id}))
     if _is_torn(run.environment):
         _write_anew(run.environment, json.dumps(environment, indent=1))
 
 
-def _plan_as_asked(run: RunFolder) -> Plan:
+def _rebuild_plan(run: RunFolder) -> Plan:
     """Rebuild the plan. Raises UserError if no list of requests is left, or a skipped record is torn too."""
     asked = [{"trial_id": trial_id} for trial_id in read_asked(run)]
     if not asked:

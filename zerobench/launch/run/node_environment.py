@@ -43,7 +43,7 @@ def record_hosts(folder: Path, hosts: Iterable[str]) -> None:
     """
     missing = [host for host in dict.fromkeys(hosts) if not is_captured(node_file(folder, host))]
     commands = {host: ("zerobench.launch.run.node_environment", str(folder.resolve()), host) for host in missing}
-    for host, fault in remote.on_each("environment", commands).items():
+    for host, fault in remote.run_modules("environment", commands).items():
         _write(folder, host, {"captured_at_s": time.time(), "fault": fault})
 
 

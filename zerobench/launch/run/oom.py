@@ -32,18 +32,13 @@ class OomCounters:
 def read_oom_counters(root: Path = Path("/")) -> OomCounters:
     """Read the counters; `root` replaces / for recorded files."""
     kills = {}
-    for path in [root / "proc/vmstat", *_group_files(root)]:
+    names = ("memory.events", "memory.oom_control")
+    candidates = (folder / name for folder in control_groups.folders(root, "memory") for name in names)
+    for path in [root / "proc/vmstat", *[path for path in candidates if path.is_file()][:1]]:
         count = _oom_kill(path)
         if count is not None:
             kills[f"/{path.relative_to(root)}"] = count
     return OomCounters(kills)
-
-
-def _group_files(root: Path) -> list[Path]:
-    """Return the innermost existing counter file of our control group."""
-    names = ("memory.events", "memory.oom_control")
-    candidates = (folder / name for folder in control_groups.folders(root, "memory") for name in names)
-    return [path for path in candidates if path.is_file()][:1]
 
 
 def _oom_kill(path: Path) -> int | None:

@@ -117,9 +117,9 @@ def _death(death: RankDeath, ending: Ending) -> Outcome:
         return _out_of_host_memory(death.rank, ending)
     return Status.CRASH, Failure(
         rank=death.rank,
-        message=f"rank {death.rank} {how_ended(death.exit_code)}{_during(death.rank, ending)} without a record",
+        message=f"rank {death.rank} {describe_exit(death.exit_code)}{_during(death.rank, ending)} without a record",
         host_standing=_account_of(death.rank, ending) if death.exit_code == -signal.SIGKILL else None,
-        evidence=with_last_lines(f"exit status {death.exit_code}", ending),
+        evidence=append_last_lines(f"exit status {death.exit_code}", ending),
     )
 
 
@@ -129,7 +129,7 @@ def _timeout(ending: Ending) -> Outcome | None:
     places = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8]) or "no rank had reported"
     return Status.TIMEOUT, Failure(
         message=no_progress(ending.timeout_s, places, ending.load),
-        evidence=with_last_lines(f"limit {ending.timeout_s:g} s", ending),
+        evidence=append_last_lines(f"limit {ending.timeout_s:g} s", ending),
         stacks=dict(ending.stacks),
     )
 
@@ -149,9 +149,9 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
         account = last_account(word for word in ending.progress if word.rank in left)
         return Status.OUT_OF_HOST_MEMORY, Failure(message=message, host_standing=account, evidence=ending.oom)
     return Status.LAUNCHER_FAULT, Failure(
-        message=f"the launcher {how_ended(ending.exit_code)} before its ranks: it or one of its processes "
+        message=f"the launcher {describe_exit(ending.exit_code)} before its ranks: it or one of its processes "
         f"was killed, leaving {ranks}",
-        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
+        evidence=append_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
 
@@ -191,8 +191,8 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
     if ending.progress or ending.records:
         return None
     return Status.LAUNCHER_FAULT, Failure(
-        message=f"the launcher {how_ended(ending.exit_code)} before any rank reported{_last_word(ending)}",
-        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
+        message=f"the launcher {describe_exit(ending.exit_code)} before any rank reported{_last_word(ending)}",
+        evidence=append_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
 
@@ -217,17 +217,17 @@ def _left_no_record(ending: Ending) -> Outcome:
     ranks = ", ".join(str(rank) for rank in ending.missing[:8])
     return Status.CRASH, Failure(
         rank=ending.missing[0] if len(ending.missing) == 1 else None,
-        message=f"no record from rank {ranks}: the first to end {how_ended(code)}{_last_word(ending)}",
-        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
+        message=f"no record from rank {ranks}: the first to end {describe_exit(code)}{_last_word(ending)}",
+        evidence=append_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
 
-def as_a_shell_tells(returncode: int) -> int:
+def shell_exit_code(returncode: int) -> int:
     """Return a shell's exit status for subprocess's `returncode`: 128 plus the signal's number if one ended it."""
     return 128 - returncode if returncode < 0 else returncode
 
 
-def how_ended(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """Word an exit status as the verb of a sentence."""
     if code is None:
         return "ended"
@@ -238,10 +238,10 @@ def how_ended(code: int | None) -> str:
 
 def _during(rank: int, ending: Ending) -> str:
     """Return ` in <phase>` for the last progress of `rank`; empty if it never reported."""
-    return next((f" in {where(word)}" for word in ending.progress if word.rank == rank), "")
+    return next((f" in {describe_place(word)}" for word in ending.progress if word.rank == rank), "")
 
 
-def where(word: Progress) -> str:
+def describe_place(word: Progress) -> str:
     """Return the phase and step of a rank's progress."""
     in_a_step = 0 <= word.step_index < word.num_steps
     return word.phase + (f" (step {word.step_index + 1} of {word.num_steps})" if in_a_step else "")
@@ -253,6 +253,6 @@ def _last_word(ending: Ending) -> str:
     return f"; last line: {lines[-1].strip()[:200]}" if lines else ""
 
 
-def with_last_lines(fact: str, ending: Ending) -> str:
+def append_last_lines(fact: str, ending: Ending) -> str:
     """Append the end of the output to `fact`, for people."""
     return f"{fact}; last lines:\n{ending.last_lines}" if ending.last_lines else fact

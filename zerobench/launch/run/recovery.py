@@ -106,18 +106,14 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
         recovery = recovery.model_copy(update=converted.facts)
         if converted.reason is not None:
             return recovery.model_copy(update={"status": Status.CRASH, "reason": converted.reason})
-    _lay_out(resumed, folder.resumed, checkpoint, universal=needs_universal(trial))
-    second = launch(resumed, folder.resumed)
-    return _ended(recovery, second, _position(checkpoint), readable_ranks(folder.resumed))
-
-
-def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, universal: bool) -> None:
-    """Make the folder of the second launch, with the files the worker reads."""
-    config = build_ds_config(trial) if uses_deepspeed(trial) else None
+    universal = needs_universal(trial)
+    config = build_ds_config(resumed) if uses_deepspeed(resumed) else None
     if config is not None and universal:
         config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
-    lay_out_trial(folder, trial, config)
-    write_plain(folder.resume_from, ResumeFrom(checkpoint=checkpoint).model_dump_json())
+    lay_out_trial(folder.resumed, resumed, config)
+    write_plain(folder.resumed.resume_from, ResumeFrom(checkpoint=checkpoint).model_dump_json())
+    second = launch(resumed, folder.resumed)
+    return _ended(recovery, second, _position(checkpoint), readable_ranks(folder.resumed))
 
 
 class _Conversion(NamedTuple):
@@ -176,6 +172,9 @@ def _written_bytes(folder: Path) -> int:
 def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: Sequence[RankRecord]) -> Recovery:
     """Add the second launch's measurements."""
     losses = next((rank.losses for rank in ranks if rank.losses), position.losses)
+    ends: dict[int, float] = {}
+    for mark in (mark for rank in ranks for mark in rank.marks):
+        ends[mark.step_index] = max(mark.end_s, ends.get(mark.step_index, 0.0))
     return recovery.model_copy(
         update={
             "status": second.status,
@@ -185,17 +184,9 @@ def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: S
             "ended_at_s": second.ended_at_s,
             "loads": [rank.checkpoints[0] for rank in ranks if rank.checkpoints],
             "losses": losses,
-            "steps_ended_at_s": _step_ends(ranks, position.step),
+            "steps_ended_at_s": [end for step, end in sorted(ends.items()) if step >= position.step],
         }
     )
-
-
-def _step_ends(ranks: Sequence[RankRecord], from_step: int) -> list[float]:
-    """Return the Unix time at which each step from `from_step` on was over on all ranks."""
-    ends: dict[int, float] = {}
-    for mark in (mark for rank in ranks for mark in rank.marks):
-        ends[mark.step_index] = max(mark.end_s, ends.get(mark.step_index, 0.0))
-    return [end for step, end in sorted(ends.items()) if step >= from_step]
 
 
 def _both(first: TrialRecord, recovery: Recovery) -> TrialRecord:

@@ -18,12 +18,12 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 TIMEOUT_S = 30.0
 
 
-def on_all(hosts: Sequence[str], verb: str, mark: str) -> list[str]:
+def apply_verb(hosts: Sequence[str], verb: str, mark: str) -> list[str]:
     """Apply `verb` (`stacks` or `end`) to the trial `mark` on all `hosts` at once; returns a line per failure."""
-    return list(on_each(verb, dict.fromkeys(hosts, ("zerobench.launch.run.remote", verb, mark))).values())
+    return list(run_modules(verb, dict.fromkeys(hosts, ("zerobench.launch.run.remote", verb, mark))).values())
 
 
-def on_each(what: str, commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def run_modules(what: str, commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Run a module with arguments, `commands` by host, on all hosts at once.
 
     Returns a line per failure by host; `what` names the work.

@@ -30,12 +30,12 @@ from zerobench.launch.run.executor import Executor, check_trials
 from zerobench.launch.run.kernels import compile_first, kernels_of
 from zerobench.launch.run.links import refuse_links
 from zerobench.launch.run.lock import locked, shared, trial_locked
-from zerobench.launch.run.lost import cut_off, renew
+from zerobench.launch.run.lost import renew, type_interruption
 from zerobench.launch.run.mending import has_torn_documents, mend_documents, mend_skipped, mend_trial
 from zerobench.launch.run.node_environment import record_hosts
 from zerobench.launch.run.observer import Observer
 from zerobench.launch.run.room import lacks_room_for_weights, lacks_shared_memory
-from zerobench.launch.run.setup import keep_asked, lay_out, make_folder, new_run_folder, resolved_configs
+from zerobench.launch.run.setup import lay_out, make_folder, new_run_folder, resolved_configs, write_requests
 from zerobench.launch.run.simulations import predict
 from zerobench.launch.run.stop import Stop, stop_on_signals
 from zerobench.records.folder import RunFolder, write_whole, writing
@@ -183,7 +183,7 @@ def _run_pending(
         run = load_run(folder.path)
         refuse_links(run.folder, (entry.trial_id for entry in run.plan.trials if entry.reason is None))
         if planned and not folder.asked.exists():
-            keep_asked(folder, planned, resolved_configs(planned))
+            write_requests(folder, planned, resolved_configs(planned))
         mend_skipped(run)
         known = list(standing(run))
         kept = Counter(status for _, status in known if status)
@@ -309,7 +309,7 @@ def _run_all(run: Run, to_do: Sequence[str], executor: Executor, stop: Stop, obs
         started(trial)
 
     def predicted_one(record: TrialRecord) -> None:
-        ended(cut_off(record, run.folder.trial(record.trial_id), taken))
+        ended(type_interruption(record, run.folder.trial(record.trial_id), taken))
 
     predict(predicted, run.run_id, executor.num_cpus, stop, begun, predicted_one, observer.playing)
     measured = [pair for pair in trials if not pair[0].evidence.is_predicted]

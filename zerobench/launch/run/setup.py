@@ -81,7 +81,7 @@ def lay_out(
     """
     write_whole(run.sweep, yaml.safe_dump(redact_value(sweep, by_name=False), sort_keys=False, allow_unicode=True))
     write_whole(run.environment, json.dumps(environment, indent=1))
-    keep_asked(run, planned, configs)
+    write_requests(run, planned, configs)
     for item in planned:
         folder = run.trial(item.trial.trial_id)
         if (item.skipped is None and not make_folders) or folder.path.exists():  # a run that is extended has some
@@ -102,7 +102,7 @@ def lay_out(
     write_whole(run.plan, Plan(run_id=run.run_id, trials=entries).model_dump_json(indent=1))
 
 
-def keep_asked(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping[str, dict[str, Any]]) -> None:
+def write_requests(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping[str, dict[str, Any]]) -> None:
     """Write the request of each trial, skipped ones too, to one file.
 
     Raises OSError if it cannot be written.

@@ -21,7 +21,7 @@ from zerobench.launch.run.oom import OomCounters, read_oom_counters
 from zerobench.launch.run.outcome import Outcome
 from zerobench.launch.run.quiet import Quiet
 from zerobench.launch.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
-from zerobench.launch.run.simulator import Pair, Simulator, added_for, alike
+from zerobench.launch.run.simulator import Pair, Simulator, group_by_simulator, simulator_variables
 from zerobench.launch.run.stop import Stop
 from zerobench.launch.run.trial_record import skipped_record, trial_record, write_record
 from zerobench.records.folder import TrialFolder, write_whole
@@ -58,12 +58,12 @@ def predict(
             return
         if trial.evidence is Evidence.FORMULA:
             started(trial)
-            ended(_by_formula(trial, folder, run_id))
-    for played in alike([pair for pair in trials if pair[0].evidence.is_forked]):
+            ended(_record_formula(trial, folder, run_id))
+    for played in group_by_simulator([pair for pair in trials if pair[0].evidence.is_forked]):
         if stop.asked:
             return
         try:
-            added = added_for(played[0][0])
+            added = simulator_variables(played[0][0])
         except UserError as error:
             for trial, folder in played:
                 started(trial)
@@ -72,7 +72,7 @@ def predict(
             _Simulations(deque(played), run_id, min(num_cpus, len(played)), stop, started, ended, added, playing).run()
 
 
-def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
+def _record_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
     """Record the trial by formula; one without a known formula is skipped, and later ones go on."""
     begun_s = time.time()
     try:

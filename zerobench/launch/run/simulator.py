@@ -136,7 +136,7 @@ class Simulator:
 Pair = tuple[TrialSpec, TrialFolder]
 
 
-def alike(trials: Sequence[Pair]) -> list[list[Pair]]:
+def group_by_simulator(trials: Sequence[Pair]) -> list[list[Pair]]:
     """Group trials by simulator: one per world, and per GPU if it must be known from the start."""
 
     def kind(pair: Pair) -> tuple[Evidence, str | None]:
@@ -146,7 +146,7 @@ def alike(trials: Sequence[Pair]) -> list[list[Pair]]:
     return list(grouped(trials, kind).values())
 
 
-def added_for(trial: TrialSpec) -> dict[str, str]:
+def simulator_variables(trial: TrialSpec) -> dict[str, str]:
     """Return the variables that such a trial's simulator has beyond ours.
 
     Raises UserError if there is no emulator here, or none of that GPU.

@@ -237,15 +237,15 @@ def _locks() -> Iterator[Finding]:
 def _limits() -> Iterator[Finding]:
     values = limits(Path("/"))
     remedy = "ulimit -l unlimited, for NVMe offload and InfiniBand"
-    yield _at_least("locked memory", values["locked_memory_bytes"], _LOCKED_BYTES, remedy, format_bytes)
-    yield _at_least("open files", values["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
+    yield _compare_limit("locked memory", values["locked_memory_bytes"], _LOCKED_BYTES, remedy, format_bytes)
+    yield _compare_limit("open files", values["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
     memory, cores = values["cgroup_memory_bytes"], values["cgroup_cores"]
     words = [f"{format_bytes(memory)} of memory"] if memory is not None else []
     words += [f"{cores:g} {'core' if cores == 1 else 'cores'}"] if cores is not None else []
     yield Finding("cgroup", Standing.GOOD, " and ".join(words) or "no limit")
 
 
-def _at_least(what: str, value: int | None, least: int, remedy: str, show: Callable[[int], str]) -> Finding:
+def _compare_limit(what: str, value: int | None, least: int, remedy: str, show: Callable[[int], str]) -> Finding:
     if value is None:
         return Finding(what, Standing.GOOD, "no limit")
     if value >= least:

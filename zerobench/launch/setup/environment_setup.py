@@ -157,11 +157,9 @@ def _set_up(build: Environment, recipe: Callable[[], Iterable[Step]], say: Say) 
 def _must_change(build: Environment, todo: Iterable[Step]) -> bool:
     """Return True if a step that running programs would notice is still to be done."""
     done = _read_done(build)
-    return not build.made.exists() or not all(_is_done(step, done) for step in takewhile(_disturbs, todo))
-
-
-def _disturbs(step: Step) -> bool:
-    return step.disturbs
+    return not build.made.exists() or not all(
+        _is_done(step, done) for step in takewhile(lambda step: step.disturbs, todo)
+    )
 
 
 def _is_done(step: Step, done: Mapping[str, str]) -> bool:

@@ -42,17 +42,12 @@ def sacct_lines(text: str, job_ids: Iterable[int]) -> JobStates | None:
             accounts.setdefault((job_id, state.task_id), []).append(state)
     states: JobStates = {job_id: [] for job_id in wanted}
     for (job_id, _), starts in accounts.items():
-        last = _last_end(starts)
+        over = [state for state in starts if state.stage is Stage.OVER]
+        lives = any(state.stage is not Stage.OVER and "REQUEUED" not in state.states for state in starts)
+        last = None if lives or not over else max(over, key=lambda state: state.end_s or 0.0)
         if last is not None:
             states[job_id].append(replace(last, restart_count=len(starts) - 1))
     return states
-
-
-def _last_end(starts: list[TaskState]) -> TaskState | None:
-    """Return the state in which a task ended after all of its starts; None if it runs or will start again."""
-    over = [state for state in starts if state.stage is Stage.OVER]
-    lives = any(state.stage is not Stage.OVER and "REQUEUED" not in state.states for state in starts)
-    return None if lives or not over else max(over, key=lambda state: state.end_s or 0.0)
 
 
 def _state(task: str, cells: list[str]) -> TaskState:

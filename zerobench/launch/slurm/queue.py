@@ -67,10 +67,10 @@ def squeue_json(text: str, job_ids: Iterable[int], cluster: str | None = None) -
     if not isinstance(jobs, list) or document.get("errors"):
         return None
     ours = [job for job in jobs if isinstance(job, dict)]
-    return _by_job((job for job in ours if not cluster or job.get("cluster") in (None, "", cluster)), job_ids)
+    return _collect_states((job for job in ours if not cluster or job.get("cluster") in (None, "", cluster)), job_ids)
 
 
-def _by_job(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates:
+def _collect_states(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates:
     """Collect the states of `job_ids` from squeue's rows, named as in its JSON."""
     states: JobStates = {job_id: [] for job_id in job_ids}
     for job in jobs:
@@ -82,9 +82,11 @@ def _by_job(jobs: Iterable[dict[str, Any]], job_ids: Iterable[int]) -> JobStates
 
 def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
     """Yield the state of each task in one of squeue's rows: tasks that have not begun share one."""
+    value = job.get("job_state")
+    words = value if isinstance(value, list) else [value]
     task = TaskState(
         task_id=number_of(job.get("array_task_id")),
-        states=_words(job.get("job_state")),
+        states=tuple(word.upper() for word in words if isinstance(word, str) and word),
         reason=text_of(job.get("state_reason")),
         num_nodes=number_of(job.get("node_count")),
         nodes=text_of(job.get("nodes")),
@@ -102,7 +104,9 @@ def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
     rows = [[text_of(cell.strip()) for cell in line.split("|")] for line in text.splitlines()]
     if any(len(row) != len(_NAMES) for row in rows):
         return None
-    return _by_job(({**dict(zip(_NAMES, row, strict=True)), "array_task_string": row[2]} for row in rows), job_ids)
+    return _collect_states(
+        ({**dict(zip(_NAMES, row, strict=True)), "array_task_string": row[2]} for row in rows), job_ids
+    )
 
 
 def _each(state: TaskState, tasks: str) -> Iterator[TaskState]:
@@ -129,12 +133,6 @@ def number_of(value: Any) -> int | None:
 def time_of(value: Any) -> float | None:
     """Return a Unix time; Slurm's 0 means none."""
     return float(number_of(value) or 0) or None
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    """Return a state, which is one word or a list, as words."""
-    words = value if isinstance(value, list) else [value]
-    return tuple(word.upper() for word in words if isinstance(word, str) and word)
 
 
 def text_of(value: Any) -> str | None:

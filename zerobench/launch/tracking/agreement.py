@@ -35,11 +35,11 @@ def this_rank() -> Rank:
         world_size=dist.get_world_size() if running else int(os.environ.get("WORLD_SIZE", "1")),
         hostname=socket.gethostname(),
         pid=os.getpid(),
-        node=node_said(os.environ),
+        node=launcher_node(os.environ),
     )
 
 
-def node_said(environ: Mapping[str, str]) -> int:
+def launcher_node(environ: Mapping[str, str]) -> int:
     """Return the launcher's node index, else the one implied by its ranks per node; 0 without either."""
     node = next((environ[name] for name in _NODE if environ.get(name, "").isdecimal()), None)
     if node is not None:
@@ -86,7 +86,8 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreement:
     if rank.rank == 0:
         try:
             folder = make()
-            words[0], words[2] = str(folder.path), _watched_on(folder)
+            summary = read_or_none(folder.nvml_summary(0), NvmlSummary)
+            words[0], words[2] = str(folder.path), None if summary is None else summary.hostname
         except UserError as error:
             words[1] = str(error)
     are_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
@@ -118,12 +119,6 @@ def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
         return distinct.index(here)
     watched = next((node for node in distinct if node.hostname == watched_on), None)
     return [watched, *(node for node in distinct if node != watched)].index(here)
-
-
-def _watched_on(folder: TrialFolder) -> str | None:
-    """Return the hostname of the folder's watcher; None without one."""
-    summary = read_or_none(folder.nvml_summary(0), NvmlSummary)
-    return None if summary is None else summary.hostname
 
 
 def _fault_of_making(folder: TrialFolder) -> str | None:

@@ -16,7 +16,7 @@ from types import FrameType
 import psutil
 
 from zerobench.common.errors import UserError
-from zerobench.launch.machine.compile_locks import free_left_over
+from zerobench.launch.machine.compile_locks import free_stale_locks
 from zerobench.launch.run import tree
 from zerobench.launch.run.attempt import last_lines
 from zerobench.launch.run.launcher import MARK
@@ -144,7 +144,11 @@ class Command:
             if time.monotonic() - looked_s > LOCKS_S:
                 looked_s = time.monotonic()
                 self._free_locks("; ranks that waited for it fail, and compile when started again")
-            self._tell(time.monotonic() - begun_s)
+            spent_s = time.monotonic() - begun_s
+            spoken = self.ranks.look()
+            ranks = len(self.tree.ranks)
+            nvml = read_nvml_summary(self.folder, NODE)
+            self._show.progress(CommandProgress(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
             if stop.signal is None:
                 continue
             if asked_at_s is None:
@@ -161,7 +165,7 @@ class Command:
     def _free_locks(self, outcome: str = "") -> None:
         """Remove the locks of dead compilations, for which ranks wait forever, and report them with the `outcome`."""
         environ = {**os.environ, **self._variables}
-        for line in free_left_over(environ, tell_unknown=not outcome):
+        for line in free_stale_locks(environ, tell_unknown=not outcome):
             self.notes.append(f"{line}{outcome}")
             self._show.note(f"{line}{outcome}")
 
@@ -189,12 +193,6 @@ class Command:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return
-
-    def _tell(self, spent_s: float) -> None:
-        spoken = self.ranks.look()
-        ranks = len(self.tree.ranks)
-        nvml = read_nvml_summary(self.folder, NODE)
-        self._show.progress(CommandProgress(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
 
     def _ending(self, stopped: Stopped | None) -> Ending:
         records = readable_ranks(self.folder)

@@ -26,11 +26,11 @@ def guard_compilations() -> None:
     baton: Any = FileBaton
     if hasattr(baton.try_acquire, "__wrapped__"):
         return
-    baton.try_acquire = _or_take_over(baton.try_acquire)
-    baton.wait = _until_dead(baton.wait)
+    baton.try_acquire = _acquire_or_take_over(baton.try_acquire)
+    baton.wait = _wait_until_dead(baton.wait)
 
 
-def _or_take_over(try_acquire: Any) -> Any:
+def _acquire_or_take_over(try_acquire: Any) -> Any:
     @wraps(try_acquire)
     def guarded(self: Any) -> bool:
         if try_acquire(self):
@@ -44,7 +44,7 @@ def _or_take_over(try_acquire: Any) -> Any:
     return guarded
 
 
-def _until_dead(wait: Any) -> Any:
+def _wait_until_dead(wait: Any) -> Any:
     @wraps(wait)
     def guarded(self: Any) -> None:
         lock, began_s = Path(self.lock_file_path), time.monotonic()

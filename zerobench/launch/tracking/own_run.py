@@ -22,7 +22,7 @@ LEDGER_ALONE = (
 """Note of records that were not replaced by final ones."""
 
 
-def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
+def lay_out_own_run(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
     """Make a run folder under `reports` with the single trial `trial`; the plan goes last, which makes it a run.
 
     `asked` is the user's request and `command` the command line, both without secrets.

@@ -51,18 +51,23 @@ def laid_out(trial: TrialSpec, world_size: int, ranks_per_node: int) -> TrialSpe
 
 def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
     """Describe the work of a DeepSpeed engine; `sequence_length` comes from its batches."""
+    zero = _config(engine).zero_config
+    inner = getattr(engine.optimizer, "optimizer", None)
     fields: dict[str, Any] = {
         **_offloads(engine),
-        **_zeropp(engine),
+        # A secondary partition among one rank is none.
+        "hpz_partition_size": zero.zero_hpz_partition_size if zero.zero_hpz_partition_size > 1 else None,
+        "quantized_weights": zero.zero_quantized_weights,
+        "quantized_gradients": zero.zero_quantized_gradients,
         "micro_batch_size": engine.train_micro_batch_size_per_gpu(),
         "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
         "sequence_length": sequence_length,
         "precision": _precision(engine),
-        "optimizer": _optimizer(engine),
+        "optimizer": _known_class(inner if inner is not None else engine.optimizer),
         **_model_settings(engine.module),
         "ds_config": {k: v for k, v in leaves(engine_file(engine)) if k != "steps_per_print"},  # accelerate: inf
     }
-    return _of_script(engine.module, f"zero{engine.zero_optimization_stage()}", name, steps, fields)
+    return _script_trial(engine.module, f"zero{engine.zero_optimization_stage()}", name, steps, fields)
 
 
 def loop_trial(
@@ -76,10 +81,10 @@ def loop_trial(
         "optimizer": _loops_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
         **_model_settings(module),
     }
-    return _of_script(module, strategy, name, steps, fields)
+    return _script_trial(module, strategy, name, steps, fields)
 
 
-def _of_script(module: Any, strategy: str, name: str, steps: StepsSpec, fields: dict[str, Any]) -> TrialSpec:
+def _script_trial(module: Any, strategy: str, name: str, steps: StepsSpec, fields: dict[str, Any]) -> TrialSpec:
     """Build the trial of the known `fields`; None means unknown."""
     known = {field: value for field, value in fields.items() if value is not None}
     unknown = tuple(field for field in _WORK if field != "model" and field not in known)
@@ -94,10 +99,10 @@ def _loops_optimizer(optimizer: Any) -> Optimizer | None:
         settings = info.torch_settings.items()
         if settings and info.torch_class == kind and all(group.get(key) == value for key, value in settings):
             return info.name
-    return _by_class(optimizer)
+    return _known_class(optimizer)
 
 
-def _by_class(optimizer: Any) -> Optimizer | None:
+def _known_class(optimizer: Any) -> Optimizer | None:
     """Identify an optimizer by its class; others, plain Adam among them, are none of ours."""
     kind = type(optimizer).__name__
     known = (info for info in OPTIMIZERS.values() if kind == info.class_name)
@@ -156,16 +161,6 @@ def _offloads(engine: Any) -> dict[str, Any]:
     return {**devices, "nvme_path": path} if Offload.NVME in devices.values() else devices
 
 
-def _zeropp(engine: Any) -> dict[str, Any]:
-    """Read ZeRO++ off the engine's configuration; a secondary partition among one rank is none."""
-    zero = _config(engine).zero_config
-    return {
-        "hpz_partition_size": zero.zero_hpz_partition_size if zero.zero_hpz_partition_size > 1 else None,
-        "quantized_weights": zero.zero_quantized_weights,
-        "quantized_gradients": zero.zero_quantized_gradients,
-    }
-
-
 def _device(section: Any) -> Offload:
     device = getattr(section, "device", "none")
     return Offload(str(getattr(device, "value", device) or "none"))
@@ -182,11 +177,6 @@ def _precision(engine: Any) -> Precision | None:
 
 def _dtypes(module: Any) -> Iterator[Any]:
     return (parameter.dtype for parameter in module.parameters())
-
-
-def _optimizer(engine: Any) -> Optimizer | None:
-    inner = getattr(engine.optimizer, "optimizer", None)
-    return _by_class(inner if inner is not None else engine.optimizer)
 
 
 def _first(owner: Any, *names: str) -> Any:

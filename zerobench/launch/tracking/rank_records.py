@@ -21,7 +21,7 @@ from zerobench.config.trial.trial import TrialSpec
 from zerobench.launch.machine.tried_versions import untried
 from zerobench.launch.run.trial_record import trial_record, write_record
 from zerobench.launch.tracking.agreement import Agreement
-from zerobench.launch.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watched_folder
+from zerobench.launch.tracking.own_run import LEDGER_ALONE, lay_out_own_run, run_of, watched_folder
 from zerobench.launch.tracking.own_trial import laid_out
 from zerobench.launch.tracking.step_phases import StepPhases
 from zerobench.launch.tracking.work import Work
@@ -55,7 +55,7 @@ def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
     if folder is not None and folder.path not in _taken:
         _taken.add(folder.path)
         return folder
-    run = lay_out_own(reports, trial, {"name": trial.trial_id, "tracked": True}, [])
+    run = lay_out_own_run(reports, trial, {"name": trial.trial_id, "tracked": True}, [])
     return run.trial(trial.trial_id)
 
 
@@ -73,7 +73,7 @@ class WorkFacts:
     versions: dict[str, str]
 
     @classmethod
-    def of(cls, work: Work, trial: TrialSpec) -> Self:
+    def read(cls, work: Work, trial: TrialSpec) -> Self:
         """Read the facts off the objects; `trial` is the work's own, on its ranks."""
         parameters = count_parameters_built(work.module)
         return cls(
@@ -144,7 +144,7 @@ class TrackedRank:
         """Read the facts about the work now, or return the last ones if the script has deleted it."""
         if work.is_alive or self.facts is None:
             trial = work.trial(self.trial.trial_id, self.trial.steps, self.sequence_length)
-            self.facts = WorkFacts.of(work, laid_out(trial, self.rank.world_size, self.ranks_per_node))
+            self.facts = WorkFacts.read(work, laid_out(trial, self.rank.world_size, self.ranks_per_node))
         return self.facts
 
     def take(self, steps: StepPhases) -> None:

@@ -10,7 +10,7 @@ import signal
 from dataclasses import replace
 
 from zerobench.common.vocabulary import Status
-from zerobench.launch.run.outcome import Ending, Stopped, first_failure, how_ended, last_account, with_last_lines
+from zerobench.launch.run.outcome import Ending, Stopped, append_last_lines, describe_exit, first_failure, last_account
 from zerobench.launch.tracking.own_run import LEDGER_ALONE
 from zerobench.records.records import Failure
 
@@ -37,8 +37,8 @@ def classify_script(ending: Ending) -> ScriptOutcome:
     if cause is not None:
         return *cause, []
     who = "the command" if code == ending.exit_code else "the first process to fail"
-    message = f"{who} {how_ended(code)}"
-    evidence = with_last_lines(f"exit status {ending.exit_code}", ending)
+    message = f"{who} {describe_exit(code)}"
+    evidence = append_last_lines(f"exit status {ending.exit_code}", ending)
     account = last_account(ending.progress) if code == -signal.SIGKILL else None
     return Status.CRASH, Failure(message=message, host_standing=account, evidence=evidence), []
 

@@ -139,7 +139,7 @@ class Tracker:
             self._device.host_standing = self._host_standing
         self._hooks = work.hooks(self)
         self._hooks.install()
-        atexit.register(self._at_exit)
+        atexit.register(self._close_at_exit)
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +196,7 @@ class Tracker:
         return self._steps.ledger.host_standing(self._steps.phase or Phase.INIT, REFUSED)
 
     @property
-    def where(self) -> str:
+    def position(self) -> str:
         """The training's position, for a sentence."""
         if self._finished:
             return "after the tracked steps"
@@ -287,7 +287,7 @@ class Tracker:
         """Restore the engine, write the records, and release everything."""
         self._finished = True
         self._hooks.restore()
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self._close_at_exit)
         self._write(is_last=True)
         del self._work, self._steps, self._hooks, self._tracked
 
@@ -301,7 +301,7 @@ class Tracker:
         except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training
             warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
 
-    def _at_exit(self) -> None:
+    def _close_at_exit(self) -> None:
         """Close at the end of the process, before the tracked steps were done; an exception that ended it is the
         reason.
         """

@@ -18,13 +18,13 @@ from pathlib import Path
 from zerobench.common.errors import UserError
 from zerobench.common.redaction import redact_arguments
 from zerobench.config.trial.trial import SCRIPT, TrialSpec
-from zerobench.launch.machine.variables import untold
-from zerobench.launch.run.outcome import Ending, as_a_shell_tells
+from zerobench.launch.machine.variables import values_to_redact
+from zerobench.launch.run.outcome import Ending, shell_exit_code
 from zerobench.launch.run.readable import read_readable
 from zerobench.launch.run.stop import stop_on_signals
 from zerobench.launch.run.trial_record import trial_record, write_record
 from zerobench.launch.tracking.command import NODE, Command, Show
-from zerobench.launch.tracking.own_run import lay_out_own
+from zerobench.launch.tracking.own_run import lay_out_own_run
 from zerobench.launch.tracking.own_trial import laid_out, unknown_trial
 from zerobench.launch.tracking.script_outcome import classify_script
 from zerobench.rank.nvml.sampler import Sampler
@@ -53,10 +53,14 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
 
     Raises UserError if there is no such command, or the run's folder cannot be written.
     """
-    program = _program(command)
+    if not command:
+        raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
+    program = shutil.which(command[0])
+    if program is None:
+        raise UserError(f"COMMAND: {command[0]!r} not found or not executable")
     trial = unknown_trial(name or script_name(command))
-    safe = redact_arguments(command, untold(os.environ))
-    run = lay_out_own(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
+    safe = redact_arguments(command, values_to_redact(os.environ))
+    run = lay_out_own_run(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
     folder = run.trial(trial.trial_id)
     sampler = Sampler.start(folder, NODE, uuids=None, interval_s=interval_s)
     try:
@@ -66,23 +70,13 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
             ending, host, notes = process.run(stop)
     finally:
         nvml = sampler.stop()
-    code = as_a_shell_tells(process.returncode)
+    code = shell_exit_code(process.returncode)
     try:
         final = _settle_spec(folder, process)
         record = _record(run, folder, final, ending, nvml, host, notes, process.started_at_s)
     except OSError as error:  # a full disk: what the command did counts all the same
         return WatchedRun(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
     return WatchedRun(run, record, code)
-
-
-def _program(command: Sequence[str]) -> str:
-    """Find the command's program. Raises UserError if there is none."""
-    if not command:
-        raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
-    program = shutil.which(command[0])
-    if program is None:
-        raise UserError(f"COMMAND: {command[0]!r} not found or not executable")
-    return program
 
 
 def script_name(command: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ from tests.tools.golden import as_looked_at
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.launch.slurm.job.steps import (
     Interpreter,
-    beside,
     deepspeed_argv,
     hostfile_text,
+    overlapping_step,
     rank_script_text,
     srun_argv,
 )
@@ -71,7 +71,7 @@ def test_no_word_of_a_command_has_two_lines_so_that_cmd_txt_runs_it_again() -> N
 
 
 def test_a_step_beside_the_ranks_runs_once_on_each_node_and_takes_nothing_from_them() -> None:
-    argv = beside(["n1", "n4"], ["true"])
+    argv = overlapping_step(["n1", "n4"], ["true"])
     assert argv[-2:] == ["--overlap", "true"]
     assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n4", "--mem=0"} < set(argv)
 

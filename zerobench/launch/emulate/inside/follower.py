@@ -158,7 +158,7 @@ class Follower:
             at = "start-up" if self._keeper.account.tracked is None else f"step {self._keeper.account.num_steps + 1}"
             return self._keeper.reachable(), at
         held = tracker.held()
-        return self._keeper.reachable() if held is None else held, tracker.where
+        return self._keeper.reachable() if held is None else held, tracker.position
 
     # What the training's calls tell.
 

@@ -77,23 +77,19 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
     if job_id is None:
         raise UserError("SLURM_JOB_ID is not set: this command runs inside a Slurm job; elsewhere: zerobench run SWEEP")
     task_id = environ.get("SLURM_ARRAY_TASK_ID")
+    nodelist = environ.get("SLURM_JOB_NODELIST", "")
+    text = run_client(["scontrol", "show", "hostnames", nodelist], _PATIENCE_S)
+    if not text:
+        raise UserError(f"SLURM_JOB_NODELIST: {nodelist!r}: scontrol show hostnames failed")
     return Allocation(
         job_id=int(job_id),
         task_id=int(task_id) if task_id else None,
         restarts=int(environ.get("SLURM_RESTART_COUNT") or 0),
-        nodes=_node_names(environ.get("SLURM_JOB_NODELIST", "")),
+        nodes=tuple(text.split()),
         cpus_per_node=int(environ.get("SLURM_CPUS_ON_NODE") or 1),
         gpus_per_node=int(environ.get("SLURM_GPUS_ON_NODE") or 0),
         hostname=socket.gethostname(),
     )
-
-
-def _node_names(nodelist: str) -> tuple[str, ...]:
-    """Expand a list such as `n[1-2]`: only Slurm can read all the forms that it writes."""
-    text = run_client(["scontrol", "show", "hostnames", nodelist], _PATIENCE_S)
-    if not text:
-        raise UserError(f"SLURM_JOB_NODELIST: {nodelist!r}: scontrol show hostnames failed")
-    return tuple(text.split())
 
 
 def down_nodes(nodes: Sequence[str], timeout_s: float = _LAST_WORD_S) -> list[str]:

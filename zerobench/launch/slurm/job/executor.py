@@ -16,9 +16,9 @@ from zerobench.launch.slurm.job import interruption
 from zerobench.launch.slurm.job.allocation import Allocation
 from zerobench.launch.slurm.job.steps import (
     Interpreter,
-    beside,
     deepspeed_argv,
     hostfile_text,
+    overlapping_step,
     rank_script,
     rank_script_text,
     srun_argv,
@@ -95,18 +95,24 @@ class SlurmExecutor:
             master = (address, port)
             argv = deepspeed_argv(trial, folder, self.interpreter, nodes, cpus, master, hostfile)
         else:
-            _put_rank_script(rank_script(folder))
+            path = rank_script(folder)
+            text = rank_script_text()
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                path.parent.mkdir(exist_ok=True)
+                write_whole(path, text)
             argv = srun_argv(trial, folder, self.interpreter, nodes, cpus)
-        return Launch(argv, added, lambda verb, mark: self._on_all(nodes, verb, mark))
+        return Launch(argv, added, lambda verb, mark: self._run_on_nodes(nodes, verb, mark))
 
-    def _on_all(self, nodes: Sequence[str], verb: str, mark: str) -> list[str]:
+    def _run_on_nodes(self, nodes: Sequence[str], verb: str, mark: str) -> list[str]:
         """Run a verb of zerobench.launch.run.remote on each of `nodes`, as a step next to the ranks.
 
         Not while Slurm ends the job: it then starts no further step and ends the ranks itself.
         """
         if self.stop.asked and self.stop.signal is not interruption.TIME_SIGNAL:
             return []
-        answer = ask(beside(nodes, [sys.executable, "-m", "zerobench.launch.run.remote", verb, mark]), _STEP_PATIENCE_S)
+        answer = ask(
+            overlapping_step(nodes, [sys.executable, "-m", "zerobench.launch.run.remote", verb, mark]), _STEP_PATIENCE_S
+        )
         if answer is None:
             return [f"{verb}: srun did not answer in {_STEP_PATIENCE_S:g} s"]
         last = answer.stderr.strip().rpartition("\n")[2]
@@ -137,17 +143,9 @@ def capture_nodes(executor: SlurmExecutor, folder: Path) -> list[str]:
         return []
     command = executor.interpreter.command(["-m", "zerobench.launch.run.node_environment", str(folder)], folder.parent)
     words = ["bash", "-c", 'exec "$@" "$SLURMD_NODENAME"', "node", *command]
-    argv = beside(missing, [*executor.interpreter.srun_options(folder.parent), *words])
+    argv = overlapping_step(missing, [*executor.interpreter.srun_options(folder.parent), *words])
     answer = ask(argv, _STEP_PATIENCE_S * 2)
     if answer is not None and answer.exit_code == 0:
         return []
     why = answer.stderr.strip() if answer else "no answer"
     return [f"the environment of {', '.join(missing)} was not captured: {why}"]
-
-
-def _put_rank_script(path: Path) -> None:
-    """Store the script with the run. Tasks of an array do so concurrently, all with the same text."""
-    text = rank_script_text()
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, text)

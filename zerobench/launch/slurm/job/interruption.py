@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from zerobench.common.vocabulary import Status
-from zerobench.launch.run.executor import Interruption, without_a_word
+from zerobench.launch.run.executor import Interruption, silent_end
 from zerobench.launch.run.stop import Stop
 from zerobench.launch.slurm.accounting import ended_jobs
 from zerobench.launch.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job
@@ -74,7 +74,7 @@ def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
 def lost(start: Start | None) -> Interruption:
     """Return what ended a trial started in a job whose runner left no record of it."""
     if start is None or start.job is None:
-        return without_a_word(start)
+        return silent_end(start)
     later = _look_later(start.job)
     if later.state is not None and later.is_over:
         ended = next((_ENDS[word] for word in later.state.states if word in _ENDS), None)

@@ -118,7 +118,7 @@ def step_options(nodes: Sequence[str], tasks_per_node: int, cpus_per_task: int) 
     ]
 
 
-def beside(nodes: Sequence[str], command: Sequence[str]) -> list[str]:
+def overlapping_step(nodes: Sequence[str], command: Sequence[str]) -> list[str]:
     """Return an srun command that runs `command` once on each of `nodes`, next to the step that runs there."""
     return [*step_options(nodes, 1, 1), "--overlap", *command]
 

@@ -47,9 +47,9 @@ def array_script(
         "run": str(run.path),
         "tasks": str(run.slurm_tasks(name)),
         "launcher": options.launcher.value,
-        **(_of_ranks(options, python) if srun_starts_ranks else _of_the_job(options, python)),
+        **(_rank_settings(options, python) if srun_starts_ranks else _job_settings(options, python)),
     }
-    return render(template("array"), given | _where(options, partition, measures=not predicts), settings)
+    return render(template("array"), given | _placement_options(options, partition, measures=not predicts), settings)
 
 
 def report_script(
@@ -73,7 +73,7 @@ def report_script(
     }
     if after:
         given["dependency"] = "afterany:" + ":".join(map(str, after))
-    given |= _where(options, options.cpu_partition or options.partition, measures=False)
+    given |= _placement_options(options, options.cpu_partition or options.partition, measures=False)
     return render(template("report"), given, {"run": str(run.path), "python": str(python)})
 
 
@@ -82,7 +82,7 @@ def report_time_s(max_time_s: int | None) -> int:
     return min(REPORT_TIME_S, max_time_s or REPORT_TIME_S)
 
 
-def _where(options: SubmitOptions, partition: str | None, *, measures: bool) -> Given:
+def _placement_options(options: SubmitOptions, partition: str | None, *, measures: bool) -> Given:
     """Options that choose a job's nodes and account; the user's own sbatch options come last, which wins.
 
     A job that measures nothing takes any node, and a reservation applies to its own partition only.
@@ -100,7 +100,7 @@ def _where(options: SubmitOptions, partition: str | None, *, measures: bool) -> 
     return {key: value for key, value in named.items() if value} | extra
 
 
-def _of_ranks(options: SubmitOptions, python: Path) -> dict[str, str]:
+def _rank_settings(options: SubmitOptions, python: Path) -> dict[str, str]:
     return {
         "python": str(python),
         "worker_python": options.python or (PYTHON_IN_CONTAINER if options.container else ""),
@@ -111,7 +111,7 @@ def _of_ranks(options: SubmitOptions, python: Path) -> dict[str, str]:
     }
 
 
-def _of_the_job(options: SubmitOptions, python: Path) -> dict[str, str]:
+def _job_settings(options: SubmitOptions, python: Path) -> dict[str, str]:
     """Settings of jobs whose ranks run under the job's own interpreter: simulations, and ranks without Slurm. It must
     then be the ranks', which has torch. A container's is of no use outside it.
     """

@@ -44,8 +44,8 @@ def render(text: str, options: Options, settings: Mapping[str, str]) -> str:
     """
     lines = text.splitlines()
     first, last = lines.index(SETTINGS_BEGIN), lines.index(SETTINGS_END)
-    head = _with_options(lines[:first], options)
-    block = _with_settings(lines[first:last], settings)
+    head = _fill_options(lines[:first], options)
+    block = _fill_settings(lines[first:last], settings)
     return "".join(f"{line}\n" for line in [*head, *block, *lines[last:]])
 
 
@@ -78,7 +78,7 @@ def _backslash(match: re.Match[str]) -> str:
     return f"{match[1]}\\{match[2]}"
 
 
-def _with_options(lines: list[str], options: Options) -> list[str]:
+def _fill_options(lines: list[str], options: Options) -> list[str]:
     given = dict(options)
     changed: list[str] = []
     after = 0
@@ -88,7 +88,7 @@ def _with_options(lines: list[str], options: Options) -> list[str]:
         if match is None or value is None:
             changed.append(line)
         elif value is not False:
-            changed.append(_beside(_option_line(match["key"], value), line, match.start("comment")))
+            changed.append(_keep_comment(_option_line(match["key"], value), line, match.start("comment")))
         if match:
             after = len(changed)
     added = [_option_line(key, value) for key, value in given.items() if value is not False]
@@ -99,7 +99,7 @@ def _option_line(key: str, value: str | bool) -> str:
     return f"#SBATCH {sbatch_word(key, value)}" if isinstance(value, str) else f"#SBATCH --{key}"
 
 
-def _with_settings(lines: list[str], settings: Mapping[str, str]) -> list[str]:
+def _fill_settings(lines: list[str], settings: Mapping[str, str]) -> list[str]:
     given = dict(settings)
     changed = []
     for line in lines:
@@ -110,13 +110,13 @@ def _with_settings(lines: list[str], settings: Mapping[str, str]) -> list[str]:
         name = match["name"]
         value = given.pop(name)
         _refuse_control(name, value)
-        changed.append(_beside(f"{name}={shlex.quote(value) if value else ''}", line, match.start("comment")))
+        changed.append(_keep_comment(f"{name}={shlex.quote(value) if value else ''}", line, match.start("comment")))
     if given:
         raise KeyError(next(iter(given)))
     return changed
 
 
-def _beside(text: str, line: str, at: int) -> str:
+def _keep_comment(text: str, line: str, at: int) -> str:
     """Append the comment of `line`, which begins at `at` or nowhere (-1), in the same column if there is room."""
     if at < 0:
         return text
