@@ -21,11 +21,11 @@ def strategies(
     ] = False,
 ) -> Answer:
     """List strategies and optimizers, and which can run here."""
-    from zerobench.app.terminal.strategies import as_plain, brief, listing
+    from zerobench.app.terminal.strategies import plain_values, brief, listing
     from zerobench.launch.machine.this_machine import detect_machine
     from zerobench.report.documents.terminal import screen_width
 
     machine = detect_machine()
     is_brief = name is None and not details
     text = "\n".join(brief(machine, screen_width())) if is_brief else listing(machine, name)
-    return Answer(lambda: as_plain(machine, name), lambda: typer.echo(text))
+    return Answer(lambda: plain_values(machine, name), lambda: typer.echo(text))

@@ -60,7 +60,7 @@ def epilog(command: str) -> str | None:
     return "\n".join(["\b", "Examples:", *lines]) if lines else None
 
 
-def _usage(argument: Any, _: Any) -> list[str]:
+def _argument_usage(argument: Any, _: Any) -> list[str]:
     name = argument.metavar + ("" if argument.nargs == 1 or argument.metavar.endswith("...") else "...")
     return [name if argument.required else f"[{name}]"]
 
@@ -74,7 +74,7 @@ class GroupedCommands(TyperGroup):
         for parameter in command.params if command else ():
             if parameter.param_type_name == "argument":
                 parameter.display_type_rich = lambda **_: None
-                parameter.get_usage_pieces = partial(_usage, parameter)
+                parameter.get_usage_pieces = partial(_argument_usage, parameter)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature

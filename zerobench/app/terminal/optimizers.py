@@ -7,18 +7,18 @@ from zerobench.config.trial.optimizers import OPTIMIZERS, OptimizerInfo, StatesP
 from zerobench.report.explain.topic import Topic, says
 
 
-def as_plain(name: str | None = None) -> list[dict[str, Any]]:
+def optimizer_values(name: str | None = None) -> list[dict[str, Any]]:
     """Facts of the optimizer `name`, or of each, as plain values."""
     return [
-        {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_facts(info))}
+        {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_optimizer_facts(info))}
         for info in OPTIMIZERS.values()
         if name in {None, info.name}
     ]
 
 
-def entry(info: OptimizerInfo) -> Topic:
+def optimizer_topic(info: OptimizerInfo) -> Topic:
     """Describe one optimizer: its states, their possible places, and the losses it is compared with."""
-    return facts_topic(info.name, info.title, _facts(info))
+    return facts_topic(info.name, info.title, _optimizer_facts(info))
 
 
 def facts_topic(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Topic:
@@ -26,8 +26,8 @@ def facts_topic(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Topi
     return Topic(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
 
 
-def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
-    yield "states", _states(info)
+def _optimizer_facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
+    yield "states", _state_sizes(info)
     if info.place is not StatesPlace.ANY:
         yield "under DeepSpeed", "offloaded only" if info.place is StatesPlace.HOST else "on the device only"
     if info.deepspeed is None:
@@ -51,7 +51,7 @@ def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
         yield f"not {strategy}", reason
 
 
-def _states(info: OptimizerInfo) -> str:
+def _state_sizes(info: OptimizerInfo) -> str:
     if not info.states:
         return "none"
     parts = (

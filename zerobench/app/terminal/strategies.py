@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from zerobench.app.terminal import optimizers
+from zerobench.app.terminal.optimizers import facts_topic, optimizer_topic, optimizer_values
 from zerobench.common.errors import unknown_choice
 from zerobench.config.derived.availability import needs, unavailable
 from zerobench.config.derived.machine import Machine
@@ -41,30 +41,30 @@ def listing(machine: Machine, name: str | None = None) -> str:
         raise unknown_choice("NAME", name, known, "zerobench strategies")
     ways = (info for info in STRATEGIES.values() if name in {None, info.name})
     updates = (info for info in OPTIMIZERS.values() if name in {None, info.name})
-    return as_text([*(entry(info, machine) for info in ways), *map(optimizers.entry, updates)], _WIDTH)
+    return as_text([*(strategy_topic(info, machine) for info in ways), *map(optimizer_topic, updates)], _WIDTH)
 
 
-def as_plain(machine: Machine, name: str | None = None) -> dict[str, Any]:
+def plain_values(machine: Machine, name: str | None = None) -> dict[str, Any]:
     """Facts of the strategy or optimizer `name`, or of each, as plain values."""
     strategies = [
         {
             "strategy": info.name,
             "summary": info.summary,
             "can_run_here": unavailable(info, machine) is None,
-            "facts": dict(_facts(info, machine)),
+            "facts": dict(_strategy_facts(info, machine)),
         }
         for info in STRATEGIES.values()
         if name in {None, info.name}
     ]
-    return {"strategies": strategies, "optimizers": optimizers.as_plain(name)}
+    return {"strategies": strategies, "optimizers": optimizer_values(name)}
 
 
-def entry(info: StrategyInfo, machine: Machine) -> Topic:
+def strategy_topic(info: StrategyInfo, machine: Machine) -> Topic:
     """Describe one strategy: requirements, availability, evidence, axes, losses, checkpoints."""
-    return optimizers.facts_topic(info.name, info.summary, _facts(info, machine))
+    return facts_topic(info.name, info.summary, _strategy_facts(info, machine))
 
 
-def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:
+def _strategy_facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:
     yield "needs", needs(info)
     why_not = unavailable(info, machine)
     yield "here", "yes" if why_not is None else f"no: {why_not}"
