@@ -13,10 +13,10 @@ from benchmarks.prediction.simulated import device_rows, num_params
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.deepspeed import build_ds_config
 from zerobench.config.deepspeed.case import Case
+from zerobench.config.derived.zero_paper import ModelStates, model_states
 from zerobench.config.models.tensors import parameter_tensors
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory.deepspeed import Setting
-from zerobench.estimate.memory.terms.zero_paper import ModelStates, model_states
 from zerobench.records.records import RankRecord
 
 Lines = Mapping[str, float]

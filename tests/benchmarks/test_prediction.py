@@ -15,12 +15,12 @@ from benchmarks.prediction.speed import Timing, rows
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase, StepKind
 from zerobench.config.derived.machine import Accelerator, Machine
+from zerobench.config.derived.zero_paper import model_states
 from zerobench.config.models.presets import PRESETS, resolve_model
 from zerobench.config.sweep.expand import expand
 from zerobench.config.sweep.sweep import load_sweep
 from zerobench.config.trial.trial import Evidence, TrialSpec
 from zerobench.estimate.memory.record import formula_record
-from zerobench.estimate.memory.terms.zero_paper import model_states
 from zerobench.records.records import CollectiveTraffic, RankRecord
 
 FOLDER = Path(held_out.__file__).parent

@@ -13,10 +13,10 @@ MODULES = ROOT / "zerobench"
 
 
 def test_a_modules_tests_are_those_of_its_name_and_those_that_import_it_in_the_folder_that_mirrors_its_own() -> None:
-    found = mirror_of(MODULES / "estimate" / "memory" / "terms" / "zero_paper.py")
-    assert found.nearest[0] == "tests/estimate/memory/test_zero_paper.py"
-    assert "tests/estimate/memory/test_torch_strategies.py" in found.nearest
-    assert "tests/estimate/memory/test_timeline.py" not in found.nearest
+    found = mirror_of(MODULES / "estimate" / "memory" / "terms" / "activations.py")
+    assert found.nearest[0] == "tests/estimate/memory/test_activations.py"
+    assert "tests/estimate/memory/test_timeline.py" in found.nearest
+    assert "tests/estimate/memory/test_torch_strategies.py" not in found.nearest
     assert all(name.startswith("tests/estimate/memory/") for name in (*found.nearest, *found.others))
 
 
@@ -33,9 +33,9 @@ def test_a_module_that_nothing_in_its_mirror_reaches_has_the_fast_tests_that_imp
 
 
 def test_what_imports_the_module_is_not_imported_before_its_mutants() -> None:
-    module = MODULES / "estimate" / "memory" / "terms" / "zeropp.py"
+    module = MODULES / "estimate" / "memory" / "terms" / "kept.py"
     before = without(module, mirror_of(module))
-    assert "zerobench.estimate.memory.terms.zero_paper" not in before  # its package imports the mutant
+    assert "zerobench.estimate.memory.terms.activations" not in before  # its package imports the mutant
     assert "zerobench.config.trial.trial" in before
 
 

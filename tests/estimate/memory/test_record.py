@@ -13,12 +13,12 @@ from tests.tools.known import known
 from tests.tools.refusals import one_line
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Category, Phase, Place, Status, StepKind
+from zerobench.config.derived.zero_paper import bytes_per_parameter, model_states
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory import formula_record
 from zerobench.estimate.memory.deepspeed.stage_3 import persistent_tensors
 from zerobench.estimate.memory.record import formula_setting
-from zerobench.estimate.memory.terms.zero_paper import bytes_per_parameter, model_states
 from zerobench.records.instants import model_states as states_of
 from zerobench.records.records import MemoryRow, RankRecord
 

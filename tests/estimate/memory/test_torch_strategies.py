@@ -7,12 +7,12 @@ import pytest
 
 from tests.tools.known import known
 from zerobench.common.vocabulary import Category, Phase, Place, StepKind
+from zerobench.config.derived.zero_paper import bytes_per_parameter, model_states
 from zerobench.config.models.presets import resolve_model
 from zerobench.config.models.tensors import block_tensors, parameter_tensors
 from zerobench.config.trial.trial import TrialSpec
 from zerobench.estimate.memory import formula_record
 from zerobench.estimate.memory.record import formula_setting, fsdp_shards
-from zerobench.estimate.memory.terms.zero_paper import bytes_per_parameter, model_states
 from zerobench.estimate.memory.torch_strategies import Shards, bucket_count, ddp_device, ddp_moves, fsdp, fsdp_moves
 from zerobench.records.records import MemoryRow
 

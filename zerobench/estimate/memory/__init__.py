@@ -1,6 +1,6 @@
 """The papers' and DeepSpeed's closed forms: what needs no engine at all, for the eye and as a check.
 
-Without torch. `zero_paper` is the ZeRO paper alone; `deepspeed` is what DeepSpeed really allocates, read in its
+Without torch. `deepspeed` is what DeepSpeed really allocates, read in its
 source; `activations` what autograd keeps; `record` puts them into the record that a trial of evidence `formula` leaves.
 """
 

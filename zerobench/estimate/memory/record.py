@@ -606,7 +606,7 @@ def _by_group(
 ) -> list[tuple[int, CollectiveVolume]]:
     """Sizes of groups, and what of a collective goes through each.
 
-    With hpZ each parameter's first gather after an update is from all ranks (zerobench.estimate.memory.terms.zeropp),
+    With hpZ each parameter's first gather after an update is from all ranks (zerobench.config.derived.zeropp),
     and the update itself; in the very first step there is a second copy already, of the initial weights.
     """
     size, world, gathered = trial.hpz_partition_size, trial.world_size, setting.gathers

@@ -456,7 +456,7 @@ def _communication(work: Work) -> Phases | None:
     if work.spec.hpz_partition_size is None or rounds == 1:
         return each
     # from all ranks in the first micro-batch, from the second copy in the others
-    # (zerobench.estimate.memory.terms.zeropp)
+    # (zerobench.config.derived.zeropp)
     first = _collectives_s(work, Phase.FORWARD, "all_gather", work.spec.world_size) or 0.0
     return replace(each, forward_s=(forward - first) / (rounds - 1), first_forward_s=first)
 

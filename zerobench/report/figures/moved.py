@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from zerobench.common.errors import UserError
 from zerobench.common.vocabulary import Phase, StepKind
+from zerobench.config.derived import zero_paper
 from zerobench.config.derived.batch import AUTOTP_SIZE
 from zerobench.config.derived.roles import Role, num_servers, num_workers
 from zerobench.config.derived.strategy import STRATEGIES, paper_stage
@@ -25,7 +26,6 @@ from zerobench.config.trial.trial import Compression, TrialSpec
 from zerobench.estimate.memory.parameter_server import bytes_per_step
 from zerobench.estimate.memory.pipeline import passed_per_step
 from zerobench.estimate.memory.record import formula_record
-from zerobench.estimate.memory.terms import zero_paper
 from zerobench.estimate.time.collectives import bytes_per_element
 from zerobench.estimate.time.links import Flow, flow, total_flow
 from zerobench.records.records import CollectiveTraffic, RankRecord

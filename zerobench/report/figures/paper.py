@@ -1,4 +1,4 @@
-"""The ZeRO paper's terms (zerobench.estimate.memory.terms.zero_paper) as tables show them beside what was measured.
+"""The ZeRO paper's terms (zerobench.config.derived.zero_paper) as tables show them beside what was measured.
 
 With hpZ the ZeRO++ paper's second copy of the parameters is a term more; MiCS divides by its group's ranks.
 """
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from zerobench.config.derived.batch import model_parallel_size
 from zerobench.config.derived.sharding import state_shard_size
 from zerobench.config.derived.strategy import paper_stage
+from zerobench.config.derived.zero_paper import ModelStates, bytes_per_parameter, model_states, shares
+from zerobench.config.derived.zeropp import second_copy_bytes
 from zerobench.config.trial.optimizers import OPTIMIZERS
 from zerobench.config.trial.trial import TrialSpec
-from zerobench.estimate.memory.terms.zero_paper import ModelStates, bytes_per_parameter, model_states, shares
-from zerobench.estimate.memory.terms.zeropp import second_copy_bytes
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from zerobench.config.derived.roles import Role
-from zerobench.estimate.memory.terms.zero_paper import ModelStates as Terms
+from zerobench.config.derived.zero_paper import ModelStates as Terms
 from zerobench.records.instants import ModelStates
 from zerobench.report.figures.paper import PaperTerms, paper_terms
 from zerobench.report.figures.trial import TrialFigures

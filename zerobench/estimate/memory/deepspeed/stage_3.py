@@ -5,7 +5,7 @@ initialisation on. Parameters are gathered for use: in the first pass each modul
 use, a prefetch bucket at every module, until stage3_max_live_parameters are there. How far that gets is played where
 the modules' order is known (gathers.py), and an upper bound elsewhere.
 
-hpZ's second copy (zerobench.estimate.memory.terms.zeropp) is there from zero.Init on, is dropped after each update, and
+hpZ's second copy (zerobench.config.derived.zeropp) is there from zero.Init on, is dropped after each update, and
 is made again of each tensor when it is released: in forward, or in backward where it stays gathered until then.
 """
 
@@ -17,13 +17,13 @@ from itertools import accumulate
 from zerobench.common.units import brief
 from zerobench.common.vocabulary import Category, Phase, StepKind
 from zerobench.config.deepspeed.case import Case
+from zerobench.config.derived.zeropp import second_copy_elements
 from zerobench.config.trial.trial import Offload
 from zerobench.estimate.memory.deepspeed.gathers import Held, persistent_numbers
 from zerobench.estimate.memory.deepspeed.setting import DRAWN_ELEMENTS, Instants, Setting
 from zerobench.estimate.memory.deepspeed.stage_3_offload import kept, kept_updates
 from zerobench.estimate.memory.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
 from zerobench.estimate.memory.terms.terms import Bytes, Term, Terms, add, hold, of_elements
-from zerobench.estimate.memory.terms.zeropp import second_copy_elements
 
 _LATE = 0.9
 """Of forward's modules, from which on most of what backward needs is there beside what is gathered."""

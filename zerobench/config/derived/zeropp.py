@@ -8,7 +8,7 @@ _partition_param_sec; stage3.py, invalidate_secondary_tensor): forward passes of
 
 from __future__ import annotations
 
-from zerobench.estimate.memory.terms.zero_paper import BytesPerParameter
+from zerobench.config.derived.zero_paper import BytesPerParameter
 
 
 def second_copy_bytes(num_params: int, hpz_partition_size: int | None, sizes: BytesPerParameter) -> float:

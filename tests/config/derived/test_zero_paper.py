@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.config.trial.optimizers import Optimizer
-from zerobench.config.trial.trial import Precision
-from zerobench.estimate.memory.terms.zero_paper import (
+from zerobench.config.derived.zero_paper import (
     BytesPerParameter,
     bytes_per_parameter,
     collectives,
@@ -20,6 +18,8 @@ from zerobench.estimate.memory.terms.zero_paper import (
     model_states,
     shares,
 )
+from zerobench.config.trial.optimizers import Optimizer
+from zerobench.config.trial.trial import Precision
 
 DATA = Path(__file__).parents[2] / "data" / "zero_paper"
 BILLION = 1_000_000_000

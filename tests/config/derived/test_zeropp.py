@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerobench.estimate.memory.terms.zero_paper import BytesPerParameter
-from zerobench.estimate.memory.terms.zeropp import second_copy_bytes, second_copy_elements
+from zerobench.config.derived.zero_paper import BytesPerParameter
+from zerobench.config.derived.zeropp import second_copy_bytes, second_copy_elements
 
 
 @pytest.mark.parametrize(("sizes", "element"), [(BytesPerParameter(2, 2, 12), 2), (BytesPerParameter(4, 4, 8), 4)])
